@@ -1,0 +1,83 @@
+"""A Block: consecutive steps on their way through the program, with the trajectory boundaries that fall in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import SchemaMismatchError
+from rlx.schema import Role, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Named arrays of S consecutive steps, cut into segments of n trajectories.
+
+    A segment is the part of one trajectory that lies in the block. Only the last one may be *open*: its trajectory goes
+    on in the next block, whose first observation is also its final one. So the observations have S rows and one more for
+    every segment that is not open, in order: the final observation of a segment stands right behind its steps.
+
+    Args:
+        data: an array for every field of the schema: [S, ...], observations [S + closed segments, ...].
+        lengths: [n] steps of each segment. 0 only where a trajectory, open in the block before, ends without a step.
+        episodes: [n] the source's number of the episode that each segment belongs to.
+        from_reset: [n] whether the trajectory starts with the first step of its episode.
+        final_recorded: [n] whether the source recorded the final observation; where not, its row is zeros.
+        is_open: whether the last segment goes on in the next block.
+    """
+
+    data: Mapping[str, NDArray[np.generic]]
+    lengths: NDArray[np.int64]
+    episodes: NDArray[np.int64]
+    from_reset: NDArray[np.bool_]
+    final_recorded: NDArray[np.bool_]
+    is_open: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Steps in the block."""
+        return int(self.lengths.sum())
+
+    @property
+    def closed(self) -> int:
+        """Segments that end in the block."""
+        return len(self.lengths) - int(self.is_open)
+
+    def check(self, schema: Schema) -> None:
+        """Raises SchemaMismatchError unless the block fits the schema to the last dtype and row."""
+        if set(self.data) != set(schema):
+            missing, extra = sorted(set(schema) - set(self.data)), sorted(set(self.data) - set(schema))
+            raise SchemaMismatchError(f"block: fields missing {missing}, extra {extra}; expected {sorted(schema)}")
+        for name, array in self.data.items():
+            field = schema[name]
+            rows = self.steps + self.closed if field.role == Role.OBSERVATION else self.steps
+            if array.dtype != field.dtype or array.shape != (rows, *field.shape):
+                raise SchemaMismatchError(
+                    f"block: {name} is {array.dtype}{list(array.shape)}, "
+                    f"expected {field.dtype}{[rows, *field.shape]}"
+                )
+        self._check_segments()
+
+    def _check_segments(self) -> None:
+        columns = {"episodes": self.episodes, "from_reset": self.from_reset, "final_recorded": self.final_recorded}
+        for name, column in columns.items():
+            if column.shape != self.lengths.shape:
+                raise SchemaMismatchError(f"block: {name} has {len(column)} rows, expected {len(self.lengths)} segments")
+        if self.is_open and not len(self.lengths):
+            raise SchemaMismatchError("block: is open, but has no segment")
+        if (self.lengths[1:] < 1).any() or (self.lengths[:1] < 0).any():
+            raise SchemaMismatchError("block: a segment has no step; only the first may be without")
+
+
+def single(
+    data: Mapping[str, NDArray[np.generic]], *, episode: int, from_reset: bool = True, final_recorded: bool = True
+) -> Block:
+    """A block that is exactly one whole trajectory of ``len(data["reward"])`` steps."""
+    return Block(
+        data,
+        np.array([len(data["reward"])], np.int64),
+        np.array([episode], np.int64),
+        np.array([from_reset]),
+        np.array([final_recorded]),
+    )

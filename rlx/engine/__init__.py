@@ -1,0 +1,1 @@
+"""One function over many shards, on whatever runs it."""

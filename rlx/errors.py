@@ -1,0 +1,107 @@
+"""Every error that the user or the world can mend.
+
+A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its traceback; these do not::
+
+    RlxError                        .hint: the command that mends it
+    ├─ SourceError
+    │  ├─ SourceNotFoundError       the source has no such run, shard or file
+    │  ├─ ForbiddenError            the source answers 401 or 403
+    │  ├─ DownloadError             the transfer kept failing; worth another try
+    │  └─ CorruptShardError         what arrived is not what it should be
+    ├─ DatasetError
+    │  ├─ DatasetNotFoundError      also a FileNotFoundError
+    │  ├─ DatasetExistsError        also a FileExistsError
+    │  ├─ DatasetLockedError        another process is writing it
+    │  ├─ IncompleteDatasetError    it is still being written
+    │  ├─ CorruptDatasetError       a file of a dataset at rest is damaged
+    │  ├─ FormatVersionError        written by a newer rlx
+    │  ├─ SchemaMismatchError       a block does not fit the schema
+    │  └─ DiskFullError             no room for what is to be written
+    ├─ PartialError                 some shards failed, the rest are safe
+    └─ MissingExtraError            also an ImportError
+"""
+
+
+class RlxError(Exception):
+    """The root of every error that the user or the world can mend.
+
+    Args:
+        message: what is wrong: the thing, what was expected, what was found; lower case, no full stop.
+        hint: a command or an action that mends it.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process boundaries by pickle, which knows nothing of keyword arguments.
+        return _rebuild, (type(self), str(self), self.hint)
+
+
+def _rebuild(cls: type[RlxError], message: str, hint: str | None) -> RlxError:
+    return cls(message, hint=hint)
+
+
+class SourceError(RlxError):
+    """Experience cannot be read from where it comes from."""
+
+
+class SourceNotFoundError(SourceError):
+    """The source has no such run, shard or file."""
+
+
+class ForbiddenError(SourceError):
+    """The source refuses: HTTP 401 or 403."""
+
+
+class DownloadError(SourceError):
+    """A transfer failed again and again; running the command again resumes it."""
+
+
+class CorruptShardError(SourceError):
+    """A file of the source is damaged or is not of the layout it should have."""
+
+
+class DatasetError(RlxError):
+    """A dataset at rest cannot be read or written."""
+
+
+class DatasetNotFoundError(DatasetError, FileNotFoundError):
+    """There is no dataset at that path or of that id."""
+
+
+class DatasetExistsError(DatasetError, FileExistsError):
+    """The destination holds another dataset, or something that is none."""
+
+
+class DatasetLockedError(DatasetError):
+    """Another process is writing this dataset."""
+
+
+class IncompleteDatasetError(DatasetError):
+    """The dataset has no manifest yet: it is being written, or its writing was interrupted."""
+
+
+class CorruptDatasetError(DatasetError):
+    """A file of a dataset at rest is damaged or missing."""
+
+
+class FormatVersionError(DatasetError):
+    """The dataset was written in a format version that this rlx does not know."""
+
+
+class SchemaMismatchError(DatasetError):
+    """A block has a field too many, one too few, or one of another dtype or shape."""
+
+
+class DiskFullError(DatasetError):
+    """The disk has no room for what is to be written."""
+
+
+class PartialError(RlxError):
+    """Some shards failed; the others are safe, and the same command does the rest."""
+
+
+class MissingExtraError(RlxError, ImportError):
+    """A package that only some users need is not installed."""

@@ -1,0 +1,36 @@
+"""Where datasets named by an id lie: ``$RLX_HOME``, else ``$XDG_DATA_HOME/rlx``, else ``~/.local/share/rlx``."""
+
+import os
+import re
+from pathlib import Path
+
+from rlx import manifest
+
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+def home() -> Path:
+    """The directory below which a dataset's id is its path."""
+    if chosen := os.environ.get("RLX_HOME"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "rlx"
+
+
+def locate(dataset: str | os.PathLike[str]) -> Path:
+    """The directory that a path or an id means; it need not exist.
+
+    A path wins: an id is looked up only where no dataset lies at that path.
+
+    Example:
+        >>> locate("/data/pong").as_posix()
+        '/data/pong'
+    """
+    path = Path(dataset).expanduser()
+    if (path / manifest.FILE_NAME).exists() or (path / "shards").is_dir():
+        return path
+    if isinstance(dataset, str) and _ID.fullmatch(dataset):
+        below = home() / dataset
+        if below.exists() or not path.exists():
+            return below
+    return path

@@ -1,0 +1,219 @@
+"""The manifest, ``rlx.json``: everything that is known of a dataset without opening a shard.
+
+A dataset exists when its manifest does. It is replaced atomically, and ends in a crc32c of all that stands before, so
+that a damaged one is never believed. docs/format.md specifies every key.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import google_crc32c
+
+from rlx.errors import CorruptDatasetError, DatasetNotFoundError, FormatVersionError, IncompleteDatasetError, RlxError
+from rlx.schema import Schema
+
+FILE_NAME = "rlx.json"
+FORMAT_VERSION = 1
+MAX_BYTES = 256 * 2**20
+_SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n\}\n')
+_TAIL_BYTES = 25
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file of a shard: its length in bytes and its crc32c as eight hex digits."""
+
+    bytes: int
+    crc32c: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """One shard, as the manifest lists it.
+
+    Args:
+        name: its directory below ``shards/``.
+        steps: S, steps in the shard.
+        trajectories: N, trajectories in the shard.
+        files: every file in its directory, by its path below it.
+        statistics: of returns, lengths, rewards, actions and observations; see ``rlx.store.statistics``.
+        origin: what the shard was made from: source files with their checksums, or the seed and environment.
+        dropped: rows of the source that were left out, by reason.
+    """
+
+    name: str
+    steps: int
+    trajectories: int
+    files: Mapping[str, FileRecord]
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its files."""
+        return sum(file.bytes for file in self.files.values())
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        """The shard that a manifest describes."""
+        files = {name: FileRecord(**record) for name, record in described["files"].items()}
+        for name in files:
+            if name.startswith("/") or "\\" in name or ".." in name.split("/"):
+                raise ValueError(f"file name {name!r} leaves its shard")
+        if not _SHARD_NAME.fullmatch(described["name"]):
+            raise ValueError(f"shard name {described['name']!r}")
+        steps, trajectories = described["steps"], described["trajectories"]
+        if not (isinstance(steps, int) and isinstance(trajectories, int) and 0 <= trajectories <= steps):
+            raise ValueError(f"{steps} steps in {trajectories} trajectories")
+        return cls(**{**described, "files": files})
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one dataset directory holds.
+
+    Args:
+        id: name of the dataset: ``Pong/5``.
+        store: ``zarr`` or ``memmap``.
+        codec: how pictures are compressed, as ``rlx.store.codec.Codec.to_json`` writes it.
+        schema: what one step holds.
+        shards: the shards, in the order of their steps.
+        planned: names of all shards that the run asked for; those not in ``shards`` are still to come.
+        notes: what a user must know of these data and the data do not say.
+        lineage: the commands that led here, oldest first: command, rlx version, parents, seed.
+    """
+
+    id: str
+    store: str
+    codec: Mapping[str, Any]
+    schema: Schema
+    shards: Sequence[ShardRecord] = ()
+    planned: Sequence[str] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    lineage: Sequence[Mapping[str, Any]] = ()
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def steps(self) -> int:
+        """Steps of all shards."""
+        return sum(shard.steps for shard in self.shards)
+
+    @property
+    def trajectories(self) -> int:
+        """Trajectories of all shards."""
+        return sum(shard.trajectories for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all shards' files."""
+        return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the shards that were asked for and are not there."""
+        listed = {shard.name for shard in self.shards}
+        return [name for name in self.planned if name not in listed]
+
+    def with_shard(self, record: ShardRecord) -> Self:
+        """The manifest with one more shard (or that shard anew), in the order of the names."""
+        others = [shard for shard in self.shards if shard.name != record.name]
+        return replace(self, shards=sorted([*others, record], key=lambda shard: shard.name))
+
+    def without_shards(self, names: set[str]) -> Self:
+        """The manifest less some shards; they stay planned."""
+        return replace(self, shards=[shard for shard in self.shards if shard.name not in names])
+
+    def save(self, dataset: Path) -> None:
+        """Writes ``rlx.json`` in one step: whoever looks sees the old one or the new one."""
+        path = dataset / FILE_NAME
+        partial = path.with_name(FILE_NAME + ".partial")
+        with partial.open("wb") as file:
+            file.write(self._encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync_directory(dataset)
+
+    def _encode(self) -> bytes:
+        described = {"format": "rlx", **{key: getattr(self, key) for key in _KEYS}}
+        described["schema"] = self.schema.to_json()
+        described["shards"] = [asdict(shard) for shard in self.shards]
+        body = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False).encode()[:-2]
+        return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
+
+    @classmethod
+    def load(cls, dataset: Path) -> Self:
+        """Reads ``rlx.json``.
+
+        Raises:
+            DatasetNotFoundError: there is no such directory, or nothing of rlx in it.
+            IncompleteDatasetError: there are shards, and no manifest yet.
+            FormatVersionError: a newer rlx wrote it.
+            CorruptDatasetError: it is damaged.
+        """
+        path = dataset / FILE_NAME
+        try:
+            size = path.stat().st_size
+            if size > MAX_BYTES:
+                raise _damaged(path, f"at most {MAX_BYTES:,} bytes", f"{size:,}")
+            raw = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as exc:
+            raise _absent(dataset) from exc
+        except (IsADirectoryError, PermissionError) as exc:
+            raise _damaged(path, "a readable file", str(exc)) from exc
+        return cls._decode(raw, path)
+
+    @classmethod
+    def _decode(cls, raw: bytes, path: Path) -> Self:
+        tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
+        if tail is None:
+            raise _damaged(path, "a crc32c on its last line", f"{raw[-_TAIL_BYTES:]!r}")
+        found = b"%08x" % google_crc32c.value(raw[:-_TAIL_BYTES])
+        if found != tail[1]:
+            raise _damaged(path, f"crc32c {tail[1].decode()}", found.decode())
+        try:
+            described = json.loads(raw)
+            version = described["format_version"]
+            if version != FORMAT_VERSION:
+                raise FormatVersionError(
+                    f"{path}: format version {version}, expected {FORMAT_VERSION}", hint="pip install --upgrade rlx"
+                )
+            shards = [ShardRecord.from_json(shard) for shard in described["shards"]]
+            schema = Schema.from_json(described["schema"])
+            return cls(**{**{key: described[key] for key in _KEYS}, "shards": shards, "schema": schema})
+        except RlxError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+            raise _damaged(path, "a manifest", f"{type(exc).__name__}: {exc}") from exc
+
+
+_KEYS = ("format_version", "id", "store", "codec", "schema", "notes", "lineage", "planned", "shards")
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes renames in a directory survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _damaged(path: Path, expected: str, found: str) -> CorruptDatasetError:
+    return CorruptDatasetError(f"{path} is damaged: expected {expected}, found {found}", hint=f"rlx repair {path.parent}")
+
+
+def _absent(dataset: Path) -> RlxError:
+    if (dataset / "shards").is_dir() or (dataset / (FILE_NAME + ".partial")).exists():
+        return IncompleteDatasetError(
+            f"{dataset} has no {FILE_NAME} yet: it is still being written, or its writing was interrupted",
+            hint="run the command that was writing it again; it resumes",
+        )
+    return DatasetNotFoundError(f"no dataset at {dataset}: expected a {FILE_NAME} in it", hint="rlx list --local")

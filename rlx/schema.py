@@ -1,0 +1,170 @@
+"""What one step holds: fields by name, each with a dtype, a shape and a role.
+
+A field's name is its path in a TED TensorDict, joined by ``/``: ``observation/achieved_goal``. Its role says where the
+path starts and how many rows the field has in a shard of S steps and N trajectories:
+
+===============  ==========================================  ======
+role             in TED                                      rows
+===============  ==========================================  ======
+``observation``  ``observation`` and ``("next", ...)``       S + N
+``step``         the root: what was done (``action``)        S
+``next``         ``("next", ...)``: what came of it          S
+===============  ==========================================  ======
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+
+from rlx.errors import SchemaMismatchError
+
+# A trailing dimension of 1 that TED wants on these and that no store keeps.
+SCALAR_COLUMNS = frozenset({"reward", "terminated", "truncated"})
+REQUIRED = MappingProxyType({"reward": "next", "terminated": "next", "truncated": "next"})
+RESERVED = frozenset({"collector", "done", "index", "next", "trajectories"})
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_KINDS = "biuf"
+
+
+class Role(StrEnum):
+    """Where a field lies in TED, and so how many rows it has."""
+
+    OBSERVATION = "observation"
+    STEP = "step"
+    NEXT = "next"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named array of a step.
+
+    Args:
+        dtype: numpy's name of a bool, integer or float type: ``uint8``.
+        shape: shape of one row: ``(84, 84)``; ``()`` for a number.
+        role: where it lies in TED.
+        space: what values it may take, as JSON (``{"type": "Discrete", "n": 6}``), where that is known.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role
+    space: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            kind = np.dtype(self.dtype).kind
+        except TypeError as exc:
+            raise SchemaMismatchError(f"dtype {self.dtype!r} is unknown") from exc
+        if kind not in _KINDS or np.dtype(self.dtype).name != self.dtype:
+            raise SchemaMismatchError(f"dtype {self.dtype!r}: expected the name of a bool, integer or float type")
+        if any(not isinstance(n, int) or n < 0 for n in self.shape):
+            raise SchemaMismatchError(f"shape {self.shape!r}: expected non-negative integers")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, uncompressed."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        """The field as it stands in the manifest."""
+        described = {"dtype": self.dtype, "shape": list(self.shape), "role": str(self.role)}
+        return described if self.space is None else {**described, "space": dict(self.space)}
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        """The field that a manifest describes."""
+        shape = tuple(described["shape"])
+        return cls(described["dtype"], shape, Role(described["role"]), described.get("space"))
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The fields of a dataset, by name.
+
+    Raises:
+        SchemaMismatchError: no observation, no reward or flag, or a name that TED or a file system could not hold.
+
+    Example:
+        >>> atari = Schema.of(observation=("uint8", (84, 84)), action=("int64", ()))
+        >>> list(atari)
+        ['observation', 'action', 'reward', 'terminated', 'truncated']
+        >>> atari["observation"].row_bytes
+        7056
+    """
+
+    fields: Mapping[str, Field]
+
+    def __post_init__(self) -> None:
+        for name, field in self.fields.items():
+            _check_name(name, field)
+        for name, role in REQUIRED.items():
+            field = self.fields.get(name)
+            if field is None or field.role != role or field.shape != ():
+                raise SchemaMismatchError(f"schema: {name}: expected one number a step with role {role!r}, found {field}")
+        if not any(field.role == Role.OBSERVATION for field in self.fields.values()):
+            raise SchemaMismatchError("schema has no field of role 'observation'")
+        for name in self.fields:
+            if any(other.startswith(name + "/") for other in self.fields):
+                raise SchemaMismatchError(f"schema: {name} is both a field and a group of fields")
+
+    @classmethod
+    def of(
+        cls,
+        observation: tuple[str, tuple[int, ...]],
+        action: tuple[str, tuple[int, ...]],
+        *,
+        reward: str = "float32",
+        action_space: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The schema of a plain environment: one observation, one action, a reward and the two flags."""
+        return cls(
+            {
+                "observation": Field(*observation, Role.OBSERVATION),
+                "action": Field(*action, Role.STEP, action_space),
+                "reward": Field(reward, (), Role.NEXT),
+                "terminated": Field("bool", (), Role.NEXT),
+                "truncated": Field("bool", (), Role.NEXT),
+            }
+        )
+
+    def __getitem__(self, name: str) -> Field:
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def names(self, role: Role) -> list[str]:
+        """Names of the fields with this role, in the schema's order."""
+        return [name for name, field in self.fields.items() if field.role == role]
+
+    def raw_bytes(self, steps: int, trajectories: int) -> int:
+        """Bytes of so many steps if every observation were stored once and nothing compressed."""
+        rows = {Role.OBSERVATION: steps + trajectories, Role.STEP: steps, Role.NEXT: steps}
+        return sum(field.row_bytes * rows[field.role] for field in self.fields.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema as it stands in the manifest."""
+        return {name: field.to_json() for name, field in self.fields.items()}
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        """The schema that a manifest describes."""
+        return cls({name: Field.from_json(field) for name, field in described.items()})
+
+
+def _check_name(name: str, field: Field) -> None:
+    parts = name.split("/")
+    if not all(_PART.fullmatch(part) for part in parts):
+        raise SchemaMismatchError(f"field name {name!r}: expected words of letters, digits and _.- joined by /")
+    if parts[0] in RESERVED or name in RESERVED:
+        raise SchemaMismatchError(f"field name {name!r} is taken: {parts[0]} means something else in TED")
+    if (parts[0] == "observation") != (field.role == Role.OBSERVATION) and parts[0] == "observation":
+        raise SchemaMismatchError(f"field {name!r} has role {field.role}, expected observation")

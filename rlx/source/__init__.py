@@ -1,0 +1,1 @@
+"""Where experience comes from: readers of other projects' files, and the fetching of those files."""

@@ -1,0 +1,56 @@
+"""The seam between the outside world's files and rlx: what a source can say of itself, and how it is read."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlx.block import Block
+from rlx.schema import Schema
+
+# The longest block a source makes: 29 MB of Atari frames, so that a worker's memory does not depend on the episode's.
+MAX_BLOCK_STEPS = 4096
+
+
+class Source(Protocol):
+    """One run of logged experience in local files, read shard by shard. It can be pickled to another process."""
+
+    @property
+    def id(self) -> str:
+        """Name of the run: ``Pong/5``."""
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What a user must know of this data and the data do not say: clipped rewards, unrecorded truncation."""
+
+    def shards(self) -> Sequence[int]:
+        """Numbers of the shards that can be read, ascending."""
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Names, below the source's root, of the files that a shard is read from."""
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """The steps of one shard, in time order, every trajectory whole.
+
+        Args:
+            shard: one of ``shards()``.
+            dropped: receives how many rows of the source were left out, by reason.
+
+        Raises:
+            SourceNotFoundError: a file is missing.
+            CorruptShardError: a file is damaged; names it, what was expected and what was found.
+        """
+
+
+class Layout(Protocol):
+    """How the files of one run are named below any base, be it a directory or a URL."""
+
+    def index_files(self) -> Sequence[str]:
+        """Small files that must be there before ``source`` can plan; those that the base lacks are left out."""
+
+    def source(self, root: Path) -> Source:
+        """The run below a local directory, which holds the index files and perhaps not yet the others."""
