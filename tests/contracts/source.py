@@ -1,0 +1,168 @@
+"""What every Source keeps to: a suite that a source's own test file subclasses.
+
+A subclass gives two fixtures: ``root``, a directory that the test may damage, and ``source``, which reads it::
+
+    class TestMySource(SourceContract):
+        @pytest.fixture
+        def root(self, tmp_path: Path) -> Path: ...
+
+        @pytest.fixture
+        def source(self, root: Path) -> MySource: ...
+"""
+
+import pickle
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.schema import Role, Schema
+from rlx.source.protocol import MAX_BLOCK_STEPS, Source
+
+
+@dataclass
+class Trajectory:
+    """One trajectory put together again: L steps, L + 1 observations."""
+
+    episode: int
+    from_reset: bool
+    final_recorded: bool = True
+    parts: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return np.concatenate(self.parts[name])
+
+    @property
+    def steps(self) -> int:
+        return len(self["reward"])
+
+
+def merge(blocks: Iterable[Block], schema: Schema) -> list[Trajectory]:
+    """The whole trajectories of a shard's blocks; a trajectory left open at the end fails."""
+    done: list[Trajectory] = []
+    open_one: Trajectory | None = None
+    for block in blocks:
+        for segment, closed, parts in _segments(block, schema):
+            episode, from_reset = int(block.episodes[segment]), bool(block.from_reset[segment])
+            now = open_one or Trajectory(episode, from_reset)
+            assert (now.episode, now.from_reset) == (episode, from_reset), "an open segment goes on as itself"
+            for name, rows in parts.items():
+                now.parts.setdefault(name, []).append(rows)
+            if closed:
+                now.final_recorded = bool(block.final_recorded[segment])
+                done.append(now)
+            open_one = None if closed else now
+    assert open_one is None, "the last trajectory of a shard is whole"
+    return done
+
+
+def _segments(block: Block, schema: Schema) -> Iterator[tuple[int, bool, dict[str, NDArray[Any]]]]:
+    step = frame = 0
+    for segment, length in enumerate(block.lengths.tolist()):
+        closed = segment < block.closed
+        rows = length + int(closed)
+        yield (
+            segment,
+            closed,
+            {
+                name: array[frame : frame + rows]
+                if schema[name].role == Role.OBSERVATION
+                else array[step : step + length]
+                for name, array in block.data.items()
+            },
+        )
+        step, frame = step + length, frame + rows
+
+
+def read(source: Source, shard: int) -> list[Trajectory]:
+    """The trajectories of one shard."""
+    return merge(source.blocks(shard, Counter()), source.schema)
+
+
+def same(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:
+    """Whether two readings are equal to the last bit."""
+    return len(one) == len(other) and all(
+        (a.episode, a.from_reset, a.final_recorded) == (b.episode, b.from_reset, b.final_recorded)
+        and a.parts.keys() == b.parts.keys()
+        and all(a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes() for name in a.parts)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+class SourceContract:
+    """The tests; see the module's docstring."""
+
+    def needed_files(self, source: Source, shard: int) -> Sequence[str]:
+        """Files without which ``blocks`` cannot do; fewer where the source has read some of them already."""
+        return source.files(shard)
+
+    def test_can_be_pickled(self, source: Source) -> None:
+        copy = pickle.loads(pickle.dumps(source))
+        shard = source.shards()[0]
+        assert (copy.id, copy.schema, dict(copy.notes)) == (source.id, source.schema, dict(source.notes))
+        assert same(read(copy, shard), read(source, shard))
+
+    def test_id_is_a_relative_path_of_plain_words(self, source: Source) -> None:
+        assert re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", source.id)
+
+    def test_shards_ascend(self, source: Source) -> None:
+        shards = list(source.shards())
+        assert shards
+        assert shards == sorted(set(shards))
+
+    def test_files_lie_below_the_root(self, source: Source, root: Path) -> None:
+        for shard in source.shards():
+            assert source.files(shard)
+            for name in source.files(shard):
+                assert (root / name).resolve().is_relative_to(root.resolve())
+
+    def test_blocks_fit_the_schema_and_are_not_too_long(self, source: Source) -> None:
+        for shard in source.shards():
+            for block in source.blocks(shard, Counter()):
+                block.check(source.schema)
+                assert block.steps <= MAX_BLOCK_STEPS
+
+    def test_trajectories_are_whole_and_flagged_at_their_last_step_only(self, source: Source) -> None:
+        for shard in source.shards():
+            for trajectory in read(source, shard):
+                assert trajectory.steps >= 1
+                for name in source.schema.names(Role.OBSERVATION):
+                    assert len(trajectory[name]) == trajectory.steps + 1
+                    assert trajectory.final_recorded or not trajectory[name][-1].any()
+                assert not trajectory["terminated"][:-1].any()
+                assert not trajectory["truncated"][:-1].any()
+                assert not (trajectory["terminated"] & trajectory["truncated"]).any()
+
+    def test_reading_twice_gives_the_same(self, source: Source) -> None:
+        for shard in source.shards():
+            counts: list[Counter[str]] = [Counter(), Counter()]
+            one, other = (merge(source.blocks(shard, dropped), source.schema) for dropped in counts)
+            assert same(one, other)
+            assert counts[0] == counts[1]
+
+    def test_missing_file(self, source: Source, root: Path) -> None:
+        shard = source.shards()[0]
+        for name in self.needed_files(source, shard):
+            content = (root / name).read_bytes()
+            (root / name).unlink()
+            with pytest.raises(SourceNotFoundError, match=re.escape(Path(name).name)):
+                read(source, shard)
+            (root / name).write_bytes(content)
+
+    def test_truncated_file(self, source: Source, root: Path) -> None:
+        shard = source.shards()[0]
+        for name in self.needed_files(source, shard):
+            content = (root / name).read_bytes()
+            for kept in (0, 1, len(content) // 2, len(content) - 1):
+                (root / name).write_bytes(content[:kept])
+                with pytest.raises(CorruptShardError, match=re.escape(Path(name).name)):
+                    read(source, shard)
+            (root / name).write_bytes(content)
