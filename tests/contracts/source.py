@@ -1,6 +1,6 @@
 """What every Source keeps to: a suite that a source's own test file subclasses.
 
-A subclass gives two fixtures: ``root``, a directory that the test may damage, and ``source``, which reads it::
+Two fixtures come from a subclass: ``root``, a directory the test may damage, and ``source``, which reads it::
 
     class TestMySource(SourceContract):
         @pytest.fixture
