@@ -1,0 +1,108 @@
+"""Where the files of a layout lie, a directory or a URL: what is known of a file, and how it gets here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rlx.errors import SourceError
+from rlx.progress import Progress
+from rlx.source.cancel import Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What a base says of one file, and what tells one version of it from another.
+
+    Args:
+        name: relative to the base, with ``/`` between the parts.
+        url: where it lies, without any password or token; a path for local files.
+        bytes: its length.
+        crc32c: of its bytes as they are stored, eight hex digits.
+        md5: of its bytes as they are stored, 32 hex digits.
+        etag: HTTP's version, quotes and all.
+        generation: Google Cloud Storage's version.
+    """
+
+    name: str
+    url: str
+    bytes: int | None = None
+    crc32c: str | None = None
+    md5: str | None = None
+    etag: str | None = None
+    generation: str | None = None
+
+    def is_same_version(self, other: "FileStat") -> bool:
+        """Whether nothing that both know of the file differs.
+
+        Example:
+            >>> known = FileStat("a", "http://host/a", bytes=3, etag='"x"')
+            >>> known.is_same_version(FileStat("a", "http://host/a", bytes=3, crc32c="00000000"))
+            True
+            >>> known.is_same_version(FileStat("a", "http://host/a", bytes=4))
+            False
+        """
+        pairs = (
+            (self.bytes, other.bytes),
+            (self.crc32c, other.crc32c),
+            (self.md5, other.md5),
+            (self.etag, other.etag),
+            (self.generation, other.generation),
+        )
+        return all(mine == theirs for mine, theirs in pairs if mine is not None and theirs is not None)
+
+
+class Base(Protocol):
+    """A directory or a URL below which the files of a layout lie. It can be pickled to another process."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether files are used in place; those are never deleted."""
+
+    def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
+        """What is known of a file without fetching it.
+
+        Raises:
+            SourceNotFoundError: there is no such file.
+            ForbiddenError: the server refuses.
+            DownloadError: the server kept failing.
+            concurrent.futures.CancelledError: ``cancel`` was set.
+        """
+
+    def fetch(self, name: str, directory: Path, progress: Progress, *, cancel: Cancel | None = None) -> Path:
+        """Path of the file on the local disk, whole and verified.
+
+        May be called from several threads at once, for different files.
+
+        Args:
+            name: which file.
+            directory: where to put it: it becomes ``directory / name``. Local files stay where they are.
+            progress: is advanced in ``bytes``, also by those that are here already; told of no byte twice.
+            cancel: stops the transfer; what has arrived is kept and the next call goes on from there.
+
+        Raises:
+            SourceNotFoundError: there is no such file.
+            ForbiddenError: the server refuses.
+            DownloadError: the transfer kept failing.
+            CorruptShardError: what arrived kept differing from the checksum that the server gives.
+            DiskFullError: no room; what has arrived is kept and the next call goes on from there.
+            concurrent.futures.CancelledError: ``cancel`` was set.
+        """
+
+
+def local_path(directory: Path, name: str) -> Path:
+    """Path of a base's file below a directory, which it can never leave.
+
+    Raises:
+        SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it.
+
+    Example:
+        >>> local_path(Path("/data"), "Pong/run_1-00000-of-00050").as_posix()
+        '/data/Pong/run_1-00000-of-00050'
+        >>> local_path(Path("/data"), "../secret")
+        Traceback (most recent call last):
+            ...
+        rlx.errors.SourceError: file name '../secret' is not a relative path below its base
+    """
+    if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name or "\0" in name:
+        raise SourceError(f"file name {name!r} is not a relative path below its base")
+    return directory / name

@@ -1,0 +1,268 @@
+"""Files below an HTTP(S) URL: fetched with resume, retries and checksums.
+
+What lands on the disk are always the bytes that the server stores, because its checksums are of those. That matters for
+an object with ``Content-Encoding: gzip``: to HTTP the gzip is a wrapping that a client takes off, and every file of
+the Atari layouts is gzip by itself. So nothing is ever unwrapped here, and a server that unwraps is refused.
+"""
+
+import base64
+import errno
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import requests
+import urllib3
+
+from rlx.errors import (
+    CorruptShardError,
+    DiskFullError,
+    DownloadError,
+    ForbiddenError,
+    SourceError,
+    SourceNotFoundError,
+)
+from rlx.progress import Progress
+from rlx.source.base import FileStat, local_path
+from rlx.source.cancel import Cancel
+from rlx.source.partial import Partial, is_intact
+from rlx.source.retry import RetryPolicy, TransientError
+
+_CHUNK_BYTES = 1 << 18
+_CLOSED_BUCKET = "atari-replay-datasets"
+_RESUME_HINT = "run the same command again: it goes on from what has arrived"
+_HASH = re.compile(r"(?:^|[,\s])(crc32c|md5)=([A-Za-z0-9+/]+={0,2})")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpBase:
+    """The files below a URL, such as a public bucket of Google Cloud Storage.
+
+    Args:
+        url: of the directory; a query is sent along with every request.
+        retry: how failures are met.
+        connect_timeout_s: longest wait for a connection.
+        read_timeout_s: longest silence of a server.
+    """
+
+    url: str
+    retry: RetryPolicy = RetryPolicy()
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 60.0
+
+    @property
+    def is_local(self) -> bool:
+        """False: files are copied here first."""
+        return False
+
+    def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
+        """What the server says of a file, by one HEAD request."""
+        with requests.Session() as session:
+            return self.retry.run(lambda: self._head(session, name), cancel or Cancel())
+
+    def fetch(self, name: str, directory: Path, progress: Progress, *, cancel: Cancel | None = None) -> Path:
+        """Path of the file, downloaded; see ``Base.fetch``.
+
+        A file that is there already is fetched only if it is not what the server has. ``<name>.partial`` and
+        ``<name>.partial.json`` stay beside it while, and only while, it is incomplete.
+        """
+        path = local_path(directory, name)
+        if path.is_file() and is_intact(path, self.stat(name, cancel=cancel)):
+            progress.advance("bytes", path.stat().st_size)
+            return path
+        # A session a file: sharing one between threads is not promised to work, and one handshake a file is nothing.
+        with _room_for(path), Partial(path) as partial, requests.Session() as session:
+            progress.advance("bytes", partial.bytes)
+            self.retry.run(
+                lambda: self._attempt(session, partial, name, progress, cancel or Cancel()),
+                cancel or Cancel(),
+                reached=lambda: partial.furthest,
+            )
+        return path
+
+    def _head(self, session: requests.Session, name: str) -> FileStat:
+        with self._ask(session, "HEAD", name, {}) as response:
+            self._check_status(response, name)
+            return self._describe(response, name)
+
+    def _attempt(
+        self, session: requests.Session, partial: Partial, name: str, progress: Progress, cancel: Cancel
+    ) -> None:
+        if not partial.is_complete:
+            with self._ask(session, "GET", name, partial.range_headers) as response:
+                self._place(response, partial, name)
+                self._receive(response, partial, name, progress, cancel)
+        try:
+            partial.finish()
+        except CorruptShardError as exc:
+            raise TransientError(exc) from exc
+
+    def _ask(
+        self, session: requests.Session, method: str, name: str, headers: Mapping[str, str]
+    ) -> requests.Response:
+        try:
+            return session.request(
+                method,
+                self._url(name, secrets=True),
+                # Google Cloud Storage unwraps what is stored with Content-Encoding: gzip unless gzip is accepted.
+                headers={"Accept-Encoding": "gzip", **headers},
+                stream=True,
+                timeout=(self.connect_timeout_s, self.read_timeout_s),
+            )
+        except (requests.ConnectionError, requests.Timeout) as exc:
+            raise self._broken(name, f"no answer: {_root_cause(exc)}") from exc
+        except requests.RequestException as exc:
+            raise SourceError(f"{self._url(name)}: {_root_cause(exc)}") from exc
+
+    def _place(self, response: requests.Response, partial: Partial, name: str) -> None:
+        """Makes the partial ready for the body of a response: at its end, or at zero."""
+        if partial.bytes:
+            if response.status_code in (412, 416):
+                partial.discard()
+                raise self._broken(name, "it has changed since its transfer began")
+            if response.status_code == 206:
+                self._check_continues(response, partial, name)
+                return
+        self._check_status(response, name)
+        partial.restart(self._whole(response, name))
+
+    def _check_continues(self, response: requests.Response, partial: Partial, name: str) -> None:
+        found = response.headers.get("Content-Range", "")
+        matched = _CONTENT_RANGE.fullmatch(found)
+        if matched is None or int(matched[1]) != partial.bytes:
+            asked = partial.bytes
+            # The next request asks for the whole, or a server that cannot do ranges would be asked in vain for ever.
+            partial.discard()
+            raise self._broken(name, f"expected bytes from {asked} on, found Content-Range {found!r}")
+        assert partial.expected is not None
+        if not partial.expected.is_same_version(self._describe(response, name)):
+            partial.discard()
+            raise self._broken(name, "it has changed since its transfer began")
+
+    def _receive(
+        self, response: requests.Response, partial: Partial, name: str, progress: Progress, cancel: Cancel
+    ) -> None:
+        assert partial.expected is not None
+        with cancel.waking(lambda: _shut(response)):
+            try:
+                for data in _raw_chunks(response):
+                    cancel.check()
+                    progress.advance("bytes", partial.append(data))
+            except urllib3.exceptions.HTTPError as exc:
+                raise self._broken(name, f"the connection broke: {_root_cause(exc)}") from exc
+        if partial.bytes < (partial.expected.bytes or 0):
+            raise self._broken(name, f"expected {partial.expected.bytes} bytes, found {partial.bytes}")
+
+    def _check_status(self, response: requests.Response, name: str) -> None:
+        status, url = response.status_code, self._url(name)
+        if status == 200:
+            return
+        if status in (401, 403):
+            raise self._forbidden(status, url)
+        if status in (404, 410):
+            raise SourceNotFoundError(f"{url}: no such file (HTTP {status})")
+        error = DownloadError(
+            f"{url}: expected HTTP 200, found {status} {response.reason}", hint=_RESUME_HINT
+        )
+        if status in (408, 429) or status >= 500:
+            raise TransientError(error, response.headers.get("Retry-After"))
+        raise error
+
+    def _forbidden(self, status: int, url: str) -> ForbiddenError:
+        if _CLOSED_BUCKET in self.url:
+            return ForbiddenError(
+                f"{url}: HTTP {status}: the bucket {_CLOSED_BUCKET} was closed in April 2025 (pytorch/rl#3113)",
+                hint="the same experience from RL Unplugged: rlx download Pong/5",
+            )
+        return ForbiddenError(f"{url}: access denied (HTTP {status})")
+
+    def _whole(self, response: requests.Response, name: str) -> FileStat:
+        """What a response that begins at byte 0 announces, if its body can be checked against it."""
+        stat, url = self._describe(response, name), self._url(name)
+        headers = response.headers
+        if (
+            headers.get("x-goog-stored-content-encoding") == "gzip"
+            and headers.get("Content-Encoding") != "gzip"
+        ):
+            raise DownloadError(
+                f"{url}: expected the stored gzip bytes, found that the server decompresses them"
+            )
+        announced = _number(headers.get("Content-Length"))
+        if announced is None and stat.crc32c is None and stat.md5 is None:
+            raise DownloadError(
+                f"{url}: neither length nor checksum is given: a broken transfer would look whole"
+            )
+        if announced is not None and announced != stat.bytes:
+            raise self._broken(name, f"expected {stat.bytes} bytes, found Content-Length {announced}")
+        return stat
+
+    def _describe(self, response: requests.Response, name: str) -> FileStat:
+        headers = response.headers
+        hashes = {
+            kind: base64.b64decode(digest).hex()
+            for kind, digest in _HASH.findall(headers.get("x-goog-hash", ""))
+        }
+        length = headers.get("x-goog-stored-content-length")
+        if length is None and response.status_code == 206:
+            length = headers.get("Content-Range", "").rpartition("/")[2]
+        elif length is None:
+            length = headers.get("Content-Length")
+        return FileStat(
+            name=name,
+            url=self._url(name),
+            bytes=_number(length),
+            crc32c=hashes.get("crc32c"),
+            md5=hashes.get("md5"),
+            etag=headers.get("ETag"),
+            generation=headers.get("x-goog-generation"),
+        )
+
+    def _url(self, name: str, *, secrets: bool = False) -> str:
+        """URL of a file; for people's eyes and for records without the passwords and tokens that it may carry."""
+        local_path(Path(), name)
+        parts = urlsplit(self.url)
+        path = f"{parts.path.rstrip('/')}/{quote(name)}"
+        if secrets:
+            return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", ""))
+
+    def _broken(self, name: str, problem: str) -> TransientError:
+        return TransientError(DownloadError(f"{self._url(name)}: {problem}", hint=_RESUME_HINT))
+
+
+def _raw_chunks(response: requests.Response) -> Iterator[bytes]:
+    # read1 returns what has come, where read waits for a full chunk: on a slow line a killed process would lose more,
+    # and a cancelled one would wait longer.
+    while data := response.raw.read1(_CHUNK_BYTES, decode_content=False):
+        yield data
+
+
+def _shut(response: requests.Response) -> None:
+    # Both say that the body has just ended, and its connection is no longer the response's: nobody is blocked.
+    with suppress(RuntimeError, ValueError, OSError):
+        response.raw.shutdown()
+
+
+def _root_cause(exc: BaseException) -> str:
+    """What the innermost exception says: those around it repeat it and quote URLs, with any token in them."""
+    while exc.__context__ is not None:
+        exc = exc.__context__
+    return str(exc) or type(exc).__name__
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+@contextmanager
+def _room_for(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFullError(f"no room for {path}", hint=f"free some space; {_RESUME_HINT}") from exc

@@ -1,0 +1,59 @@
+"""Which base a user means by ``--source``."""
+
+import re
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from rlx.errors import SourceError, SourceNotFoundError
+from rlx.source.base import Base
+from rlx.source.directory import DirectoryBase
+
+_GCS_URL = "https://storage.googleapis.com"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def open_base(source: str) -> Base:
+    """The base that a URL or a directory means. Nothing is asked of a server yet.
+
+    Args:
+        source: ``https://``, ``http://``, ``gs://bucket/prefix``, ``file:///directory`` or a directory.
+
+    Raises:
+        SourceNotFoundError: there is no such directory.
+        SourceError: URLs of this kind cannot be read.
+
+    Example:
+        >>> open_base("gs://rl_unplugged/atari_episodes_ordered").url
+        'https://storage.googleapis.com/rl_unplugged/atari_episodes_ordered'
+    """
+    matched = _SCHEME.match(source)
+    scheme = matched[1].lower() if matched else None
+    if scheme is None:
+        return _directory(Path(source).expanduser())
+    rest = source[len(scheme) + 3 :]
+    if scheme in ("http", "https"):
+        return _http(source)
+    if scheme == "gs":
+        return _http(f"{_GCS_URL}/{quote(rest)}")
+    if scheme == "file":
+        parts = urlsplit(source)
+        if parts.netloc not in ("", "localhost"):
+            raise SourceError(f"{source} names the host {parts.netloc}; expected file:///path")
+        return _directory(Path(unquote(parts.path)))
+    hint = f"aws s3 sync {source} DIR, then give DIR as the source" if scheme == "s3" else None
+    raise SourceError(
+        f"{scheme}:// is not supported; expected http(s)://, gs://, file:// or a directory", hint=hint
+    )
+
+
+def _directory(path: Path) -> Base:
+    if not path.is_dir():
+        raise SourceNotFoundError(f"{path}: no such directory")
+    return DirectoryBase(path.absolute())
+
+
+def _http(url: str) -> Base:
+    # Whoever reads a directory should not wait for requests and its four dependencies to load.
+    from rlx.source.http import HttpBase  # noqa: PLC0415
+
+    return HttpBase(url)

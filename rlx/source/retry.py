@@ -1,0 +1,108 @@
+"""Trying again: which failures may pass, how often, and how long to wait."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from rlx.errors import SourceError
+from rlx.source.cancel import Cancel
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class TransientError(Exception):
+    """One attempt failed and another may succeed.
+
+    Args:
+        error: what the user shall see if none does.
+        retry_after: what the server said of when to come back: seconds or an HTTP date.
+    """
+
+    def __init__(self, error: SourceError, retry_after: str | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after = retry_after
+
+
+def _uniform() -> float:
+    return random.random()
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Truncated exponential backoff with full jitter.
+
+    Args:
+        attempts: how many in a row may fail before the error is raised.
+        first_delay_s: longest wait after the first failure; it doubles with every further one.
+        max_delay_s: where the doubling ends.
+        max_retry_after_s: longest wait that a server can ask for.
+        jitter: in [0, 1): which part of the longest wait is waited.
+        clock: seconds since 1970.
+    """
+
+    attempts: int = 6
+    first_delay_s: float = 1.0
+    max_delay_s: float = 32.0
+    max_retry_after_s: float = 300.0
+    jitter: Callable[[], float] = _uniform
+    clock: Callable[[], float] = time.time
+
+    def delay_s(self, failures: int, retry_after: str | None = None) -> float:
+        """Seconds to wait after so many failures in a row, and no less than the server asks for.
+
+        Example:
+            >>> policy = RetryPolicy(jitter=lambda: 0.5)
+            >>> [policy.delay_s(n) for n in (1, 2, 3, 99)]
+            [0.5, 1.0, 2.0, 16.0]
+            >>> policy.delay_s(1, retry_after="7")
+            7.0
+        """
+        longest = min(self.max_delay_s, self.first_delay_s * 2.0 ** min(failures - 1, 64))
+        asked = min(self._asked_s(retry_after), self.max_retry_after_s)
+        return max(longest * self.jitter(), asked)
+
+    def _asked_s(self, retry_after: str | None) -> float:
+        if retry_after is None:
+            return 0.0
+        if retry_after.strip().isdecimal():
+            return float(retry_after)
+        try:
+            return parsedate_to_datetime(retry_after).timestamp() - self.clock()
+        except ValueError:
+            # Neither a number nor a date: as good as not said.
+            return 0.0
+
+    def run(self, attempt: Callable[[], T], cancel: Cancel, reached: Callable[[], int] = lambda: 0) -> T:
+        """What ``attempt`` returns, once it succeeds.
+
+        Args:
+            attempt: is called until it raises no TransientError.
+            cancel: stops the attempts and the waits between them.
+            reached: how far any attempt got; one that gets further than all before it does not count as failed, so
+                that a long transfer over a bad line ends.
+
+        Raises:
+            SourceError: the error of the last attempt, when too many in a row failed.
+            concurrent.futures.CancelledError: ``cancel`` was set.
+        """
+        failures, furthest = 0, reached()
+        while True:
+            cancel.check()
+            try:
+                return attempt()
+            except TransientError as transient:
+                cancel.check()
+                failures = failures + 1 if reached() == furthest else 1
+                furthest = reached()
+                if failures >= self.attempts:
+                    error = transient.error
+                    raise type(error)(f"{error} (tried {failures} times)", hint=error.hint) from transient
+                delay_s = self.delay_s(failures, transient.retry_after)
+                logger.info("%s; trying again in %.1f s", transient, delay_s)
+                cancel.wait(delay_s)
