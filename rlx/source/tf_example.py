@@ -1,0 +1,180 @@
+"""``tf.train.Example`` from its protobuf bytes: a dictionary of lists, without TensorFlow or protobuf.
+
+The message, by field number: Example ``{1: Features}``; Features ``{1: {1: key, 2: Feature}}``, repeated;
+Feature ``{1: BytesList | 2: FloatList | 3: Int64List}``; and every list ``{1: values}``. Numbers may be
+packed or not; what is unknown is skipped.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Feature: TypeAlias = list[memoryview] | NDArray[np.int64] | NDArray[np.float32]
+
+# Room for an episode ten times as long as any; it keeps a hostile record from filling memory with nothing.
+MAX_VALUES = 1 << 20
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+_MAX_VARINT_BYTES = 10
+
+
+class MalformedExampleError(ValueError):
+    """The bytes are no ``tf.train.Example``."""
+
+
+def parse_example(record: bytes) -> dict[str, Feature]:
+    """The features of one example: bytes as views of the record, integers int64, floats float32.
+
+    Raises:
+        MalformedExampleError: the bytes do not parse, or hold more than ``MAX_VALUES`` values.
+
+    Example:
+        >>> parse_example(bytes.fromhex("0a0c0a0a0a016112051a030a0105"))
+        {'a': array([5])}
+    """
+    features: dict[str, Feature] = {}
+    budget = MAX_VALUES
+    for message in _messages(memoryview(record), 1):
+        for entry in _messages(message, 1):
+            key, feature = _entry(entry, budget)
+            features[key] = feature
+            budget -= len(feature) + 1
+    return features
+
+
+def _entry(entry: memoryview, budget: int) -> tuple[str, Feature]:
+    key, value = b"", memoryview(b"")
+    for number, wire, content in _fields(entry):
+        if wire == _BYTES and number == 1:
+            key = bytes(content)
+        elif wire == _BYTES and number == 2:
+            value = content
+    try:
+        name = key.decode()
+    except UnicodeDecodeError as exc:
+        raise MalformedExampleError(f"feature name: expected utf-8, found {key[:40]!r}") from exc
+    try:
+        return name, _feature(value, budget)
+    except MalformedExampleError as exc:
+        raise MalformedExampleError(f"feature {name[:40]!r}: {exc}") from exc
+
+
+def _feature(feature: memoryview, budget: int) -> Feature:
+    kind, values = _BYTES_LIST, memoryview(b"")
+    for number, wire, content in _fields(feature):
+        if wire == _BYTES and number in (_BYTES_LIST, _FLOAT_LIST, _INT64_LIST):
+            kind, values = number, content
+    if kind == _BYTES_LIST:
+        return _bytes_list(values, budget)
+    if kind == _FLOAT_LIST:
+        return _float_list(values, budget)
+    return _int64_list(values, budget)
+
+
+def _bytes_list(values: memoryview, budget: int) -> list[memoryview]:
+    items: list[memoryview] = []
+    for item in _messages(values, 1):
+        items.append(item)
+        _check_budget(len(items), budget)
+    return items
+
+
+def _float_list(values: memoryview, budget: int) -> NDArray[np.float32]:
+    parts: list[memoryview] = []
+    for number, wire, content in _fields(values):
+        if number == 1 and wire in (_BYTES, _FIXED32):
+            parts.append(content)
+            _check_budget(len(parts), budget)
+    data = b"".join(parts)
+    if len(data) % 4:
+        raise MalformedExampleError(f"packed floats: expected a multiple of 4 bytes, found {len(data):,}")
+    _check_budget(len(data) // 4, budget)
+    return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+
+
+def _int64_list(values: memoryview, budget: int) -> NDArray[np.int64]:
+    # A packed list is the concatenation of what an unpacked one holds value by value.
+    parts: list[memoryview] = []
+    for number, wire, content in _fields(values):
+        if number == 1 and wire in (_BYTES, _VARINT):
+            parts.append(content)
+            _check_budget(len(parts), budget)
+    return unpack_varints(b"".join(parts), budget)
+
+
+def unpack_varints(packed: bytes, budget: int = MAX_VALUES) -> NDArray[np.int64]:
+    """The integers of a packed list of varints, negative ones in two's complement.
+
+    Raises:
+        MalformedExampleError: one is cut off or longer than ten bytes, or there are more than ``budget``.
+
+    Example:
+        >>> unpack_varints(b"\\x05\\xac\\x02" + b"\\xff" * 9 + b"\\x01")
+        array([  5, 300,  -1])
+    """
+    data = np.frombuffer(packed, np.uint8)
+    ends = np.flatnonzero(data < 0x80)
+    _check_budget(len(ends), budget)
+    if len(ends) == len(data):
+        return data.astype(np.int64)
+    if data[-1] >= 0x80:
+        raise MalformedExampleError("packed integers: the last one is cut off")
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - starts + 1
+    if lengths.max() > _MAX_VARINT_BYTES:
+        raise MalformedExampleError(f"packed integers: one has {lengths.max()} bytes, expected at most 10")
+    places = np.arange(len(data)) - np.repeat(starts, lengths)
+    bits = (data & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
+    return np.bitwise_or.reduceat(bits, starts).view(np.int64)
+
+
+def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
+    """Contents of the fields that have this number and are length-delimited."""
+    return (content for number, wire, content in _fields(data) if number == wanted and wire == _BYTES)
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+    """Number, wire type and content of every field of a message; a varint's content is its bytes."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _varint(data, at, end)
+        wire = tag & 7
+        start = at
+        if wire == _BYTES:
+            size, start = _varint(data, at, end)
+            at = start + size
+        elif wire == _VARINT:
+            _, at = _varint(data, at, end)
+        elif wire in _FIXED_SIZES:
+            at += _FIXED_SIZES[wire]
+        else:
+            raise MalformedExampleError(f"wire type: expected 0, 1, 2 or 5, found {wire}")
+        if at > end:
+            raise MalformedExampleError(
+                f"a field of {at - start:,} bytes has only {end - start:,} bytes left"
+            )
+        if tag < 8:
+            raise MalformedExampleError("field number: expected at least 1, found 0")
+        yield tag >> 3, wire, data[start:at]
+
+
+def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """The number that starts at a place, and the place behind it."""
+    value = 0
+    for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
+        if at >= end:
+            raise MalformedExampleError("a number is cut off")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise MalformedExampleError("a number has more than 10 bytes")
+
+
+def _check_budget(values: int, budget: int) -> None:
+    if values > budget:
+        raise MalformedExampleError(f"expected at most {MAX_VALUES:,} values, found more")
