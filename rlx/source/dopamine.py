@@ -1,0 +1,164 @@
+"""The DQN Replay Dataset and whatever else Dopamine's logged replay buffer wrote:
+``<Game>/<run>/replay_logs/``.
+
+A shard holds the episodes that start in the file of its number, and reads on into the next files for the rest
+of the last of them. So no trajectory crosses a shard, and every shard is a function of the files alone.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError
+from rlx.schema import Schema
+from rlx.source.dopamine_blocks import pack, read_block
+from rlx.source.dopamine_episodes import trajectories
+from rlx.source.dopamine_plan import Plan, make_plan
+from rlx.source.dopamine_ring import EPISODE_ENDS, OBSERVATION, SMALL_ARRAYS, file_name
+from rlx.source.dopamine_rows import Rows
+from rlx.source.npy_stream import NpyStream
+from rlx.source.protocol import MAX_BLOCK_STEPS
+
+# 200 iterations of at least 250,000 steps fill a ring of a million 50 times; the buffer at the end makes 51.
+PUBLIC_SUFFIXES = range(51)
+_ATARI = ("uint8", (84, 84))
+_WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+class Dopamine:
+    """A run logged by Dopamine. Its small arrays are read when first needed, and go along when it is pickled.
+
+    Args:
+        root: local directory that the names in ``files`` are relative to.
+        folder: where below it the files lie: ``Pong/1/replay_logs``.
+        id: name of the run: ``Pong/1``.
+
+    Every method raises SourceNotFoundError where the run or one of its small arrays is missing, and
+    CorruptShardError where one is damaged or contradicts another.
+    """
+
+    def __init__(self, root: Path, folder: str, id: str) -> None:
+        self.root = root
+        self.folder = folder
+        self._id = id
+
+    @property
+    def id(self) -> str:
+        """Name of the run: ``Pong/1``."""
+        return self._id
+
+    @property
+    def schema(self) -> Schema:
+        """An observation as in the first file of them at hand, 84x84 bytes where there is none yet; an
+        action; a reward."""
+        return Schema.of(observation=self._observation, action=("int32", ()))
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What the steps do not say of themselves."""
+        notes: dict[str, Any] = {
+            "rewards": "clipped to [-1, 1]" if self._plan.is_clipped else "as logged",
+            "truncation": "recorded" if self._plan.can_truncate else "unrecorded",
+            "final_observation": "missing where terminated: stored as zeros and flagged",
+        }
+        if missing := self._plan.missing():
+            notes["missing_source_files"] = missing
+        if gaps := self._plan.gaps():
+            notes["steps_lost_before_shards"] = gaps
+        return notes
+
+    def shards(self) -> Sequence[int]:
+        """Suffixes of the files, ascending."""
+        return [int(suffix) for suffix in self._plan.suffixes]
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Files of the shard's suffix, and of those that its last episode reads on into."""
+        position = self._plan.position(shard)
+        spans = self._plan.spans(position)
+        last = self._plan.file_of(spans[-1].end - 1) if spans else position
+        arrays = (*SMALL_ARRAYS, OBSERVATION) if spans else SMALL_ARRAYS
+        suffixes = self._plan.suffixes[position : last + 1].tolist()
+        return [f"{self.folder}/{file_name(array, suffix)}" for suffix in suffixes for array in arrays]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """The episodes that start in the shard's file; see ``Source.blocks``.
+
+        Left out are ``padding``, zero rows before an episode; ``cut``, the last row of an episode whose next
+        row is missing; ``stale``, slots that the file before holds too; ``uninitialised``, slots never
+        written. Over all shards, these and the steps add up to the slots of all files.
+        """
+        position = self._plan.position(shard)
+        dropped.update(+Counter(self._plan.nothing_new(position)))
+        with Rows(self.root / self.folder, self._plan, self._observation) as rows:
+            episodes = trajectories(self._plan, position, rows, dropped)
+            for pieces in pack(episodes, MAX_BLOCK_STEPS):
+                yield read_block(pieces, rows)
+            rows.finish()
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return make_plan(self.root / self.folder)
+
+    @cached_property
+    def _observation(self) -> tuple[str, tuple[int, ...]]:
+        """Dtype and shape of one observation."""
+        for suffix in self._plan.suffixes.tolist():
+            path = self.root / self.folder / file_name(OBSERVATION, suffix)
+            if path.is_file():
+                try:
+                    with NpyStream(path) as stream:
+                        return stream.dtype.name, stream.shape[1:]
+                except CorruptShardError:
+                    continue  # to be told by the shard that reads it; the others are sound
+        return _ATARI
+
+
+@dataclass(frozen=True, slots=True)
+class DopamineLayout:
+    """How the DQN Replay Dataset names the files of one run."""
+
+    game: str
+    run: int
+
+    def index_files(self) -> Sequence[str]:
+        """The small arrays of every suffix; of the pickle among them it matters only whether it is there."""
+        arrays = (*SMALL_ARRAYS, EPISODE_ENDS)
+        return [
+            f"{self._folder}/{file_name(array, suffix)}" for suffix in PUBLIC_SUFFIXES for array in arrays
+        ]
+
+    def source(self, root: Path) -> Dopamine:
+        """The run below a local directory."""
+        return Dopamine(root, self._folder, f"{self.game}/{self.run}")
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.game}/{self.run}/replay_logs"
+
+
+def find_runs(directory: Path) -> list[Dopamine]:
+    """The runs that lie in a directory, by name.
+
+    Args:
+        directory: a ``replay_logs``, or one to four levels above: a run's, a game's, all games', that of
+            their ``dqn``.
+    """
+    directory = directory.absolute()
+    patterns = ["/".join([*"*" * depth, "replay_logs"]) for depth in range(4)]
+    folders = [directory, *(folder for pattern in patterns for folder in sorted(directory.glob(pattern)))]
+    return [
+        Dopamine(directory, folder.relative_to(directory).as_posix(), _id_of(folder))
+        for folder in folders
+        if folder.is_dir() and any(folder.glob(file_name("add_count", "*")))
+    ]
+
+
+def _id_of(folder: Path) -> str:
+    """Game and run, the names of the two directories above."""
+    words = folder.parts[-3:-1] if folder.name == "replay_logs" else folder.parts[-1:]
+    return "/".join(word for word in words if _WORD.fullmatch(word)) or "run"

@@ -1,0 +1,83 @@
+"""Dopamine's trajectories as blocks: which steps go into which, and the reading of one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.source.dopamine_episodes import Trajectory
+from rlx.source.dopamine_rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Steps [first, first + steps) of a trajectory, which go into one block."""
+
+    trajectory: Trajectory
+    first: int
+    steps: int
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the trajectory ends with it."""
+        return self.first + self.steps == self.trajectory.steps
+
+
+def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]]:
+    """The pieces of each block: every block but the last has ``limit`` steps.
+
+    Example:
+        >>> one, two = (Trajectory(n, 0, 3, 0, True, is_terminal=True) for n in (1, 2))
+        >>> blocks = pack([one, two], limit=4)
+        >>> [[(piece.trajectory.episode, piece.first, piece.steps) for piece in block] for block in blocks]
+        [[(1, 0, 3), (2, 0, 1)], [(2, 1, 2)]]
+    """
+    block: list[Piece] = []
+    room = limit
+    for trajectory in trajectories:
+        first = 0
+        while first < trajectory.steps:
+            steps = min(room, trajectory.steps - first)
+            block.append(Piece(trajectory, first, steps))
+            first, room = first + steps, room - steps
+            if not room:
+                yield block
+                block, room = [], limit
+    if block:
+        yield block
+
+
+def read_block(pieces: Sequence[Piece], rows: Rows) -> Block:
+    """The block of these pieces; raises as ``Rows`` does, also where padding behind a trajectory is none."""
+    steps = sum(piece.steps for piece in pieces)
+    observation = rows.empty_observations(steps + sum(piece.is_end for piece in pieces))
+    action, reward = np.empty(steps, np.int32), np.empty(steps, np.float32)
+    terminated, truncated = np.zeros(steps, np.bool_), np.zeros(steps, np.bool_)
+    step = frame = 0
+    for piece in pieces:
+        one, row = piece.trajectory, piece.trajectory.start + piece.first
+        after, frames = step + piece.steps, piece.steps + piece.is_end
+        recorded = frames - (piece.is_end and one.is_terminal)
+        rows.read_observations(row, observation[frame : frame + recorded])
+        observation[frame + recorded : frame + frames] = 0
+        rows.read_column("$store$_action", row, action[step:after])
+        rows.read_column("$store$_reward", row, reward[step:after])
+        if piece.is_end:
+            rows.check_blank(one.stop, one.stop + one.padding)
+            terminated[after - 1], truncated[after - 1] = one.is_terminal, one.is_truncated
+        step, frame = after, frame + frames
+    return Block(
+        {
+            "observation": observation,
+            "action": action,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+        },
+        np.array([piece.steps for piece in pieces], np.int64),
+        np.array([piece.trajectory.episode for piece in pieces], np.int64),
+        np.array([piece.trajectory.from_reset for piece in pieces], np.bool_),
+        np.array([not piece.trajectory.is_terminal for piece in pieces], np.bool_),
+        is_open=not pieces[-1].is_end,
+    )
