@@ -16,6 +16,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  ├─ CorruptDatasetError       a file of a dataset at rest is damaged
     │  ├─ FormatVersionError        written by a newer rlx
     │  ├─ SchemaMismatchError       a block does not fit the schema
+    │  ├─ CodecError                no such codec, or one that the store cannot hold
     │  └─ DiskFullError             no room for what is to be written
     ├─ PartialError                 some shards failed, the rest are safe
     └─ MissingExtraError            also an ImportError
@@ -93,6 +94,10 @@ class FormatVersionError(DatasetError):
 
 class SchemaMismatchError(DatasetError):
     """A block has a field too many, one too few, or one of another dtype or shape."""
+
+
+class CodecError(DatasetError):
+    """There is no such codec, or the store cannot hold it."""
 
 
 class DiskFullError(DatasetError):

@@ -22,7 +22,7 @@ FORMAT_VERSION = 1
 MAX_BYTES = 256 * 2**20
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n\}\n')
-_TAIL_BYTES = 25
+_TAIL_BYTES = len(b',\n "crc32c": "00000000"\n}\n')
 
 
 @dataclass(frozen=True, slots=True)

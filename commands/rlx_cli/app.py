@@ -1,0 +1,1 @@
+"""Placeholder wiring while the library grows."""

@@ -1,0 +1,56 @@
+"""What every store does with one field: rows are appended once, and read at any index ever after."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.schema import Field
+from rlx.store.codec import Codec
+
+Rows = NDArray[np.generic]
+
+
+class ArrayWriter(Protocol):
+    """Appends the rows of one field to its files."""
+
+    def append(self, rows: Rows) -> None:
+        """Adds [n, *shape] rows."""
+
+    def finish(self) -> None:
+        """Writes what is left and closes the files."""
+
+
+class ArrayReader(Protocol):
+    """Reads the rows of one field of one shard."""
+
+    def read(self, rows: NDArray[np.int64]) -> Rows:
+        """The rows [n, *shape] at these indices, all of them in range, in the order asked for.
+
+        Raises:
+            CorruptDatasetError: a chunk is damaged.
+        """
+
+    def read_range(self, start: int, stop: int) -> Rows:
+        """The rows [stop - start, *shape] from start to stop."""
+
+
+class Store(Protocol):
+    """How the arrays of a shard lie on disk."""
+
+    name: str
+
+    def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
+        """A writer of one field, compressed by the codec if its rows are large."""
+
+    def seal(self, directory: Path, names: Sequence[str]) -> None:
+        """Writes what ties the finished arrays of a directory together."""
+
+    def reader(self, directory: Path, name: str, field: Field, rows: int) -> ArrayReader:
+        """A reader of one field of so many rows.
+
+        Raises:
+            CorruptDatasetError: a file is missing, too short, or of another layout.
+        """

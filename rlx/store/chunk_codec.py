@@ -1,0 +1,195 @@
+"""Turning rows into independently decodable chunks of bytes and back: zstd with and without a dictionary, lz4, none."""
+
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptDatasetError
+from rlx.store.codec import Codec
+from rlx.store.dictionary import dictionary_metadata
+
+Bytes = bytes | memoryview
+
+class ChunkCodec(Protocol):
+    """Encodes chunks of equal size; any of them can be decoded without the others."""
+
+    chunk_bytes: int
+
+    def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
+        """One encoded chunk for each row of [n, chunk_bytes]."""
+
+    def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
+        """The rows [n, chunk_bytes] of n encoded chunks.
+
+        Raises:
+            CorruptDatasetError: a chunk is damaged.
+        """
+
+    def metadata(self) -> list[dict[str, Any]]:
+        """The codecs of a chunk, behind ``bytes``, as zarr v3 names them."""
+
+
+@lru_cache(maxsize=64)
+def chunk_codec(codec: Codec, chunk_bytes: int, dictionary: bytes = b"") -> ChunkCodec:
+    """The codec for chunks of so many bytes; the dictionary is ``zstd-dict``'s.
+
+    The same arguments give the same object, so that all shards of a dataset decode against one digested dictionary.
+    """
+    match codec.name:
+        case "zstd-dict":
+            return ZstdChunks(chunk_bytes, codec.level, dictionary)
+        case "zstd":
+            return ZstdChunks(chunk_bytes, codec.level)
+        case "lz4":
+            return Lz4Chunks(chunk_bytes, codec.level)
+        case _:
+            return RawChunks(chunk_bytes)
+
+
+class ZstdChunks:
+    """Zstandard frames (RFC 8878), against a raw-content dictionary if there is one."""
+
+    def __init__(self, chunk_bytes: int, level: int, dictionary: bytes = b"") -> None:
+        self.chunk_bytes = chunk_bytes
+        self.level = level
+        self.dictionary = dictionary
+        self._local = threading.local()  # neither side of the zstandard library may be shared between threads
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.chunk_bytes, self.level, self.dictionary)
+
+    def _trained(self) -> zstandard.ZstdCompressionDict | None:
+        if not self.dictionary:
+            return None
+        return zstandard.ZstdCompressionDict(self.dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+    @property
+    def _compressor(self) -> zstandard.ZstdCompressor:
+        if not hasattr(self._local, "compressor"):
+            trained = self._trained()
+            if trained is not None:
+                trained.precompute_compress(level=self.level)
+            self._local.compressor = zstandard.ZstdCompressor(level=self.level, dict_data=trained)
+        compressor: zstandard.ZstdCompressor = self._local.compressor
+        return compressor
+
+    @property
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
+        if not hasattr(self._local, "decompressor"):
+            self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._trained())
+        decompressor: zstandard.ZstdDecompressor = self._local.decompressor
+        return decompressor
+
+    def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
+        """One zstd frame for each row."""
+        if not len(rows):
+            return []
+        segments = np.empty((len(rows), 2), "<u8")
+        segments[:, 0] = np.arange(len(rows), dtype=np.uint64) * self.chunk_bytes
+        segments[:, 1] = self.chunk_bytes
+        buffer = zstandard.BufferWithSegments(np.ascontiguousarray(rows).data.cast("B"), segments.tobytes())
+        encoded = self._compressor.multi_compress_to_buffer(buffer, threads=0)
+        return [memoryview(encoded[i]) for i in range(len(encoded))]
+
+    def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
+        """The rows of the zstd frames, decoded by one call into one buffer."""
+        return self._decode(list(chunks), len(chunks))
+
+    def decode_segments(self, file: Bytes, segments: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """As ``decode``, of chunks in one file at [n, 2] (offset, length): without a Python object a chunk."""
+        return self._decode(zstandard.BufferWithSegments(file, segments.tobytes()), len(segments))
+
+    def _decode(self, chunks: Any, count: int) -> NDArray[np.uint8]:
+        if not count:
+            return np.empty((0, self.chunk_bytes), np.uint8)
+        # Sizes are ours, not the frames': what a damaged frame claims is never allocated.
+        sizes = np.full(count, self.chunk_bytes, "<u8").tobytes()
+        try:
+            decoded = self._decompressor.multi_decompress_to_buffer(chunks, decompressed_sizes=sizes, threads=0)
+        except (zstandard.ZstdError, ValueError) as exc:
+            raise CorruptDatasetError(f"a compressed chunk is damaged: {exc}") from exc
+        return _contiguous(decoded, count, self.chunk_bytes)
+
+    def metadata(self) -> list[dict[str, Any]]:
+        """The standard ``zstd`` codec, or ``rlx.zstd_dict`` with its dictionary."""
+        if not self.dictionary:
+            return [{"name": "zstd", "configuration": {"level": self.level, "checksum": False}}]
+        return [dictionary_metadata(self.level, self.dictionary)]
+
+
+def _contiguous(decoded: Any, count: int, chunk_bytes: int) -> NDArray[np.uint8]:
+    """The decoded chunks as one array, without copying them where they lie in one buffer, as they do with one thread."""
+    first, last = decoded[0], decoded[count - 1]
+    if first.offset == 0 and last.offset == (count - 1) * chunk_bytes:
+        return np.asarray(_Decoded(first, (count, chunk_bytes)))
+    return np.stack([np.frombuffer(decoded[i], np.uint8) for i in range(count)])
+
+
+class _Decoded:
+    """Lends numpy the whole buffer behind the first of several segments that follow each other in it.
+
+    The library hands out segments as read-only buffers, one by one; the memory is nobody else's, so it may be written.
+    """
+
+    def __init__(self, first: Any, shape: tuple[int, int]) -> None:
+        self._segment = first  # keeps the buffer alive
+        address = np.frombuffer(first, np.uint8).ctypes.data
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": shape, "data": (address, False)}
+
+
+class Lz4Chunks:
+    """LZ4 blocks behind their length, as numcodecs and so zarr's ``numcodecs.lz4`` write them."""
+
+    def __init__(self, chunk_bytes: int, level: int) -> None:
+        self.chunk_bytes = chunk_bytes
+        self.level = level
+
+    def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
+        """One lz4 block for each row."""
+        from numcodecs import lz4  # noqa: PLC0415  (0.3 s that only this codec needs)
+
+        return [lz4.compress(np.ascontiguousarray(row), self.level) for row in rows]
+
+    def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
+        """The rows of the lz4 blocks."""
+        from numcodecs import lz4  # noqa: PLC0415
+
+        rows = np.empty((len(chunks), self.chunk_bytes), np.uint8)
+        for row, chunk in zip(rows, chunks, strict=True):
+            if len(chunk) < 4 or int.from_bytes(chunk[:4], "little") != self.chunk_bytes:
+                raise CorruptDatasetError(f"a compressed chunk is damaged: expected {self.chunk_bytes} bytes in it")
+            try:
+                lz4.decompress(chunk, row)
+            except (RuntimeError, ValueError) as exc:
+                raise CorruptDatasetError(f"a compressed chunk is damaged: {exc}") from exc
+        return rows
+
+    def metadata(self) -> list[dict[str, Any]]:
+        """zarr's name for it."""
+        return [{"name": "numcodecs.lz4", "configuration": {"acceleration": self.level}}]
+
+
+class RawChunks:
+    """Chunks as they are."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self.chunk_bytes = chunk_bytes
+
+    def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
+        """The rows' own bytes."""
+        return [row.tobytes() for row in rows]
+
+    def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
+        """The rows of the chunks."""
+        if any(len(chunk) != self.chunk_bytes for chunk in chunks):
+            raise CorruptDatasetError(f"a chunk is damaged: expected {self.chunk_bytes} bytes in it")
+        return np.frombuffer(b"".join(chunks), np.uint8).reshape(len(chunks), self.chunk_bytes)
+
+    def metadata(self) -> list[dict[str, Any]]:
+        """Nothing."""
+        return []

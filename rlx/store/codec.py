@@ -1,0 +1,74 @@
+"""The name of a codec and its settings, as a user writes them: ``zstd:level=3,chunk=8``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rlx.errors import CodecError
+
+# Rows of fewer bytes are stored as they are: they hardly compress, and reading them stays a look into memory.
+MIN_ROW_BYTES = 1024
+_DEFAULTS = {"zstd-dict": (6, 1), "zstd": (3, 8), "lz4": (1, 8), "none": (0, 1)}
+_MAX_LEVELS = {"zstd-dict": 22, "zstd": 22, "lz4": 65537, "none": 0}
+_MAX_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How fields of ``MIN_ROW_BYTES`` or more a row are compressed.
+
+    Args:
+        name: ``zstd-dict`` (frames against a dictionary of reference frames), ``zstd``, ``lz4`` or ``none``.
+        level: the library's compression level.
+        chunk: rows a chunk; 1 with ``zstd-dict``, whose frames stay independent.
+
+    Example:
+        >>> Codec.parse("zstd:chunk=32")
+        Codec(name='zstd', level=3, chunk=32)
+    """
+
+    name: str
+    level: int
+    chunk: int
+
+    def __post_init__(self) -> None:
+        if self.name not in _DEFAULTS:
+            raise CodecError(f"codec {self.name!r} is unknown: expected one of {', '.join(_DEFAULTS)}")
+        if not 0 <= self.level <= _MAX_LEVELS[self.name]:
+            raise CodecError(f"codec {self.name}: level {self.level}, expected 0 to {_MAX_LEVELS[self.name]}")
+        if not 1 <= self.chunk <= _MAX_CHUNK or (self.name == "zstd-dict" and self.chunk != 1):
+            expected = "1" if self.name == "zstd-dict" else f"1 to {_MAX_CHUNK}"
+            raise CodecError(f"codec {self.name}: chunk {self.chunk}, expected {expected}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The codec that a user means: a name, then ``level`` and ``chunk`` where they differ from the defaults.
+
+        Raises:
+            CodecError: an unknown name or setting, or a value out of range.
+        """
+        name, _, settings = text.partition(":")
+        level, chunk = _DEFAULTS.get(name, (0, 1))
+        values = {"level": level, "chunk": chunk}
+        for setting in filter(None, settings.split(",")):
+            key, _, value = setting.partition("=")
+            if key not in values or not value.isdecimal():
+                raise CodecError(f"codec {text!r}: {setting!r}, expected level=N or chunk=N")
+            values[key] = int(value)
+        return cls(name, **values)
+
+    def to_json(self) -> dict[str, Any]:
+        """The codec as it stands in the manifest."""
+        return {"name": self.name, "level": self.level, "chunk": self.chunk}
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        """The codec that a manifest describes."""
+        return cls(described["name"], described["level"], described["chunk"])
+
+    def __str__(self) -> str:
+        return self.name if self.name == "none" else f"{self.name}:level={self.level},chunk={self.chunk}"
+
+
+DEFAULT = Codec.parse("zstd-dict")
+NONE = Codec.parse("none")

@@ -1,0 +1,138 @@
+"""A dataset at rest: its manifest, its trajectories, and its steps at any index."""
+
+import operator
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.home import locate
+from rlx.manifest import Manifest
+from rlx.schema import Schema
+from rlx.store.shard_blocks import shard_blocks
+from rlx.store.shards import Shards
+from rlx.store.step_reader import StepReader
+from rlx.store.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+
+class Dataset:
+    """Reads a dataset. It can be shared between threads and sent to other processes.
+
+    ``dataset[i]``, ``dataset[i:j]`` and ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) give TED
+    TensorDicts of batch size [], [j - i] and [n], in the order asked for. Observations that the source did not record
+    are zeros (see ``trajectories.final_recorded``). ``observation`` and ``("next", "observation")`` may share memory.
+
+    Args:
+        path: the dataset's directory, or its id below ``$RLX_HOME``.
+        verify: whether to check every byte against the manifest first. Reading alone notices only damage that cannot be
+            decoded, as with any memory map.
+
+    Raises:
+        DatasetNotFoundError: there is no dataset.
+        IncompleteDatasetError: its writing has not come as far as a manifest.
+        CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
+
+    Attributes:
+        path: the dataset's directory.
+        manifest: what the dataset says of itself.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
+        self.path = locate(path)
+        self.manifest = Manifest.load(self.path)
+        self._shards = Shards(self.path, self.manifest)
+        if verify:
+            for number in range(len(self._shards.records)):
+                self._shards.verify(number)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
+        return type(self), (self.path,)
+
+    def __len__(self) -> int:
+        return int(self._shards.first_step[-1])
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        return f"Dataset({manifest.id!r}, steps={manifest.steps:,}, trajectories={manifest.trajectories:,}, path={str(self.path)!r})"
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds."""
+        return self.manifest.schema
+
+    @cached_property
+    def steps(self) -> StepReader:
+        """Reads fields of steps as numpy arrays."""
+        return StepReader(self._shards)
+
+    @property
+    def trajectories(self) -> Trajectories:
+        """The table of all trajectories."""
+        return self.steps.trajectories
+
+    def __getitem__(self, index: Any) -> "TensorDict":
+        from rlx.store.ted import read_ted  # noqa: PLC0415  (torch takes seconds to import; blocks do without)
+
+        if isinstance(index, slice) or not _is_integer(index):
+            return read_ted(self.steps, self.schema, normalize(index, len(self)))
+        return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]
+
+    def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
+        """The whole dataset in storage order, in blocks of at most so many steps; each shard is verified before.
+
+        Raises:
+            CorruptDatasetError: a shard is damaged.
+        """
+        for number in range(len(self._shards.records)):
+            yield from self.shard_blocks(number, max_steps)
+
+    def shard_blocks(self, number: int, max_steps: int = 4096) -> Iterator[Block]:
+        """The steps of one shard (its place among those that have steps) in blocks; it is verified before."""
+        self._shards.verify(number)
+        yield from shard_blocks(self._shards, number, max_steps)
+
+
+def _is_integer(index: Any) -> bool:
+    if isinstance(index, bool | np.bool_):
+        raise IndexError(f"index {index!r}: expected an integer, a slice or a 1-d array, found a bool")
+    return hasattr(index, "__index__") and not (hasattr(index, "ndim") and index.ndim > 0)
+
+
+def normalize(index: Any, length: int) -> NDArray[np.int64]:
+    """[n] steps that an index means, all in 0 to length.
+
+    Args:
+        index: a slice, or a 1-d list, array or tensor of integers (negative ones count from the end) or booleans.
+        length: steps there are.
+
+    Raises:
+        IndexError: an index out of range, a mask of another length, or an array that is not 1-d.
+
+    Example:
+        >>> normalize([3, -1], 10), normalize(slice(None, None, 4), 10)
+        (array([3, 9]), array([0, 4, 8]))
+    """
+    if isinstance(index, slice):
+        return np.arange(*index.indices(length), dtype=np.int64)
+    steps = np.asarray(index)
+    if steps.ndim != 1:
+        raise IndexError(f"index of {steps.ndim} dimensions: expected an integer, a slice or a 1-d array")
+    if steps.dtype == bool:
+        if len(steps) != length:
+            raise IndexError(f"boolean mask of {len(steps)} steps: expected {length}")
+        return np.flatnonzero(steps)
+    if len(steps) and steps.dtype.kind not in "iu":
+        raise IndexError(f"index of dtype {steps.dtype}: expected integers or booleans")
+    wide = steps.astype(np.int64)
+    if len(wide) and not -length <= int(wide.min()) <= int(wide.max()) < length:
+        bad = wide[(wide < -length) | (wide >= length)][0]
+        raise IndexError(f"step {bad} is out of range: the dataset has {length} steps")
+    return np.where(wide < 0, wide + length, wide)

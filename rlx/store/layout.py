@@ -1,0 +1,39 @@
+"""Names inside a dataset directory, and the stores that rlx knows."""
+
+from pathlib import Path
+from types import MappingProxyType
+
+from rlx.errors import CorruptDatasetError
+from rlx.store.array import Store
+from rlx.store.memmap_store import MemmapStore
+from rlx.store.zarr_store import ZarrStore
+
+SHARDS = "shards"
+STORES: MappingProxyType[str, Store] = MappingProxyType({"zarr": ZarrStore(), "memmap": MemmapStore()})
+
+
+def store_named(name: str) -> Store:
+    """The store that a manifest names.
+
+    Raises:
+        CorruptDatasetError: there is none of that name.
+    """
+    try:
+        return STORES[name]
+    except KeyError as exc:
+        raise CorruptDatasetError(f"store {name!r} is unknown: expected one of {', '.join(STORES)}") from exc
+
+
+def shard_name(number: int) -> str:
+    """Name of a numbered shard: ``00007``."""
+    return f"{number:05d}"
+
+
+def shard_directory(dataset: Path, name: str) -> Path:
+    """Where a listed shard lies."""
+    return dataset / SHARDS / name
+
+
+def partial_directory(dataset: Path, name: str) -> Path:
+    """Where a shard lies while it is written."""
+    return dataset / SHARDS / f"{name}.partial"

@@ -1,0 +1,73 @@
+"""Rows back to back in one file, little-endian, uncompressed: what both stores do with small fields."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptDatasetError
+from rlx.schema import Field
+from rlx.store.array import Rows
+
+
+class RawFileWriter:
+    """Appends rows to one file. The file exists from the first row on, so that an empty field has none."""
+
+    def __init__(self, path: Path, field: Field) -> None:
+        self._path = path
+        self._dtype = np.dtype(field.dtype).newbyteorder("<")
+        self._file: Any = None
+        self.rows = 0
+
+    def append(self, rows: Rows) -> None:
+        """Adds [n, *shape] rows."""
+        if not len(rows):
+            return
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")
+        self._file.write(np.ascontiguousarray(rows, self._dtype).data)
+        self.rows += len(rows)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class RawFileReader:
+    """Reads rows of a raw file through a memory map."""
+
+    def __init__(self, path: Path, field: Field, rows: int) -> None:
+        dtype = np.dtype(field.dtype).newbyteorder("<")
+        shape = (rows, *field.shape)
+        expected = rows * field.row_bytes
+        if expected == 0:
+            self._array: NDArray[Any] = np.empty(shape, dtype)
+            return
+        check_size(path, expected)
+        # A plain view of the map: np.memmap's own indexing costs ten times an ndarray's.
+        self._array = np.memmap(path, dtype, "r", shape=shape).view(np.ndarray)
+
+    def read(self, rows: NDArray[np.int64]) -> Rows:
+        """The rows at these indices."""
+        return self._array.take(rows, axis=0)
+
+    def item(self, row: int) -> Any:
+        """The Python number at an index, of a field of single numbers."""
+        return self._array.item(row)
+
+    def read_range(self, start: int, stop: int) -> Rows:
+        """The rows from start to stop, copied."""
+        return self._array[start:stop].copy()
+
+
+def check_size(path: Path, expected: int) -> None:
+    """Raises CorruptDatasetError unless the file is there and has exactly so many bytes."""
+    try:
+        found = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise CorruptDatasetError(f"{path} is missing: expected {expected:,} bytes") from exc
+    if found != expected:
+        raise CorruptDatasetError(f"{path} has {found:,} bytes, expected {expected:,}")

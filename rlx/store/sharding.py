@@ -1,0 +1,144 @@
+"""One file of independently compressed chunks behind each other, then their index, then its crc32c.
+
+This is the file of zarr v3's ``sharding_indexed`` codec with the index at the end: (offset, length) of every chunk as
+little-endian u64, then the crc32c of the index as little-endian u32.
+"""
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptDatasetError
+from rlx.schema import Field
+from rlx.store.array import Rows
+from rlx.store.chunk_codec import ChunkCodec, ZstdChunks
+
+INDEX_ENTRY_BYTES = 16
+CRC_BYTES = 4
+
+
+class ShardFileWriter:
+    """Appends rows to a shard file, ``chunk`` rows a chunk; the last chunk is filled up with zeros."""
+
+    def __init__(self, path: Path, field: Field, codec: ChunkCodec, chunk: int) -> None:
+        self._path = path
+        self._codec = codec
+        self._chunk = chunk
+        self._dtype = np.dtype(field.dtype).newbyteorder("<")
+        self._row_bytes = field.row_bytes
+        self._file: Any = None
+        self._lengths: list[int] = []
+        self._left = np.empty((0, self._row_bytes), np.uint8)
+        self.rows = 0
+
+    def append(self, rows: Rows) -> None:
+        """Adds [n, *shape] rows."""
+        if not len(rows):
+            return
+        self.rows += len(rows)
+        raw = np.ascontiguousarray(rows, self._dtype).reshape(len(rows), -1).view(np.uint8)
+        if len(self._left):
+            raw = np.concatenate([self._left, raw])
+        whole = len(raw) - len(raw) % self._chunk
+        self._write(raw[:whole])
+        self._left = raw[whole:].copy()
+
+    def _write(self, raw: NDArray[np.uint8]) -> None:
+        if not len(raw):
+            return
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")
+        encoded = self._codec.encode(raw.reshape(-1, self._chunk * self._row_bytes))
+        self._lengths += [len(chunk) for chunk in encoded]
+        self._file.writelines(encoded)
+
+    def close(self) -> None:
+        """Writes the last chunk and the index."""
+        if len(self._left):
+            filling = np.zeros((self._chunk - len(self._left), self._row_bytes), np.uint8)
+            self._write(np.concatenate([self._left, filling]))
+        if self._file is None:
+            return
+        lengths = np.array(self._lengths, "<u8")
+        index = np.stack([np.cumsum(lengths) - lengths, lengths], axis=1).tobytes()
+        self._file.write(index + google_crc32c.value(index).to_bytes(CRC_BYTES, "little"))
+        self._file.close()
+
+
+class ShardFileReader:
+    """Reads rows of a shard file through a memory map, decoding no chunk that was not asked for.
+
+    Attributes:
+        file: the whole file.
+        index: [chunks, 2] offset and length of every chunk.
+        codec: what decodes a chunk.
+        chunk: rows a chunk.
+    """
+
+    def __init__(self, path: Path, field: Field, codec: ChunkCodec, *, chunk: int, rows: int) -> None:
+        self._path = path
+        self._dtype = np.dtype(field.dtype).newbyteorder("<")
+        self._shape = field.shape
+        self.codec = codec
+        self.chunk = chunk
+        self.file = memoryview(b"")
+        self.index = np.empty((0, 2), "<u8")
+        self._entries = memoryview(b"").cast("Q")
+        if rows:
+            self._map(-(-rows // chunk))
+
+    def _map(self, chunks: int) -> None:
+        behind = chunks * INDEX_ENTRY_BYTES + CRC_BYTES
+        try:
+            with self._path.open("rb") as file:
+                self.file = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as exc:
+            raise CorruptDatasetError(f"{self._path} cannot be read: {exc}") from exc
+        if len(self.file) < behind:
+            raise CorruptDatasetError(f"{self._path} has {len(self.file):,} bytes, expected an index of {behind:,}")
+        index = self.file[len(self.file) - behind : len(self.file) - CRC_BYTES]
+        self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
+        self._entries = index.cast("Q")
+
+    def locate(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """[n, 2] offset and length of chunks, all of them inside the file."""
+        located = self.index[chunks]
+        if len(located) and int(located.max()) > len(self.file):
+            raise CorruptDatasetError(f"{self._path} is damaged: its index points behind its end")
+        return located
+
+    def frame(self, chunk: int) -> memoryview:
+        """The encoded bytes of one chunk; too few of them where the index points behind the end."""
+        start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
+        return self.file[start : start + length]
+
+    def read(self, rows: NDArray[np.int64]) -> Rows:
+        """The rows at these indices."""
+        if self.chunk == 1:
+            return self._typed(self._decode(rows))
+        chunks, inverse = np.unique(rows // self.chunk, return_inverse=True)
+        decoded = self._typed(self._decode(chunks))
+        return decoded.take(inverse * self.chunk + rows % self.chunk, axis=0)
+
+    def read_range(self, start: int, stop: int) -> Rows:
+        """The rows from start to stop."""
+        first = start // self.chunk
+        chunks = np.arange(first, -(-stop // self.chunk) if stop > start else first)
+        return self._typed(self._decode(chunks))[start - first * self.chunk :][: stop - start]
+
+    def _decode(self, chunks: NDArray[np.int64]) -> NDArray[np.uint8]:
+        located = self.locate(chunks)
+        try:
+            if isinstance(self.codec, ZstdChunks):
+                return self.codec.decode_segments(self.file, located)
+            return self.codec.decode([self.file[start : start + length] for start, length in located.tolist()])
+        except CorruptDatasetError as exc:
+            raise CorruptDatasetError(f"{self._path} is damaged: {exc}") from exc
+
+    def _typed(self, decoded: NDArray[np.uint8]) -> Rows:
+        return decoded.reshape(-1).view(self._dtype).reshape(-1, *self._shape)

@@ -1,0 +1,120 @@
+"""Opening shards on demand: their arrays, their trajectory tables, and which shard holds which step."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptDatasetError
+from rlx.manifest import Manifest, ShardRecord
+from rlx.schema import Role
+from rlx.store.array import ArrayReader
+from rlx.store.layout import shard_directory, store_named
+from rlx.store.raw_file import check_size
+from rlx.store.trajectories import Trajectories
+from rlx.store.writer import file_record
+
+# Every array that is open holds a file descriptor, of which a process has 1,024 by default.
+MAX_OPEN_SHARDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One open shard.
+
+    Args:
+        record: what the manifest says of it.
+        directory: where it lies.
+        arrays: a reader of every field.
+    """
+
+    record: ShardRecord
+    directory: Path
+    arrays: Mapping[str, ArrayReader]
+
+
+class Shards:
+    """The shards of a dataset, opened when first needed and closed when others are needed more.
+
+    Attributes:
+        records: the shards that have steps, in order.
+        first_step: [len(records) + 1] index of the first step of each, and the number of steps.
+        first_row: [len(records) + 1] the same for observations.
+    """
+
+    def __init__(self, dataset: Path, manifest: Manifest) -> None:
+        self.dataset = dataset
+        self.schema = manifest.schema
+        self.records = [record for record in manifest.shards if record.steps]
+        self._store = store_named(manifest.store)
+        steps = np.array([record.steps for record in self.records], np.int64)
+        trajectories = np.array([record.trajectories for record in self.records], np.int64)
+        self.first_step = np.concatenate([[0], np.cumsum(steps)])
+        self.first_row = np.concatenate([[0], np.cumsum(steps + trajectories)])
+        self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __getitem__(self, number: int) -> Shard:
+        """The shard at this place in ``records``.
+
+        Raises:
+            CorruptDatasetError: a file of it is missing or of another length than the manifest says.
+        """
+        # Without the lock: a look into a dict is atomic, and this is asked for every step that is read.
+        shard = self._open.get(number)
+        if shard is not None:
+            return shard
+        with self._lock:
+            if number not in self._open:
+                self._open[number] = self._opened(self.records[number])
+                while len(self._open) > MAX_OPEN_SHARDS:
+                    self._open.popitem(last=False)
+            return self._open[number]
+
+    def _opened(self, record: ShardRecord) -> Shard:
+        directory = self._checked(record)
+        rows = {Role.OBSERVATION: record.steps + record.trajectories}
+        arrays = {
+            name: self._store.reader(directory, name, field, rows.get(field.role, record.steps))
+            for name, field in self.schema.fields.items()
+        }
+        return Shard(record, directory, arrays)
+
+    def _checked(self, record: ShardRecord) -> Path:
+        directory = shard_directory(self.dataset, record.name)
+        for name, file in record.files.items():
+            try:
+                check_size(directory / name, file.bytes)
+            except CorruptDatasetError as exc:
+                raise CorruptDatasetError(str(exc), hint=f"rlx repair {self.dataset}") from exc
+        return directory
+
+    def table(self, number: int) -> Trajectories:
+        """The trajectory table of one shard."""
+        record = self.records[number]
+        directory = self._checked(record)
+        return Trajectories.load(self._store, directory, steps=record.steps, count=record.trajectories)
+
+    def trajectories(self) -> Trajectories:
+        """The trajectory table of all shards."""
+        return Trajectories.concatenate([self.table(number) for number in range(len(self.records))])
+
+    def of_steps(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] which shard each of these steps is in."""
+        return np.searchsorted(self.first_step, steps, side="right") - 1
+
+    def verify(self, number: int) -> None:
+        """Raises CorruptDatasetError unless every byte of a shard is as it was written."""
+        record = self.records[number]
+        directory = self._checked(record)
+        for name, file in record.files.items():
+            found = file_record(directory / name)
+            if found != file:
+                raise CorruptDatasetError(
+                    f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}",
+                    hint=f"rlx repair {self.dataset}",
+                )

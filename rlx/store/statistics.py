@@ -1,0 +1,120 @@
+"""Statistics of a shard, written down with it and merged over shards when asked for, without opening one.
+
+Every figure is a function of the shard's rows alone, not of the blocks they came in.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.store.array import Rows
+
+# Observations of MIN_ROW_BYTES or more enter the statistics at every such row: looking at all would double the work.
+SAMPLED_EVERY = 16
+MAX_ACTIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, sum, sum of squares and range of the finite numbers seen."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+
+    @classmethod
+    def of(cls, numbers: Rows) -> Self:
+        """The moments of all finite numbers in an array."""
+        values = np.asarray(numbers, np.float64).ravel()
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return cls()
+        return cls(len(values), values.sum(), np.square(values).sum(), values.min(), values.max())
+
+    @classmethod
+    def merge(cls, parts: Iterable[Self]) -> Self:
+        """The moments of all parts together."""
+        seen = [part for part in parts if part.count]
+        if not seen:
+            return cls()
+        return cls(
+            sum(part.count for part in seen),
+            math.fsum(part.total for part in seen),
+            math.fsum(part.squares for part in seen),
+            min(part.low for part in seen),
+            max(part.high for part in seen),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The moments as they stand in the manifest; nothing but the count where there is nothing."""
+        if not self.count:
+            return {"count": 0}
+        sums = {"sum": float(self.total), "sum_of_squares": float(self.squares)}
+        return {"count": self.count, **sums, "min": float(self.low), "max": float(self.high)}
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        """The moments that a manifest describes."""
+        if not described["count"]:
+            return cls()
+        keys = ("count", "sum", "sum_of_squares", "min", "max")
+        return cls(*(described[key] for key in keys))
+
+    def summary(self) -> dict[str, Any]:
+        """Range, mean and (population) standard deviation, for people."""
+        if not self.count:
+            return {"min": None, "max": None, "mean": None, "std": None}
+        mean = self.total / self.count
+        variance = max(self.squares / self.count - mean * mean, 0.0)
+        return {"min": self.low, "max": self.high, "mean": mean, "std": math.sqrt(variance)}
+
+
+class RowMoments:
+    """Collects the moments of sampled rows, whatever blocks they come in."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._rows = 0
+        self._parts: list[Moments] = []
+
+    def add(self, rows: Rows) -> None:
+        """Takes in the next rows [n, ...] of the field, looking at every ``every``-th one of the field."""
+        first = -self._rows % self._every
+        self._rows += len(rows)
+        self._parts += [Moments.of(row) for row in rows[first :: self._every]]
+
+    def moments(self) -> Moments:
+        """Of all rows looked at."""
+        return Moments.merge(self._parts)
+
+
+def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:
+    """How often each action was taken, where actions are few integers; else their moments."""
+    if actions.ndim == 1 and actions.dtype.kind in "iub":
+        values, counts = np.unique(actions, return_counts=True)
+        if len(values) <= MAX_ACTIONS:
+            return {"counts": {str(int(value)): int(count) for value, count in zip(values, counts, strict=True)}}
+    return Moments.of(actions).to_json()
+
+
+def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The statistics of a dataset from those of its shards, as ``rlx inspect --stats`` gives them."""
+    parts = list(parts)
+    keys = dict.fromkeys(key for part in parts for key in part)
+    return {key: _merge([part[key] for part in parts if key in part]) for key in keys}
+
+
+def _merge(described: list[Mapping[str, Any]]) -> dict[str, Any]:
+    if all("counts" in one for one in described):
+        counts: dict[str, int] = {}
+        for one in described:
+            for value, count in one["counts"].items():
+                counts[value] = counts.get(value, 0) + count
+        return {"counts": dict(sorted(counts.items(), key=lambda item: int(item[0])))}
+    return Moments.merge(Moments.from_json(one) for one in described if "counts" not in one).summary()

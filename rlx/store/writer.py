@@ -1,0 +1,259 @@
+"""Writing one shard: blocks in, a directory of arrays and its record out; nothing that looks whole before it is."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import DiskFullError, SchemaMismatchError
+from rlx.manifest import FileRecord, ShardRecord, sync_directory
+from rlx.schema import Role, Schema
+from rlx.store.array import ArrayWriter, Store
+from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
+from rlx.store.dictionary import REFERENCE_ROWS, reference_dictionary
+from rlx.store.layout import store_named
+from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts
+from rlx.store.trajectories import Trajectories
+
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFormat:
+    """How the shards of one dataset are written; the same for all of them.
+
+    Args:
+        schema: what one step holds.
+        store: name of the store.
+        codec: how large rows are compressed.
+        dictionaries: of the codec ``zstd-dict``, by field.
+    """
+
+    schema: Schema
+    store: str
+    codec: Codec
+    dictionaries: Mapping[str, bytes] = field(default_factory=dict)
+
+    def coded(self) -> list[str]:
+        """Names of the fields that need a dictionary."""
+        if self.codec.name != "zstd-dict":
+            return []
+        return [name for name in self.schema if self.schema[name].row_bytes >= MIN_ROW_BYTES]
+
+
+def train_dictionaries(blocks: Iterable[Block], shards: ShardFormat) -> dict[str, bytes]:
+    """The dictionaries for a dataset that begins with these blocks: a function of its first rows and nothing else."""
+    coded = shards.coded()
+    if not coded:
+        return {}
+    pool: dict[str, list[NDArray[np.generic]]] = {name: [] for name in coded}
+    rows = 0
+    for block in blocks:
+        for name in coded:
+            pool[name].append(block.data[name])
+        rows += block.steps
+        if rows >= REFERENCE_ROWS:
+            break
+    return {name: reference_dictionary(np.concatenate(parts)[:REFERENCE_ROWS]) for name, parts in pool.items() if parts}
+
+
+class ShardWriter:
+    """Appends blocks to the arrays of one shard directory, which must be empty or absent.
+
+    Example:
+        >>> import tempfile
+        >>> from rlx.block import single
+        >>> from rlx.store.codec import DEFAULT
+        >>> schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
+        >>> flags = np.array([False, True])
+        >>> data = {"observation": np.zeros((3, 2), "float32"), "action": np.zeros(2, "int64"),
+        ...         "reward": np.ones(2, "float32"), "terminated": flags, "truncated": ~flags & flags}
+        >>> writer = ShardWriter(Path(tempfile.mkdtemp()), ShardFormat(schema, "zarr", DEFAULT))
+        >>> writer.append(single(data, episode=0))
+        >>> record = writer.finish("00000")
+        >>> record.steps, record.trajectories, record.statistics["return"]["sum"]
+        (2, 1, 2.0)
+    """
+
+    def __init__(self, directory: Path, shards: ShardFormat) -> None:
+        self._directory = directory
+        self._schema = shards.schema
+        self._store: Store = store_named(shards.store)
+        self._arrays: dict[str, ArrayWriter] = {}
+        self._sampled: dict[str, RowMoments] = {}
+        for name in shards.schema:
+            row = shards.schema[name]
+            codec = shards.codec if row.row_bytes >= MIN_ROW_BYTES else NONE
+            dictionary = shards.dictionaries.get(name, b"")
+            self._arrays[name] = self._store.writer(directory, name, row, codec, dictionary)
+            if row.role == Role.OBSERVATION:
+                self._sampled[name] = RowMoments(SAMPLED_EVERY if row.row_bytes >= MIN_ROW_BYTES else 1)
+        self._steps = 0
+        self._segments = _Segments()
+
+    def append(self, block: Block) -> None:
+        """Adds the steps of a block, which goes on where the last one ended.
+
+        Raises:
+            SchemaMismatchError: the block does not fit the schema, or the open trajectory.
+        """
+        block.check(self._schema)
+        self._segments.append(block)
+        self._steps += block.steps
+        for name, array in self._arrays.items():
+            array.append(block.data[name])
+        for name, moments in self._sampled.items():
+            moments.add(block.data[name])
+
+    def finish(self, name: str) -> ShardRecord:
+        """Makes the shard durable and says what is in it.
+
+        Raises:
+            SchemaMismatchError: the last trajectory is still open.
+        """
+        for array in self._arrays.values():
+            array.finish()
+        table = self._table()
+        names = [*self._arrays, *table.save(self._store, self._directory)]
+        self._store.seal(self._directory, names)
+        statistics = {
+            "return": Moments.of(table.returns).to_json(),
+            "length": Moments.of(table.length).to_json(),
+            **{key: Moments.of(self._stored(key)).to_json() for key in self._schema.names(Role.NEXT) if key == "reward"},
+            **{key: action_counts(self._stored(key)) for key in self._schema.names(Role.STEP) if key == "action"},
+            **{key: sampled.moments().to_json() for key, sampled in self._sampled.items()},
+        }
+        sync_tree(self._directory)
+        return ShardRecord(name, self._steps, len(table), checksums(self._directory), statistics)
+
+    def _stored(self, name: str) -> NDArray[np.generic]:
+        """All rows of a field, as they were written."""
+        reader = self._store.reader(self._directory, name, self._schema[name], self._steps)
+        return reader.read_range(0, self._steps)
+
+    def _table(self) -> Trajectories:
+        segments = self._segments
+        if segments.is_open:
+            raise SchemaMismatchError("a shard ends in an open trajectory: expected every trajectory whole")
+        length = np.array(segments.lengths, np.int64)
+        start = np.cumsum(length) - length
+        reward = self._stored("reward").astype(np.float64)
+        returns = np.add.reduceat(reward, start) if len(start) else np.empty(0)
+        last = start + length - 1
+        self._check_flags(last)
+        return Trajectories(
+            length,
+            returns,
+            np.array(segments.episodes, np.int64),
+            self._stored("terminated")[last].astype(bool),
+            self._stored("truncated")[last].astype(bool),
+            np.array(segments.from_reset, bool),
+            np.array(segments.final_recorded, bool),
+        )
+
+
+    def _check_flags(self, last: NDArray[np.int64]) -> None:
+        """Raises SchemaMismatchError where a step in the middle of a trajectory ends its episode."""
+        for name in ("terminated", "truncated"):
+            flagged = np.flatnonzero(self._stored(name))
+            inside = flagged[~np.isin(flagged, last)]
+            if len(inside):
+                raise SchemaMismatchError(f"step {inside[0]} is {name}, but its trajectory goes on: expected it to end there")
+
+
+class _Segments:
+    """Joins the segments of successive blocks into trajectories."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self.episodes: list[int] = []
+        self.from_reset: list[bool] = []
+        self.final_recorded: list[bool] = []
+        self.is_open = False
+
+    def append(self, block: Block) -> None:
+        lengths, skip = block.lengths.tolist(), 0
+        if self.is_open and lengths:
+            if block.episodes[0] != self.episodes[-1]:
+                raise SchemaMismatchError(
+                    f"block: goes on with episode {block.episodes[0]}, expected the open episode {self.episodes[-1]}"
+                )
+            self.lengths[-1] += lengths[0]
+            self.final_recorded[-1] = bool(block.final_recorded[0])
+            skip = 1
+        elif lengths and lengths[0] < 1 and not (block.is_open and len(lengths) == 1):
+            raise SchemaMismatchError("block: its first trajectory has no step")
+        self.lengths += lengths[skip:]
+        self.episodes += block.episodes[skip:].tolist()
+        self.from_reset += block.from_reset[skip:].tolist()
+        self.final_recorded += block.final_recorded[skip:].tolist()
+        if lengths:
+            self.is_open = block.is_open
+        if not self.is_open and self.lengths and self.lengths[-1] < 1:
+            raise SchemaMismatchError("block: a trajectory ends without a step")
+
+
+def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterable[Block]) -> ShardRecord:
+    """Writes all blocks as one shard into a directory of its own, which is made anew.
+
+    Raises:
+        DiskFullError: there was no room; nothing is left behind.
+    """
+    with disk_errors(directory):
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+        try:
+            writer = ShardWriter(directory, shards)
+            for block in blocks:
+                writer.append(block)
+            return writer.finish(name)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def disk_errors(directory: Path) -> Iterator[None]:
+    """Translates the operating system's word for a full disk."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise DiskFullError(
+            f"no room left on the disk of {directory}: {exc.strerror}", hint="free some room and run the command again"
+        ) from exc
+
+
+def checksums(directory: Path) -> dict[str, FileRecord]:
+    """Length and crc32c of every file below a directory, by its path there, in order."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): file_record(path) for path in files}
+
+
+def file_record(path: Path) -> FileRecord:
+    """Length and crc32c of one file."""
+    crc, size = 0, 0
+    with path.open("rb") as file:
+        while piece := file.read(_READ_BYTES):
+            crc = google_crc32c.extend(crc, piece)
+            size += len(piece)
+    return FileRecord(size, f"{crc:08x}")
+
+
+def sync_tree(directory: Path) -> None:
+    """Makes every file and directory of a tree survive a power cut."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with (Path(parent) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(Path(parent))

@@ -1,0 +1,182 @@
+"""The ``zarr`` store: every shard a zarr v3 group, so that any zarr v3 reader opens it.
+
+zarr-python itself takes no part: a chunk a frame through its pipeline would take minutes a shard. The files are written
+and read here, and the tests hold them against zarr-python.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import CorruptDatasetError
+from rlx.schema import Field
+from rlx.store.array import ArrayReader, ArrayWriter, Rows
+from rlx.store.chunk_codec import ChunkCodec, chunk_codec
+from rlx.store.codec import MIN_ROW_BYTES, Codec
+from rlx.store.dictionary import CODEC_NAME, parse_dictionary
+from rlx.store.raw_file import RawFileReader, RawFileWriter
+from rlx.store.sharding import ShardFileReader, ShardFileWriter
+
+NODE = "zarr.json"
+_MAX_NODE_BYTES = 128 * 2**20
+_GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+
+
+class ZarrStore:
+    """Arrays of zarr v3: large rows in an indexed shard file, small ones in a single chunk that can be mapped."""
+
+    name = "zarr"
+
+    def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
+        """A writer of one array."""
+        node = directory / name
+        node.mkdir(parents=True)
+        if field.row_bytes < MIN_ROW_BYTES:
+            return _PlainArrayWriter(node, field)
+        chunks = chunk_codec(codec, codec.chunk * field.row_bytes, dictionary)
+        return _ShardedArrayWriter(node, field, chunks, codec.chunk)
+
+    def seal(self, directory: Path, names: Sequence[str]) -> None:
+        """Marks the directory, and those between it and its arrays, as groups."""
+        groups = {directory} | {directory / parent for name in names for parent in Path(name).parents}
+        for group in sorted(groups):
+            _write_node(group, _GROUP)
+
+    def reader(self, directory: Path, name: str, field: Field, rows: int) -> ArrayReader:
+        """A reader of one array."""
+        node = directory / name
+        path = _chunk_path(node, field)
+        if field.row_bytes < MIN_ROW_BYTES:
+            return RawFileReader(path, field, rows)
+        codecs = _read_node(node, field, rows)
+        if codecs["name"] != "sharding_indexed":
+            return RawFileReader(path, field, rows)
+        configuration = codecs["configuration"]
+        chunk = int(configuration["chunk_shape"][0])
+        return ShardFileReader(path, field, _parse_codec(configuration["codecs"], chunk, field), chunk=chunk, rows=rows)
+
+
+class _PlainArrayWriter:
+    """An array in one chunk without compression."""
+
+    def __init__(self, node: Path, field: Field) -> None:
+        self._node = node
+        self._field = field
+        self._file = RawFileWriter(_chunk_path(node, field), field)
+
+    def append(self, rows: Rows) -> None:
+        self._file.append(rows)
+
+    def finish(self) -> None:
+        self._file.close()
+        rows = self._file.rows
+        _write_node(self._node, _array(self._field, rows, max(rows, 1), [_bytes_codec(self._field)]))
+
+
+class _ShardedArrayWriter:
+    """An array in one shard file of compressed chunks."""
+
+    def __init__(self, node: Path, field: Field, codec: ChunkCodec, chunk: int) -> None:
+        self._node = node
+        self._field = field
+        self._codec = codec
+        self._chunk = chunk
+        self._file = ShardFileWriter(_chunk_path(node, field), field, codec, chunk)
+
+    def append(self, rows: Rows) -> None:
+        self._file.append(rows)
+
+    def finish(self) -> None:
+        self._file.close()
+        rows = self._file.rows
+        sharding = {
+            "chunk_shape": [self._chunk, *self._field.shape],
+            "codecs": [_bytes_codec(self._field), *self._codec.metadata()],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+            "index_location": "end",
+        }
+        outer = max(-(-rows // self._chunk), 1) * self._chunk
+        codecs = [{"name": "sharding_indexed", "configuration": sharding}]
+        _write_node(self._node, _array(self._field, rows, outer, codecs))
+
+
+def _chunk_path(node: Path, field: Field) -> Path:
+    return node.joinpath("c", *["0"] * (1 + len(field.shape)))
+
+
+def _bytes_codec(field: Field) -> dict[str, Any]:
+    if field.dtype in {"bool", "int8", "uint8"}:
+        return {"name": "bytes"}
+    return {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def _array(field: Field, rows: int, chunk_rows: int, codecs: list[dict[str, Any]]) -> dict[str, Any]:
+    fill: Any = False if field.dtype == "bool" else 0.0 if "float" in field.dtype else 0
+    chunk_shape = [chunk_rows, *(max(n, 1) for n in field.shape)]
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, *field.shape],
+        "data_type": field.dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk_shape}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": codecs,
+        "attributes": {},
+    }
+
+
+def _write_node(node: Path, described: Mapping[str, Any]) -> None:
+    (node / NODE).write_text(json.dumps(described, indent=1))
+
+
+def _read_node(node: Path, field: Field, rows: int) -> Mapping[str, Any]:
+    """The outermost codec of an array, whose shape and dtype are as expected."""
+    path = node / NODE
+    try:
+        if path.stat().st_size > _MAX_NODE_BYTES:
+            raise CorruptDatasetError(f"{path} is damaged: expected at most {_MAX_NODE_BYTES:,} bytes")
+        described = json.loads(path.read_bytes())
+        found = (described["data_type"], described["shape"])
+        if found != (field.dtype, [rows, *field.shape]):
+            raise CorruptDatasetError(f"{path}: found {found}, expected {(field.dtype, [rows, *field.shape])}")
+        codecs: Mapping[str, Any] = described["codecs"][0]
+        if codecs["name"] == "sharding_indexed":
+            shape = codecs["configuration"]["chunk_shape"]
+            if not isinstance(shape[0], int) or shape[0] < 1 or shape[1:] != list(field.shape):
+                raise CorruptDatasetError(f"{path}: chunks of shape {shape}, expected [n, {field.shape}]")
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as exc:
+        raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
+    return codecs
+
+
+def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk: int, field: Field) -> ChunkCodec:
+    """The codec that stands behind ``bytes`` in the metadata of a shard file."""
+    chunk_bytes = chunk * field.row_bytes
+    names = [codec.get("name") for codec in codecs]
+    match names:
+        case ["bytes"]:
+            return chunk_codec(Codec("none", 0, 1), chunk_bytes)
+        case ["bytes", "zstd"]:
+            return chunk_codec(Codec("zstd", 0, 1), chunk_bytes)
+        case ["bytes", "numcodecs.lz4"]:
+            return chunk_codec(Codec("lz4", 1, 1), chunk_bytes)
+        case ["bytes", name] if name == CODEC_NAME:
+            level, dictionary = parse_dictionary(codecs[1].get("configuration", {}))
+            return chunk_codec(Codec("zstd-dict", level, 1), chunk_bytes, dictionary)
+    raise CorruptDatasetError(f"codecs {names} of an array are unknown: expected bytes and zstd, lz4 or {CODEC_NAME}")
+
+
+def read_dictionary(directory: Path, name: str) -> bytes:
+    """The dictionary that a field of a shard was compressed against.
+
+    Raises:
+        CorruptDatasetError: its metadata are damaged, or its codec has no dictionary.
+    """
+    path = directory / name / NODE
+    try:
+        inner = json.loads(path.read_bytes())["codecs"][0]["configuration"]["codecs"]
+        return parse_dictionary(inner[1]["configuration"])[1] if inner[1]["name"] == CODEC_NAME else b""
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as exc:
+        raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
