@@ -1,8 +1,8 @@
 """Files below an HTTP(S) URL: fetched with resume, retries and checksums.
 
-What lands on the disk are always the bytes that the server stores, because its checksums are of those. That matters for
-an object with ``Content-Encoding: gzip``: to HTTP the gzip is a wrapping that a client takes off, and every file of
-the Atari layouts is gzip by itself. So nothing is ever unwrapped here, and a server that unwraps is refused.
+What lands on the disk are the bytes that the server stores: its checksums are of those. For objects with the
+metadata ``Content-Encoding: gzip`` that matters: to HTTP the gzip is a wrapping to take off, but the files of
+the Atari layouts are gzip by themselves. So nothing is unwrapped here, and a server that unwraps is refused.
 """
 
 import base64
@@ -10,7 +10,7 @@ import errno
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -34,7 +34,7 @@ from rlx.source.retry import RetryPolicy, TransientError
 _CHUNK_BYTES = 1 << 18
 _CLOSED_BUCKET = "atari-replay-datasets"
 _RESUME_HINT = "run the same command again: it goes on from what has arrived"
-_HASH = re.compile(r"(?:^|[,\s])(crc32c|md5)=([A-Za-z0-9+/]+={0,2})")
+_HASH = re.compile(r"\b(crc32c=[A-Za-z0-9+/]{6}==|md5=[A-Za-z0-9+/]{22}==)")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -50,7 +50,7 @@ class HttpBase:
     """
 
     url: str
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 60.0
 
@@ -70,16 +70,16 @@ class HttpBase:
         A file that is there already is fetched only if it is not what the server has. ``<name>.partial`` and
         ``<name>.partial.json`` stay beside it while, and only while, it is incomplete.
         """
-        path = local_path(directory, name)
+        path, cancel = local_path(directory, name), cancel or Cancel()
         if path.is_file() and is_intact(path, self.stat(name, cancel=cancel)):
             progress.advance("bytes", path.stat().st_size)
             return path
-        # A session a file: sharing one between threads is not promised to work, and one handshake a file is nothing.
+        # A session a file: threads may not be able to share one, and a handshake a file is nothing.
         with _room_for(path), Partial(path) as partial, requests.Session() as session:
-            progress.advance("bytes", partial.bytes)
+            progress.advance("bytes", partial.offset)
             self.retry.run(
-                lambda: self._attempt(session, partial, name, progress, cancel or Cancel()),
-                cancel or Cancel(),
+                lambda: self._attempt(session, partial, name, progress, cancel),
+                cancel,
                 reached=lambda: partial.furthest,
             )
         return path
@@ -108,7 +108,7 @@ class HttpBase:
             return session.request(
                 method,
                 self._url(name, secrets=True),
-                # Google Cloud Storage unwraps what is stored with Content-Encoding: gzip unless gzip is accepted.
+                # Or Google Cloud Storage unwraps what is stored as Content-Encoding: gzip.
                 headers={"Accept-Encoding": "gzip", **headers},
                 stream=True,
                 timeout=(self.connect_timeout_s, self.read_timeout_s),
@@ -120,7 +120,7 @@ class HttpBase:
 
     def _place(self, response: requests.Response, partial: Partial, name: str) -> None:
         """Makes the partial ready for the body of a response: at its end, or at zero."""
-        if partial.bytes:
+        if partial.offset:
             if response.status_code in (412, 416):
                 partial.discard()
                 raise self._broken(name, "it has changed since its transfer began")
@@ -133,9 +133,9 @@ class HttpBase:
     def _check_continues(self, response: requests.Response, partial: Partial, name: str) -> None:
         found = response.headers.get("Content-Range", "")
         matched = _CONTENT_RANGE.fullmatch(found)
-        if matched is None or int(matched[1]) != partial.bytes:
-            asked = partial.bytes
-            # The next request asks for the whole, or a server that cannot do ranges would be asked in vain for ever.
+        if matched is None or int(matched[1]) != partial.offset:
+            asked = partial.offset
+            # The next request asks for the whole: this server cannot be trusted with ranges.
             partial.discard()
             raise self._broken(name, f"expected bytes from {asked} on, found Content-Range {found!r}")
         assert partial.expected is not None
@@ -154,8 +154,8 @@ class HttpBase:
                     progress.advance("bytes", partial.append(data))
             except urllib3.exceptions.HTTPError as exc:
                 raise self._broken(name, f"the connection broke: {_root_cause(exc)}") from exc
-        if partial.bytes < (partial.expected.bytes or 0):
-            raise self._broken(name, f"expected {partial.expected.bytes} bytes, found {partial.bytes}")
+        if partial.offset < (partial.expected.bytes or 0):
+            raise self._broken(name, f"expected {partial.expected.bytes} bytes, found {partial.offset}")
 
     def _check_status(self, response: requests.Response, name: str) -> None:
         status, url = response.status_code, self._url(name)
@@ -175,7 +175,7 @@ class HttpBase:
     def _forbidden(self, status: int, url: str) -> ForbiddenError:
         if _CLOSED_BUCKET in self.url:
             return ForbiddenError(
-                f"{url}: HTTP {status}: the bucket {_CLOSED_BUCKET} was closed in April 2025 (pytorch/rl#3113)",
+                f"{url}: HTTP {status}: this bucket was closed in April 2025 (pytorch/rl#3113)",
                 hint="the same experience from RL Unplugged: rlx download Pong/5",
             )
         return ForbiddenError(f"{url}: access denied (HTTP {status})")
@@ -202,10 +202,7 @@ class HttpBase:
 
     def _describe(self, response: requests.Response, name: str) -> FileStat:
         headers = response.headers
-        hashes = {
-            kind: base64.b64decode(digest).hex()
-            for kind, digest in _HASH.findall(headers.get("x-goog-hash", ""))
-        }
+        hashes = dict(one.split("=", 1) for one in _HASH.findall(headers.get("x-goog-hash", "")))
         length = headers.get("x-goog-stored-content-length")
         if length is None and response.status_code == 206:
             length = headers.get("Content-Range", "").rpartition("/")[2]
@@ -215,14 +212,14 @@ class HttpBase:
             name=name,
             url=self._url(name),
             bytes=_number(length),
-            crc32c=hashes.get("crc32c"),
-            md5=hashes.get("md5"),
+            crc32c=_hex(hashes.get("crc32c")),
+            md5=_hex(hashes.get("md5")),
             etag=headers.get("ETag"),
             generation=headers.get("x-goog-generation"),
         )
 
     def _url(self, name: str, *, secrets: bool = False) -> str:
-        """URL of a file; for people's eyes and for records without the passwords and tokens that it may carry."""
+        """URL of a file; what people and records see is without the passwords and tokens in it."""
         local_path(Path(), name)
         parts = urlsplit(self.url)
         path = f"{parts.path.rstrip('/')}/{quote(name)}"
@@ -235,14 +232,14 @@ class HttpBase:
 
 
 def _raw_chunks(response: requests.Response) -> Iterator[bytes]:
-    # read1 returns what has come, where read waits for a full chunk: on a slow line a killed process would lose more,
-    # and a cancelled one would wait longer.
+    # read1 returns what has come, where read waits for a full chunk: on a slow line a killed process would
+    # lose more and a cancelled one would wait longer.
     while data := response.raw.read1(_CHUNK_BYTES, decode_content=False):
         yield data
 
 
 def _shut(response: requests.Response) -> None:
-    # Both say that the body has just ended, and its connection is no longer the response's: nobody is blocked.
+    # The body has just ended and its connection is given back: nobody is blocked.
     with suppress(RuntimeError, ValueError, OSError):
         response.raw.shutdown()
 
@@ -252,6 +249,10 @@ def _root_cause(exc: BaseException) -> str:
     while exc.__context__ is not None:
         exc = exc.__context__
     return str(exc) or type(exc).__name__
+
+
+def _hex(base64_digest: str | None) -> str | None:
+    return base64.b64decode(base64_digest).hex() if base64_digest else None
 
 
 def _number(text: str | None) -> int | None:

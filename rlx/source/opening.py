@@ -56,4 +56,10 @@ def _http(url: str) -> Base:
     # Whoever reads a directory should not wait for requests and its four dependencies to load.
     from rlx.source.http import HttpBase  # noqa: PLC0415
 
+    try:
+        host, _ = urlsplit(url).hostname, urlsplit(url).port
+    except ValueError as exc:
+        raise SourceError(f"{url} is no URL: {exc}") from exc
+    if not host:
+        raise SourceError(f"{url} is no URL: expected a host, found none")
     return HttpBase(url)

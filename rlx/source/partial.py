@@ -1,7 +1,7 @@
-"""The part of a file that has arrived, kept so that a broken transfer, or a killed process, goes on from there.
+"""The part of a file that has arrived, kept so that a broken transfer or a killed process goes on from there.
 
-``<name>.partial`` holds the bytes and ``<name>.partial.json`` which version of the file they are of. The file gets its
-name once all bytes are there and are what the checksums say.
+``<name>.partial`` holds the bytes, ``<name>.partial.json`` the version of the file they belong to. The file
+gets its name once all bytes are there and are what the checksums say.
 """
 
 import hashlib
@@ -48,21 +48,21 @@ class Partial:
         self.close()
 
     @property
-    def bytes(self) -> int:
-        """How many are here."""
+    def offset(self) -> int:
+        """How many bytes are here."""
         return self._digests.bytes
 
     @property
     def is_complete(self) -> bool:
         """Whether all bytes are known to be here; they may still be wrong."""
-        return self.expected is not None and self.expected.bytes == self.bytes
+        return self.expected is not None and self.expected.bytes == self.offset
 
     @property
     def range_headers(self) -> Mapping[str, str]:
         """What asks an HTTP server for the rest of the same version; nothing when all is to come."""
-        if not self.bytes or self.expected is None:
+        if not self.offset or self.expected is None:
             return {}
-        headers = {"Range": f"bytes={self.bytes}-"}
+        headers = {"Range": f"bytes={self.offset}-"}
         if self.expected.etag and _is_strong(self.expected.etag):
             headers["If-Match"] = self.expected.etag
         return headers
@@ -71,7 +71,7 @@ class Partial:
         """Begins anew with a version of the file."""
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # In this order: a crash in between leaves no bytes, never bytes of one version and the name of another.
+        # In this order, or a crash in between would leave bytes of one version and the name of another.
         self._file = open(self._data_path, "wb", buffering=0)  # noqa: SIM115 - lives as long as this object
         self._sidecar_path.write_text(json.dumps(asdict(expected)))
         self._digests, self.expected = _Digests(), expected
@@ -80,11 +80,11 @@ class Partial:
         """Keeps the next bytes; returns how many of them were never here before."""
         assert self._file is not None
         while data:
-            # Unbuffered, so that what a full disk refuses is not counted: the digests always are of what is there.
+            # Unbuffered, so that what a full disk refuses is not counted: the digests are of what is there.
             written = self._file.write(data)
             self._digests.update(data[:written])
             data = data[written:]
-        gained = max(0, self.bytes - self.furthest)
+        gained = max(0, self.offset - self.furthest)
         self.furthest += gained
         return gained
 
@@ -129,7 +129,7 @@ class Partial:
             return
         self._digests, self.expected = _digest(self._data_path), expected
         self._file = open(self._data_path, "ab", buffering=0)  # noqa: SIM115 - lives as long as this object
-        self.furthest = self.bytes
+        self.furthest = self.offset
 
 
 def is_intact(path: Path, expected: FileStat) -> bool:

@@ -84,8 +84,8 @@ class RetryPolicy:
         Args:
             attempt: is called until it raises no TransientError.
             cancel: stops the attempts and the waits between them.
-            reached: how far any attempt got; one that gets further than all before it does not count as failed, so
-                that a long transfer over a bad line ends.
+            reached: how far any attempt got; one that gets further than all before it begins the count anew,
+                so that a long transfer over a bad line ends.
 
         Raises:
             SourceError: the error of the last attempt, when too many in a row failed.
