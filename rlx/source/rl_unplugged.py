@@ -127,7 +127,7 @@ class RLUnplugged:
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """The episodes of one shard, each in as many blocks as its length needs.
 
-        Drops one row of every episode, ``terminal_filler`` or ``cut``; a ``single_row_episode`` holds no step.
+        Of every episode one row is dropped: ``terminal_filler`` or ``cut``; or ``single_row_episode``.
 
         Raises:
             SourceNotFoundError: the file is missing.
