@@ -5,8 +5,8 @@
         open_base(server.url).fetch("Pong/run_1-00000-of-00050", ...)
         assert [request.range for request in server.requests] == [None, "bytes=1000-", "bytes=1000-"]
 
-Objects are the files below ``directory``, read afresh for every request, named relative to it. Faults are used up
-by requests that match their pattern and method; a request meets at most one, the oldest.
+Objects are the files below ``directory``, read afresh for every request. Faults are used up by the requests
+that match their pattern and method; a request meets at most one, the oldest.
 """
 
 import base64

@@ -453,6 +453,7 @@ def test_a_content_length_too_short(base: HttpBase, server: GcsServer, here: Pat
     short: dict[str, str | None] = {"Content-Length": "1000"}
     server.fault("*", Fault(headers=short))
     assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert ranges(server) == [None, "bytes=1000-"]
     (here / NAME).unlink()
     server.fault("*", Fault(headers={**short, "x-goog-stored-content-length": None}), times=None)
     with pytest.raises(CorruptShardError, match="expected crc32c"):
@@ -534,10 +535,11 @@ def test_a_slow_line_is_not_a_stall(server: GcsServer, here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault(stall_after=1000), Fault(trickle=(1000, 0.01))], ids=["stall", "trickle"]
+    "fault", [Fault(stall_after=1000, stall_s=3600), Fault(trickle=(1000, 0.01))], ids=["stall", "trickle"]
 )
+@pytest.mark.timeout(60)
 def test_cancelling_a_transfer(server: GcsServer, here: Path, fault: Fault) -> None:
-    """A stalled one ends at once too: the test would time out otherwise."""
+    """A stalled one ends at once too, or the test times out."""
     base = HttpBase(server.url, retry=QUICK, read_timeout_s=3600)
     server.fault("*", fault)
     cancel = Cancel()
