@@ -53,7 +53,7 @@ class NpyStream:
         self.path = path
         self.row = 0
         try:
-            self._file = igzip.IGzipFile(path, "rb")
+            self._file = igzip.IGzipFile(path, "rb")  # type: ignore[no-untyped-call]
         except FileNotFoundError as exc:
             raise SourceNotFoundError(f"{path} is missing") from exc
         try:
@@ -144,7 +144,7 @@ class NpyStream:
         done = 0
         while done < len(buffer):
             with self._translated():
-                count = self._file.readinto(buffer[done : done + _PIECE_BYTES])
+                count = self._file.readinto(buffer[done : done + _PIECE_BYTES].data)
             if not count:
                 raise self._corrupt(f"{len(buffer) - done:,} more bytes", "the end of the array")
             done += count

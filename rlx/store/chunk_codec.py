@@ -14,6 +14,7 @@ from rlx.store.codec import Codec
 from rlx.store.dictionary import dictionary_metadata
 
 Bytes = bytes | memoryview
+_MIN_WINDOW_BYTES = 1024
 
 class ChunkCodec(Protocol):
     """Encodes chunks of equal size; any of them can be decoded without the others."""
@@ -81,7 +82,8 @@ class ZstdChunks:
     @property
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         if not hasattr(self._local, "decompressor"):
-            self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._trained())
+            window = max(1 << (self.chunk_bytes - 1).bit_length(), _MIN_WINDOW_BYTES)
+            self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._trained(), max_window_size=window)
         decompressor: zstandard.ZstdDecompressor = self._local.decompressor
         return decompressor
 
@@ -97,49 +99,29 @@ class ZstdChunks:
         return [memoryview(encoded[i]) for i in range(len(encoded))]
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
-        """The rows of the zstd frames, decoded by one call into one buffer."""
-        return self._decode(list(chunks), len(chunks))
+        """The rows of the zstd frames."""
+        return self.decode_run(b"".join(chunks), len(chunks))
 
-    def decode_segments(self, file: Bytes, segments: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """As ``decode``, of chunks in one file at [n, 2] (offset, length): without a Python object a chunk."""
-        return self._decode(zstandard.BufferWithSegments(file, segments.tobytes()), len(segments))
+    def decode_run(self, frames: Bytes, count: int) -> NDArray[np.uint8]:
+        """The rows of so many zstd frames that stand back to back, decoded by one call straight into one array.
 
-    def _decode(self, chunks: Any, count: int) -> NDArray[np.uint8]:
-        if not count:
-            return np.empty((0, self.chunk_bytes), np.uint8)
-        # Sizes are ours, not the frames': what a damaged frame claims is never allocated.
-        sizes = np.full(count, self.chunk_bytes, "<u8").tobytes()
+        What a damaged frame claims to hold is never allocated: it must fit what is left of the array.
+        """
+        rows = np.empty((count, self.chunk_bytes), np.uint8)
         try:
-            decoded = self._decompressor.multi_decompress_to_buffer(chunks, decompressed_sizes=sizes, threads=0)
-        except (zstandard.ZstdError, ValueError) as exc:
+            with self._decompressor.stream_reader(frames, read_across_frames=True) as reader:
+                found = reader.readinto(rows.reshape(-1)) + len(reader.read(1))
+        except zstandard.ZstdError as exc:
             raise CorruptDatasetError(f"a compressed chunk is damaged: {exc}") from exc
-        return _contiguous(decoded, count, self.chunk_bytes)
+        if found != rows.size:
+            raise CorruptDatasetError(f"compressed chunks hold {found:,} bytes, expected {rows.size:,}")
+        return rows
 
     def metadata(self) -> list[dict[str, Any]]:
         """The standard ``zstd`` codec, or ``rlx.zstd_dict`` with its dictionary."""
         if not self.dictionary:
             return [{"name": "zstd", "configuration": {"level": self.level, "checksum": False}}]
         return [dictionary_metadata(self.level, self.dictionary)]
-
-
-def _contiguous(decoded: Any, count: int, chunk_bytes: int) -> NDArray[np.uint8]:
-    """The decoded chunks as one array, without copying them where they lie in one buffer, as they do with one thread."""
-    first, last = decoded[0], decoded[count - 1]
-    if first.offset == 0 and last.offset == (count - 1) * chunk_bytes:
-        return np.asarray(_Decoded(first, (count, chunk_bytes)))
-    return np.stack([np.frombuffer(decoded[i], np.uint8) for i in range(count)])
-
-
-class _Decoded:
-    """Lends numpy the whole buffer behind the first of several segments that follow each other in it.
-
-    The library hands out segments as read-only buffers, one by one; the memory is nobody else's, so it may be written.
-    """
-
-    def __init__(self, first: Any, shape: tuple[int, int]) -> None:
-        self._segment = first  # keeps the buffer alive
-        address = np.frombuffer(first, np.uint8).ctypes.data
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": shape, "data": (address, False)}
 
 
 class Lz4Chunks:
@@ -188,7 +170,7 @@ class RawChunks:
         """The rows of the chunks."""
         if any(len(chunk) != self.chunk_bytes for chunk in chunks):
             raise CorruptDatasetError(f"a chunk is damaged: expected {self.chunk_bytes} bytes in it")
-        return np.frombuffer(b"".join(chunks), np.uint8).reshape(len(chunks), self.chunk_bytes)
+        return np.frombuffer(bytearray().join(chunks), np.uint8).reshape(len(chunks), self.chunk_bytes)
 
     def metadata(self) -> list[dict[str, Any]]:
         """Nothing."""

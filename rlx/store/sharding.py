@@ -135,10 +135,19 @@ class ShardFileReader:
         located = self.locate(chunks)
         try:
             if isinstance(self.codec, ZstdChunks):
-                return self.codec.decode_segments(self.file, located)
+                return self.codec.decode_run(self._runs(located), len(located))
             return self.codec.decode([self.file[start : start + length] for start, length in located.tolist()])
         except CorruptDatasetError as exc:
             raise CorruptDatasetError(f"{self._path} is damaged: {exc}") from exc
+
+    def _runs(self, located: NDArray[np.uint64]) -> bytes | memoryview:
+        """The bytes of chunks, those that lie behind each other in the file taken in one piece."""
+        starts, stops = located[:, 0], located[:, 0] + located[:, 1]
+        breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
+        firsts = starts[np.concatenate([[0], breaks])[: len(starts)]].tolist()
+        lasts = stops[np.concatenate([breaks - 1, [-1]])[: len(stops)]].tolist()
+        pieces = [self.file[first:last] for first, last in zip(firsts, lasts, strict=True)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _typed(self, decoded: NDArray[np.uint8]) -> Rows:
         return decoded.reshape(-1).view(self._dtype).reshape(-1, *self._shape)
