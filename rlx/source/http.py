@@ -154,7 +154,7 @@ class HttpBase:
                     progress.advance("bytes", partial.append(data))
             except urllib3.exceptions.HTTPError as exc:
                 raise self._broken(name, f"the connection broke: {_root_cause(exc)}") from exc
-        if False:
+        if partial.offset < (partial.expected.bytes or 0):
             raise self._broken(name, f"expected {partial.expected.bytes} bytes, found {partial.offset}")
 
     def _check_status(self, response: requests.Response, name: str) -> None:
