@@ -120,10 +120,17 @@ class Dopamine:
 
 @dataclass(frozen=True, slots=True)
 class DopamineLayout:
-    """How the DQN Replay Dataset names the files of one run."""
+    """How the DQN Replay Dataset names the files of one run.
+
+    Args:
+        game: in the emulator's CamelCase.
+        run: 1 to 5.
+        prefix: what stands before the game, such as ``dqn/``.
+    """
 
     game: str
     run: int
+    prefix: str = ""
 
     def index_files(self) -> Sequence[str]:
         """The small arrays of every suffix; of the pickle among them it matters only whether it is there."""
@@ -138,7 +145,7 @@ class DopamineLayout:
 
     @property
     def _folder(self) -> str:
-        return f"{self.game}/{self.run}/replay_logs"
+        return f"{self.prefix}{self.game}/{self.run}/replay_logs"
 
 
 def find_runs(directory: Path) -> list[Dopamine]:

@@ -14,6 +14,7 @@ from rlx.block import Block
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.schema import Schema
+from rlx.store.layout import SHARDS
 from rlx.store.shard_blocks import shard_blocks
 from rlx.store.shards import Shards
 from rlx.store.step_reader import StepReader
@@ -93,6 +94,16 @@ class Dataset:
         """
         for number in range(len(self._shards.records)):
             yield from self.shard_blocks(number, max_steps)
+
+    @property
+    def shard_names(self) -> list[str]:
+        """Names of the shards that have steps, in order."""
+        return [record.name for record in self._shards.records]
+
+    def shard_files(self, number: int) -> list[str]:
+        """Paths of a shard's files below the dataset's directory."""
+        record = self._shards.records[number]
+        return [f"{SHARDS}/{record.name}/{name}" for name in record.files]
 
     def shard_blocks(self, number: int, max_steps: int = 4096) -> Iterator[Block]:
         """The steps of one shard (its place among those that have steps) in blocks; it is verified before."""

@@ -18,6 +18,8 @@ from rlx.store.writer import ShardFormat, disk_errors
 from rlx.store.zarr_store import read_dictionary
 
 logger = logging.getLogger(__name__)
+# Raw files of the source, while they are downloaded and converted.
+SOURCE_FILES = "source"
 
 
 class DatasetWriter:
@@ -68,29 +70,42 @@ class DatasetWriter:
 
 
 @contextmanager
-def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> Iterator[DatasetWriter]:
-    """Opens a dataset for writing, made anew or resumed.
-
-    What an interrupted writer left behind is removed; listed shards are kept. A resumed dataset keeps its manifest, but
-    for the plan, which grows, and the lineage, to which this command is added only if it is another one.
+def claimed(path: Path, *, overwrite: bool = False) -> Iterator[None]:
+    """Holds the right to write the dataset at a path, which is made if need be, and removed again if nothing came of it.
 
     Args:
         path: the dataset's directory.
-        described: what the dataset is to be; without shards.
         overwrite: whether to remove a dataset, or part of one, that is there.
 
     Raises:
         DatasetLockedError: another process is writing it.
-        DatasetExistsError: the directory holds another dataset, or things that are none of rlx's.
+        DatasetExistsError: the directory holds things that are none of rlx's.
     """
     _refuse_foreign(path)
     with disk_errors(path), lock.writing(path):
         if overwrite:
             _remove_contents(path)
-        writer = DatasetWriter(path, _resumed(path, described))
+        yield
+
+
+def open_writer(path: Path, described: Manifest) -> DatasetWriter:
+    """Opens a claimed dataset for writing, new or resumed.
+
+    What an interrupted writer left behind is removed; listed shards are kept. A resumed dataset keeps its manifest, but
+    for the plan, which grows.
+
+    Args:
+        path: the dataset's directory.
+        described: what the dataset is to be; without shards.
+
+    Raises:
+        DatasetExistsError: the directory holds another dataset.
+    """
+    writer = DatasetWriter(path, _resumed(path, described))
+    with disk_errors(path):
         (path / SHARDS).mkdir(exist_ok=True)
         _sweep(writer)
-        yield writer
+    return writer
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -104,10 +119,6 @@ def _refuse_foreign(path: Path) -> None:
             f"{path} is not empty and holds {foreign[0]}, which is no part of a dataset",
             hint="choose another directory with -o",
         )
-
-
-SOURCE_FILES = "source"
-"""Raw files of the source, while they are downloaded and converted."""
 
 
 def _remove_contents(path: Path) -> None:

@@ -18,9 +18,9 @@ def writing(dataset: Path) -> Iterator[None]:
     Raises:
         DatasetLockedError: another process holds it; its pid is in the message.
     """
+    is_new = not dataset.exists()
     dataset.mkdir(parents=True, exist_ok=True)
     path = dataset / FILE_NAME
-    # Never unlinked: a third process could lock a file that no longer has the name.
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,4 +33,10 @@ def writing(dataset: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            # Otherwise the file stays: a third process could lock one that no longer has the name.
+            if is_new and [entry.name for entry in dataset.iterdir()] == [FILE_NAME]:
+                path.unlink()
+                dataset.rmdir()

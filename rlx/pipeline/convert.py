@@ -1,0 +1,98 @@
+"""``rlx convert``: files at hand, of another layout or a dataset's own, into a dataset."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlx import manifest
+from rlx.block import Block
+from rlx.errors import DatasetExistsError
+from rlx.manifest import Manifest
+from rlx.pipeline.ingest import AtHand, Ingest
+from rlx.pipeline.local_runs import LAYOUTS, find_run
+from rlx.pipeline.options import Options
+from rlx.pipeline.report import Report
+from rlx.progress import Progress
+from rlx.schema import Schema
+from rlx.source.protocol import MAX_BLOCK_STEPS
+from rlx.store.dataset import Dataset
+from rlx.store.dataset_writer import claimed
+from rlx.store.writer import file_record
+
+FORMATS = ("rlx", *LAYOUTS)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDataset:
+    """A dataset as a Source, shard for shard."""
+
+    dataset: Dataset
+
+    @property
+    def id(self) -> str:
+        """Name of the dataset."""
+        return self.dataset.manifest.id
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds."""
+        return self.dataset.schema
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What was noted of the data."""
+        return self.dataset.manifest.notes
+
+    def shards(self) -> Sequence[int]:
+        """The places of the shards that have steps."""
+        return range(len(self.dataset.shard_names))
+
+    def files(self, shard: int) -> Sequence[str]:
+        """The shard's files, below the dataset's directory."""
+        return self.dataset.shard_files(shard)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
+        """The steps of a shard, verified first."""
+        return self.dataset.shard_blocks(shard, MAX_BLOCK_STEPS)
+
+
+def convert(
+    source: Path, destination: Path, options: Options, *, source_format: str | None, progress: Progress
+) -> Report:
+    """Converts a Dopamine or RL Unplugged directory, or a dataset, into a dataset; resumes one half done.
+
+    Args:
+        source: where the files lie.
+        destination: the dataset's directory.
+        options: how to write it.
+        source_format: one of ``FORMATS``; found out where not given.
+        progress: is told of ``shards`` and ``steps``.
+
+    Raises:
+        SourceNotFoundError: there is no run in the directory, or more than one.
+        DatasetExistsError: the destination is the source, or holds something else.
+    """
+    if source.resolve() == destination.resolve():
+        raise DatasetExistsError(f"{destination} is the source itself; expected another directory")
+    ingest = _ingest(source, options, source_format, progress)
+    with claimed(destination, overwrite=options.overwrite):
+        return ingest.run(destination, AtHand())
+
+
+def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:
+    is_dataset = (source / manifest.FILE_NAME).exists()
+    if source_format == "rlx" or (source_format is None and is_dataset):
+        dataset = Dataset(source)
+        parent = {"id": dataset.manifest.id, "crc32c": file_record(source / manifest.FILE_NAME).crc32c}
+        return Ingest(
+            StoredDataset(dataset),
+            source,
+            options,
+            progress,
+            parents=[parent],
+            lineage=dataset.manifest.lineage,
+        )
+    run = find_run(source, None, source_format)
+    return Ingest(run, run.root, options, progress)

@@ -1,0 +1,179 @@
+"""``rlx download``: one run, from wherever its files lie, into a dataset."""
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFoundError
+from rlx.manifest import Manifest
+from rlx.pipeline.delivery import TRANSFERS, Fetching
+from rlx.pipeline.ingest import AtHand, Ingest
+from rlx.pipeline.local_runs import find_run
+from rlx.pipeline.options import Options
+from rlx.pipeline.remote_run import RemoteRun, find_remote
+from rlx.pipeline.report import Report
+from rlx.pipeline.room import check_room
+from rlx.progress import Progress, Silent
+from rlx.source import rl_unplugged
+from rlx.source.directory import DirectoryBase
+from rlx.source.opening import open_base
+from rlx.source.protocol import Source
+from rlx.store.dataset_writer import SOURCE_FILES, claimed
+
+_RUN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/([0-9]+)")
+_STEPS_PER_SHARD = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file that a download needs.
+
+    Args:
+        url: where it lies.
+        bytes: its length, if the server tells.
+        crc32c: its checksum as eight hex digits, if the server tells.
+        state: ``done`` (its shard is listed), ``present`` (here, not yet converted), ``partial`` or ``missing``.
+    """
+
+    url: str
+    bytes: int | None
+    crc32c: str | None
+    state: str
+
+
+def download(
+    run: str,
+    destination: Path,
+    options: Options,
+    *,
+    source: str | None,
+    layout: str | None,
+    progress: Progress,
+) -> Report:
+    """Downloads a run, or what is missing of it, and converts every file while others still arrive.
+
+    Args:
+        run: ``Pong/5``.
+        destination: the dataset's directory.
+        options: how to write it.
+        source: base of the files: a URL or a directory; RL Unplugged's bucket where not given.
+        layout: ``rlu`` or ``dopamine``; found out where not given.
+        progress: is told of ``bytes``, ``shards`` and ``steps``.
+
+    Raises:
+        SourceNotFoundError: there is no such run or shard.
+        ForbiddenError: the server refuses.
+        DiskFullError: there is no room.
+        DatasetLockedError: another process is writing the dataset.
+        DatasetExistsError: the destination holds something else.
+    """
+    game, number = parse_run(run)
+    base = open_base(source or rl_unplugged.URL)
+    with claimed(destination, overwrite=options.overwrite):
+        if isinstance(base, DirectoryBase):
+            local = find_run(base.root, run, layout)
+            return Ingest(local, local.root, options, progress).run(destination, AtHand())
+        remote = find_remote(base, game, number, layout)
+        report = _download(remote, destination, options, progress)
+        if not report.failures and not options.keep_source:
+            shutil.rmtree(destination / SOURCE_FILES, ignore_errors=True)
+        return report
+
+
+def _download(remote: RemoteRun, destination: Path, options: Options, progress: Progress) -> Report:
+    directory = destination / SOURCE_FILES
+    index = remote.fetch_index(directory, progress)
+    ingest = Ingest(remote.layout.source(directory), directory, options, progress)
+    pending = ingest.pending(_listed(destination))
+    ahead = options.jobs + TRANSFERS
+    stats = remote.stats(_files(ingest.source, pending))
+    sizes = {name: stat.bytes or 0 for name, stat in stats.items() if name not in index}
+    progress.expect("bytes", sum(sizes.values()))
+    check_room(destination, _needed(remote, ingest, pending, sizes, ahead))
+    delivery = Fetching(
+        remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
+    )
+    return ingest.run(destination, delivery)
+
+
+def _listed(destination: Path) -> Manifest | None:
+    try:
+        return Manifest.load(destination)
+    except (DatasetNotFoundError, IncompleteDatasetError):
+        return None
+
+
+def _files(source: Source, shards: Sequence[int]) -> list[str]:
+    """Names of all files that these shards need, each once, in the order of their need."""
+    return list(dict.fromkeys(name for shard in shards for name in source.files(shard)))
+
+
+def _needed(
+    remote: RemoteRun, ingest: Ingest, pending: Sequence[int], sizes: Mapping[str, int], ahead: int
+) -> int:
+    """Bytes of disk that a download takes at most, estimated."""
+    options, total = ingest.options, sum(sizes.values())
+    if options.effective_codec.name == "none":
+        written = (
+            _STEPS_PER_SHARD * len(pending) * ingest.source.schema.raw_bytes(1, 0) if total > 2**28 else 0
+        )
+    else:
+        written = int(total * remote.growth)
+    waiting = total if options.keep_source else sum(sorted(sizes.values())[-ahead:])
+    return written + waiting
+
+
+def plan_download(
+    run: str, destination: Path, options: Options, *, source: str | None, layout: str | None
+) -> list[PlannedFile]:
+    """The files that ``download`` would need, and which of them are here already. The destination is not touched."""
+    game, number = parse_run(run)
+    base = open_base(source or rl_unplugged.URL)
+    listed = _listed(destination)
+    if isinstance(base, DirectoryBase):
+        local = find_run(base.root, run, layout)
+        stats = DirectoryBase(local.root)
+        return [
+            PlannedFile(stat.url, stat.bytes, None, state)
+            for name, state in _states(Ingest(local, local.root, options, Silent()), listed, None).items()
+            for stat in [stats.stat(name)]
+        ]
+    remote = find_remote(base, game, number, layout)
+    with TemporaryDirectory() as scratch:
+        remote.fetch_index(Path(scratch), Silent())
+        ingest = Ingest(remote.layout.source(Path(scratch)), None, options, Silent())
+        states = _states(ingest, listed, destination / SOURCE_FILES)
+    found = remote.stats(list(states))
+    return [PlannedFile(stat.url, stat.bytes, stat.crc32c, states[name]) for name, stat in found.items()]
+
+
+def _states(ingest: Ingest, listed: Manifest | None, directory: Path | None) -> dict[str, str]:
+    """State of every file that the shards asked for need; see ``PlannedFile``."""
+    pending = _files(ingest.source, ingest.pending(listed))
+    states = dict.fromkeys(_files(ingest.source, ingest.numbers()), "done")
+    for name in pending:
+        states[name] = "present" if directory is None or (directory / name).exists() else "missing"
+        if directory is not None and (directory / f"{name}.partial").exists():
+            states[name] = "partial"
+    return states
+
+
+def parse_run(run: str) -> tuple[str, int]:
+    """Game and number of a run.
+
+    Raises:
+        SourceNotFoundError: it is no name of a run.
+
+    Example:
+        >>> parse_run("Pong/5")
+        ('Pong', 5)
+    """
+    matched = _RUN.fullmatch(run)
+    if matched is None:
+        raise SourceNotFoundError(
+            f"run {run!r}: expected GAME/NUMBER, such as Pong/5", hint="rlx list --remote"
+        )
+    return matched[1], int(matched[2])

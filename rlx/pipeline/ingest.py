@@ -1,0 +1,281 @@
+"""From a source into a dataset, shard by shard: what has arrived is converted while the rest still arrives."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from rlx.engine.local import LocalEngine
+from rlx.errors import PartialError, SourceError, SourceNotFoundError
+from rlx.manifest import Manifest
+from rlx.pipeline.options import Options
+from rlx.pipeline.report import Report
+from rlx.pipeline.shard_task import ShardResult, ShardTask, convert_shard
+from rlx.progress import Progress
+from rlx.source.protocol import Source
+from rlx.store.dataset_writer import DatasetWriter, open_writer
+from rlx.store.layout import shard_name
+from rlx.store.writer import ShardFormat, train_dictionaries
+
+logger = logging.getLogger(__name__)
+Arrived = Callable[[int, Exception | None], None]
+
+
+class Delivery(Protocol):
+    """Brings the files of shards to the local disk."""
+
+    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
+        """Begins; calls ``arrived(shard, None)``, from any thread, when a shard can be read, or else with the error."""
+
+    def finished(self, shard: int) -> None:
+        """The shard is committed, or has failed: its files are no longer needed on its account."""
+
+    def stop(self) -> None:
+        """Ends all transfers and waits until they have ended; what has arrived in part is kept."""
+
+
+class AtHand:
+    """The delivery of files that lie on this machine."""
+
+    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
+        """Everything has arrived."""
+        for shard in shards:
+            arrived(shard, None)
+
+    def finished(self, shard: int) -> None:
+        """Keeps the files: they are the user's."""
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """One source on its way into one dataset.
+
+    Args:
+        source: what to read.
+        root: what the source's file names are relative to; none where it has no such files.
+        options: how to write.
+        progress: is told of ``shards`` and ``steps``.
+        parents: the datasets that the source is.
+        lineage: how those came about.
+    """
+
+    source: Source
+    root: Path | None
+    options: Options
+    progress: Progress
+    parents: Sequence[Mapping[str, Any]] = ()
+    lineage: Sequence[Mapping[str, Any]] = ()
+
+    def numbers(self) -> list[int]:
+        """Numbers of the source's shards that were asked for.
+
+        Raises:
+            SourceNotFoundError: the source has no such shard.
+        """
+        there = list(self.source.shards())
+        if self.options.shards is None:
+            return there
+        if missing := sorted(set(self.options.shards) - set(there)):
+            raise SourceNotFoundError(
+                f"{self.source.id} has no shard {missing[0]}: expected one of {number_ranges(there)}",
+                hint=f"--shards {number_ranges(there)}",
+            )
+        return sorted(set(self.options.shards))
+
+    def described(self) -> Manifest:
+        """What the dataset is to be, as yet without shards."""
+        options = self.options
+        made = {"command": options.command, "rlx": version("rlx"), "parents": list(self.parents)}
+        return Manifest(
+            self.source.id,
+            options.store,
+            options.effective_codec.to_json(),
+            self.source.schema,
+            planned=[shard_name(number) for number in self.numbers()],
+            notes=dict(self.source.notes),
+            lineage=[*self.lineage, made],
+        )
+
+    def run(self, destination: Path, delivery: Delivery) -> Report:
+        """Writes the dataset, or what is missing of it, into a directory that is claimed already.
+
+        A shard whose source is missing or damaged does not stop the others; its error is in the report.
+
+        Raises:
+            DatasetExistsError: the destination holds another dataset.
+            DiskFullError: there is no room for more.
+            PartialError: a worker died.
+        """
+        started = time.monotonic()
+        writer = open_writer(destination, self.described())
+        pending = self.pending(writer.manifest)
+        self.progress.expect("shards", len(pending))
+        failures, written = self._write(writer, pending, delivery)
+        if not writer.manifest.shards and not failures:
+            writer.save()
+        skipped = len(self.numbers()) - len(pending)
+        return _report(writer, time.monotonic() - started, written, skipped, failures)
+
+    def pending(self, listed: Manifest | None) -> list[int]:
+        """Numbers of the shards that were asked for and are not listed."""
+        names = {shard.name for shard in listed.shards} if listed else set()
+        return [number for number in self.numbers() if shard_name(number) not in names]
+
+    def _write(
+        self, writer: DatasetWriter, pending: Sequence[int], delivery: Delivery
+    ) -> tuple[dict[str, SourceError], int]:
+        if not pending:
+            return {}, 0
+        with LocalEngine(min(self.options.jobs, len(pending)), self.progress) as engine:
+            shards = _PendingShards(self, writer, engine, delivery, pending)
+            try:
+                delivery.start(pending, shards.arrived)
+                shards.wait()
+            finally:
+                delivery.stop()
+        return shards.failures, shards.steps_written
+
+
+class _PendingShards:
+    """Takes every shard from its arrival to its commit. One thread waits; all that happens comes to it as an event."""
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        writer: DatasetWriter,
+        engine: LocalEngine,
+        delivery: Delivery,
+        pending: Sequence[int],
+    ) -> None:
+        self._ingest = ingest
+        self._writer = writer
+        self._engine = engine
+        self._delivery = delivery
+        self._left = set(pending)
+        self._waiting: set[int] = set()
+        self._untried = list(pending)  # shards that the dictionaries may be made from, in order
+        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        listed = writer.format()
+        self._format: ShardFormat | None = listed if listed.dictionaries or not listed.coded() else None
+        self._plain = listed
+        self.failures: dict[str, SourceError] = {}
+        self.steps_written = 0
+
+    def arrived(self, shard: int, error: Exception | None) -> None:
+        """Called from any thread: the shard can be read, or cannot be had."""
+        self._events.put(partial(self._take, shard, error))
+
+    def wait(self) -> None:
+        """Returns when every shard is committed or has failed."""
+        while self._left:
+            self._events.get()()
+
+    def _take(self, shard: int, error: Exception | None) -> None:
+        if isinstance(error, SourceError):
+            self._fail(shard, error)
+        elif error is not None:
+            raise error
+        else:
+            self._waiting.add(shard)
+        if self._format is None:
+            self._train()
+        if self._format is not None:
+            for ready in sorted(self._waiting):
+                self._convert(ready, self._format)
+            self._waiting.clear()
+
+    def _train(self) -> None:
+        """Makes the dictionaries from the first shard that has steps, whichever shard arrives first.
+
+        A failed shard is passed over: its place is not known to hold steps, and the others must not wait for it.
+        """
+        while self._untried and (self._untried[0] in self._waiting or self._untried[0] not in self._left):
+            shard = self._untried.pop(0)
+            if shard not in self._left:
+                continue
+            try:
+                dictionaries = train_dictionaries(self._ingest.source.blocks(shard, Counter()), self._plain)
+            except SourceError as exc:
+                self._waiting.discard(shard)
+                self._fail(shard, exc)
+                continue
+            if dictionaries:
+                self._format = replace(self._plain, dictionaries=dictionaries)
+                return
+        if not self._untried:
+            self._format = self._plain
+
+    def _convert(self, shard: int, shards: ShardFormat) -> None:
+        name = shard_name(shard)
+        ingest = self._ingest
+        task = ShardTask(ingest.source, ingest.root, shard, name, self._writer.partial(name), shards)
+        future = self._engine.submit(convert_shard, task)
+        future.add_done_callback(lambda done: self._events.put(partial(self._commit, shard, done)))
+
+    def _commit(self, shard: int, done: "Future[ShardResult]") -> None:
+        error = done.exception()
+        if isinstance(error, SourceError):
+            self._fail(shard, error)
+            return
+        if isinstance(error, BrokenExecutor):
+            raise PartialError(
+                f"a worker process died while shard {shard} was converted; listed shards are safe",
+                hint="run the same command again; if memory was short, with --jobs 1",
+            ) from error
+        result = done.result()
+        self._writer.commit(result.record, origin=result.origin, dropped=result.dropped)
+        self.steps_written += result.record.steps
+        self._left.discard(shard)
+        self._delivery.finished(shard)
+        self._ingest.progress.advance("shards", 1)
+
+    def _fail(self, shard: int, error: SourceError) -> None:
+        logger.warning("shard %d failed: %s", shard, error)
+        self.failures[shard_name(shard)] = error
+        self._left.discard(shard)
+        self._delivery.finished(shard)
+
+
+def _report(
+    writer: DatasetWriter, seconds: float, written: int, skipped: int, failures: Mapping[str, SourceError]
+) -> Report:
+    listed = writer.manifest
+    return Report(
+        writer.path,
+        listed.id,
+        listed.store,
+        len(listed.shards),
+        listed.steps,
+        listed.trajectories,
+        listed.bytes,
+        seconds,
+        written,
+        skipped,
+        failures,
+    )
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ``--shards`` takes them.
+
+    Example:
+        >>> number_ranges([0, 1, 2, 7])
+        '0-2,7'
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

@@ -1,0 +1,41 @@
+"""What a user may choose of how a dataset is written."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlx.store.codec import DEFAULT, NONE, Codec
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a dataset is written.
+
+    Args:
+        store: ``zarr`` or ``memmap``.
+        codec: how pictures are compressed; where not given, what suits the store.
+        shards: numbers of the source's shards to take; where not given, all of them.
+        jobs: worker processes.
+        overwrite: whether to start afresh where the dataset exists.
+        keep_source: whether to keep downloaded files once their shard is written.
+        command: what the lineage says made the dataset.
+    """
+
+    store: str = "zarr"
+    codec: Codec | None = None
+    shards: Sequence[int] | None = None
+    jobs: int = field(default_factory=_cores)
+    overwrite: bool = False
+    keep_source: bool = False
+    command: str = ""
+
+    @property
+    def effective_codec(self) -> Codec:
+        """The codec asked for, or the store's own."""
+        if self.codec is not None:
+            return self.codec
+        return NONE if self.store == "memmap" else DEFAULT

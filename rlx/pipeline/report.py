@@ -1,0 +1,60 @@
+"""What a verb that writes a dataset tells when it is done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import SourceError
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A dataset as a verb left it.
+
+    Args:
+        dataset: its directory.
+        id: its name.
+        store: ``zarr`` or ``memmap``.
+        shards: how many are listed.
+        steps: of all listed shards.
+        trajectories: of all listed shards.
+        bytes: of all listed shards.
+        seconds: that the verb took.
+        steps_written: in this run.
+        skipped_shards: that were whole already.
+        failures: what went wrong, by name of the shard.
+    """
+
+    dataset: Path
+    id: str
+    store: str
+    shards: int
+    steps: int
+    trajectories: int
+    bytes: int
+    seconds: float
+    steps_written: int
+    skipped_shards: int = 0
+    failures: Mapping[str, SourceError] = field(default_factory=dict)
+
+    @property
+    def failed_shards(self) -> list[str]:
+        """Names of the shards that failed, in order."""
+        return sorted(self.failures)
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that scripts rely on."""
+        return {
+            "dataset": str(self.dataset),
+            "id": self.id,
+            "store": self.store,
+            "shards": self.shards,
+            "steps": self.steps,
+            "trajectories": self.trajectories,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "steps_per_second": round(self.steps_written / self.seconds, 1) if self.seconds else 0.0,
+            "skipped_shards": self.skipped_shards,
+            "failed_shards": self.failed_shards,
+        }

@@ -1,0 +1,63 @@
+"""The work of one worker: one shard of a source, read, encoded and written."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlx.block import Block
+from rlx.manifest import ShardRecord
+from rlx.progress import Progress
+from rlx.source.protocol import Source
+from rlx.store.writer import ShardFormat, file_record, write_shard
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """One shard to be written.
+
+    Args:
+        source: where it comes from.
+        root: what the source's file names are relative to, for their checksums; none where it has no such files.
+        shard: its number there.
+        name: what it is to be called.
+        directory: where to write it.
+        format: how.
+    """
+
+    source: Source
+    root: Path | None
+    shard: int
+    name: str
+    directory: Path
+    format: ShardFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """One shard, written and not yet listed."""
+
+    record: ShardRecord
+    origin: Mapping[str, Any]
+    dropped: Mapping[str, int]
+
+
+def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
+    """Writes one shard of a source; everything about it is a function of the source's files."""
+    dropped: Counter[str] = Counter()
+    blocks = _counted(task.source.blocks(task.shard, dropped), progress)
+    record = write_shard(task.directory, task.name, task.format, blocks)
+    origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
+    if task.root is not None:
+        records = {name: file_record(task.root / name) for name in task.source.files(task.shard)}
+        origin["files"] = {
+            name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in records.items()
+        }
+    return ShardResult(record, origin, dict(sorted(dropped.items())))
+
+
+def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        progress.advance("steps", block.steps)
