@@ -84,9 +84,7 @@ class Ring:
         self.save("add_count", suffix, np.array(add_count))
         self.save("invalid_range", suffix, invalid)
         if self.has_episode_ends:
-            write_gz(
-                self.folder / f"episode_end_indices_ckpt.{suffix}.gz", b"a pickle that must not be opened"
-            )
+            write_gz(self.folder / f"episode_end_indices_ckpt.{suffix}.gz", b"a pickle that must not be opened")
         self.logged.append(list(range(max(rows - self.capacity, 0), rows)))
 
     def save(self, name: str, suffix: int, array: NDArray[Any]) -> None:

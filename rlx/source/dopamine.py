@@ -135,9 +135,7 @@ class DopamineLayout:
     def index_files(self) -> Sequence[str]:
         """The small arrays of every suffix; of the pickle among them it matters only whether it is there."""
         arrays = (*SMALL_ARRAYS, EPISODE_ENDS)
-        return [
-            f"{self._folder}/{file_name(array, suffix)}" for suffix in PUBLIC_SUFFIXES for array in arrays
-        ]
+        return [f"{self._folder}/{file_name(array, suffix)}" for suffix in PUBLIC_SUFFIXES for array in arrays]
 
     def source(self, root: Path) -> Dopamine:
         """The run below a local directory."""

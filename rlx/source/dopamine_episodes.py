@@ -70,12 +70,7 @@ def _leading_padding(plan: Plan, span: Span, rows: Rows) -> int:
         rows.check_blank(0, lead)
         return lead
     lead = 0
-    while (
-        span.after_gap
-        and lead < plan.padding
-        and span.start + lead < limit
-        and rows.is_blank(span.start + lead)
-    ):
+    while span.after_gap and lead < plan.padding and span.start + lead < limit and rows.is_blank(span.start + lead):
         lead += 1
     return lead
 

@@ -192,14 +192,21 @@ class _Builder:
         reached = self._files[-1][1]
         stop = reached + (file.add_count - reached) % file.capacity
         # Had a lap been lost just before, nothing would be left of the previous file's rows.
-        is_next_lap = _same_rows(self._previous, file, max(stop - file.capacity, 0), reached)
-        return stop if is_next_lap else stop + file.capacity
+        is_next_lap = self._files[-1][0] == file.suffix - 1 and _same_rows(
+            self._previous, file, max(stop - file.capacity, 0), reached
+        )
+        if is_next_lap:
+            return stop
+        # How many laps were lost does not matter, but that the rows do not follow the previous file's does.
+        return stop + file.capacity if stop > reached else stop + 2 * file.capacity
 
     def _take_rows(self, file: RingFile, start: int, stop: int) -> None:
         slots = file.slots(start, stop)
         action, reward, terminal = file.action[slots], file.reward[slots], file.terminal[slots]
         if len(terminal) and terminal.max() > 1:
             raise self._corrupt("$store$_terminal", file, f"expected 0 or 1, found {terminal.max()}")
+        if not np.isfinite(reward).all():
+            raise self._corrupt("$store$_reward", file, "expected finite numbers, found others")
         is_zero = (action == 0) & (reward == 0) & (terminal == 0)
         terminals = start + np.flatnonzero(terminal)
         padding = np.arange(1, file.padding + 1)
@@ -209,11 +216,8 @@ class _Builder:
         bad = here[~is_zero[here - start]]
         if len(bad):
             slot = bad[0] % file.capacity
-            raise self._corrupt(
-                "$store$_terminal", file, f"expected zero padding in slot {slot}, found a step"
-            )
-        if not np.isfinite(reward).all():
-            raise self._corrupt("$store$_reward", file, "expected finite numbers, found others")
+            raise self._corrupt("$store$_terminal", file, f"expected zero padding in slot {slot}, found a step")
+        is_zero[here - start] = False  # known padding is none to look for
         self._padding_due = due[due >= stop]
         self._terminals.append(terminals)
         self._zeros.append(start + np.flatnonzero(is_zero) if self._can_truncate else np.empty(0, np.int64))

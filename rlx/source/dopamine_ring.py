@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.source.npy_stream import read_npy
 
-SMALL_DTYPES = MappingProxyType(
-    {"$store$_action": "int32", "$store$_reward": "float32", "$store$_terminal": "uint8"}
-)
+SMALL_DTYPES = MappingProxyType({"$store$_action": "int32", "$store$_reward": "float32", "$store$_terminal": "uint8"})
 SMALL_ARRAYS = (*SMALL_DTYPES, "add_count", "invalid_range")
 OBSERVATION = "$store$_observation"
 # A pickle, never opened. That it is there tells of a Dopamine that also ends episodes without a terminal row.
@@ -65,7 +63,8 @@ def load_ring_file(folder: Path, suffix: int) -> RingFile:
     paths = {name: folder / file_name(name, suffix) for name in SMALL_ARRAYS}
     arrays = {name: read_npy(path) for name, path in paths.items()}
     rows = len(arrays["$store$_terminal"]) if arrays["$store$_terminal"].ndim else 0
-    for name, dtype in SMALL_DTYPES.items():
+    # The terminals come first, for they say how many rows to expect.
+    for name, dtype in reversed([*SMALL_DTYPES.items()]):
         array = arrays[name]
         if array.dtype != dtype or array.shape != (rows,) or not rows:
             raise CorruptShardError(
@@ -90,10 +89,6 @@ def _padding(path: Path, array: NDArray[Any], add_count: int, capacity: int) -> 
     behind it."""
     if array.ndim == 1 and array.dtype.kind in "iu" and 2 <= len(array) <= 1000:
         horizon = (add_count - int(array[0])) % capacity
-        if np.array_equal(array, (add_count - horizon + np.arange(len(array))) % capacity) and horizon < len(
-            array
-        ):
+        if np.array_equal(array, (add_count - horizon + np.arange(len(array))) % capacity) and horizon < len(array):
             return len(array) - horizon - 1
-    raise CorruptShardError(
-        f"{path}: expected consecutive slots around {add_count % capacity}, found {array!r:.80}"
-    )
+    raise CorruptShardError(f"{path}: expected consecutive slots around {add_count % capacity}, found {array!r:.80}")

@@ -78,9 +78,7 @@ class Rows:
         if self._observations(start, stop - start).any():
             path = self._path(self._plan.file_of(start), OBSERVATION)
             slot = start % self._plan.capacity
-            raise CorruptShardError(
-                f"{path}: expected zero padding from slot {slot} on, found an observation"
-            )
+            raise CorruptShardError(f"{path}: expected zero padding from slot {slot} on, found an observation")
 
     def _observations(self, start: int, count: int) -> NDArray[Any]:
         out = self.empty_observations(count)
