@@ -18,6 +18,8 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  ├─ SchemaMismatchError       a block does not fit the schema
     │  ├─ CodecError                no such codec, or one that the store cannot hold
     │  └─ DiskFullError             no room for what is to be written
+    ├─ SamplingError                nothing in the storage fits what was asked for
+    │  └─ SliceTooLongError         no trajectory is that long
     ├─ PartialError                 some shards failed, the rest are safe
     └─ MissingExtraError            also an ImportError
 """
@@ -102,6 +104,14 @@ class CodecError(DatasetError):
 
 class DiskFullError(DatasetError):
     """The disk has no room for what is to be written."""
+
+
+class SamplingError(RlxError):
+    """Nothing in the storage fits what was asked for: it is empty, or the sizes do not go together."""
+
+
+class SliceTooLongError(SamplingError):
+    """No trajectory has as many steps as a slice is to have."""
 
 
 class PartialError(RlxError):

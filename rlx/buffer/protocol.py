@@ -1,0 +1,128 @@
+"""The seams of a replay buffer: what a storage, a sampler and a writer owe each other.
+
+A *row* is the place of one step in a storage: 0 to ``max_size``. A storage of ``ndim`` 1 has one lane; of more
+dimensions, one lane for every element of the leading dimensions of what is written (``[B, T]``: B lanes). Every lane is
+a ring of ``max_size // lanes`` rows; the rows of lane b are ``[b * size, (b + 1) * size)``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+Rows = NDArray[np.int64]
+
+
+class TrajectoryIndex(Protocol):
+    """Which stored rows follow each other in time, whatever order they were written in.
+
+    It is kept up to date by the storage with every write, so that asking never takes time proportional to what is stored.
+    """
+
+    @property
+    def generation(self) -> int:
+        """Changes with every write, so that whoever caches something knows."""
+
+    def __len__(self) -> int:
+        """Rows stored."""
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """[n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
+
+    def remaining(self, rows: Rows) -> Rows:
+        """[n] steps from each row to the end of its trajectory as far as it is stored, itself included; at least 1."""
+
+    def elapsed(self, rows: Rows) -> Rows:
+        """[n] stored steps of the trajectory before each row."""
+
+    def at_reset(self, rows: Rows) -> NDArray[np.bool_]:
+        """[n] whether each row is the first step of its episode: not the first that is left of an overwritten one."""
+
+    def follow(self, rows: Rows, steps: int) -> Rows:
+        """[n, steps] each row and those that follow it in time; -1 behind the end of the trajectory."""
+
+    def precede(self, rows: Rows, steps: int) -> Rows:
+        """[n, steps] those that precede each row, oldest first, and itself last; -1 before what is stored of it."""
+
+    def trajectories(self) -> tuple[Rows, Rows]:
+        """[N] the first row, and [N] the stored steps, of every trajectory, in the order of their first write."""
+
+
+class Storage(Protocol):
+    """Keeps steps at rows."""
+
+    max_size: int
+    ndim: int
+
+    def __len__(self) -> int:
+        """Rows stored."""
+
+    @property
+    def lanes(self) -> int:
+        """How many rings the rows are split into; 1 before anything is written."""
+
+    def get(self, rows: Rows) -> TensorDictBase:
+        """The steps [n] at these rows, in the order asked for; a copy, never a view.
+
+        Raises:
+            IndexError: a row that holds nothing.
+        """
+
+    def set(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Writes steps [n] at rows, in time order within a lane.
+
+        Raises:
+            SchemaMismatchError: a key too many or too few, or one of another dtype or shape than the first write's.
+        """
+
+    def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
+        """The index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next", "done")."""
+
+    def empty(self) -> None:
+        """Forgets everything but the schema."""
+
+
+class Sampler(Protocol):
+    """Chooses rows."""
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """[n] rows, and what is to be written into the batch beside them, by TED key, each [n] or [n, ...].
+
+        Raises:
+            SamplingError: nothing fits.
+        """
+
+    def extended(self, storage: Storage, rows: Rows) -> None:
+        """Told of rows that were just written."""
+
+    def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
+        """Told how surprising rows were; samplers without priorities ignore it."""
+
+    def emptied(self) -> None:
+        """Told that the storage was emptied."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next samples depend on; goes through ``torch.save`` with ``weights_only=True``."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+
+
+class Writer(Protocol):
+    """Decides which rows new steps take."""
+
+    cursor: int
+
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
+        """Writes steps [n], or [*lanes, n] into a storage of more dimensions; returns their rows [n] or [*lanes, n]."""
+
+    def empty(self) -> None:
+        """Starts at row 0 again."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
