@@ -1,11 +1,13 @@
 """Running functions in processes of this machine, with progress that comes back and a Ctrl-C that stops them."""
 
 import multiprocessing
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing.queues import SimpleQueue
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -20,7 +22,8 @@ class LocalEngine:
     """Runs functions of the form ``function(task, progress)``, each task in one of so many processes.
 
     With one job they run in this process, one after the other. Leaving the context waits for what was submitted, or,
-    after an exception, stops it: workers are told to die, and what they had half done is for the next run to sweep.
+    after an exception, stops it: workers die at once, as they do when this process is killed, and what they had half
+    done is for the next run to sweep.
 
     Args:
         jobs: how many run at once.
@@ -35,29 +38,20 @@ class LocalEngine:
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         self._progress = progress
-        self._pool: ProcessPoolExecutor | None = None
-        if jobs > 1:
-            self._start(jobs)
-
-    def _start(self, jobs: int) -> None:
-        # Spawned, not forked: a fork of a process with threads may inherit a held lock.
-        context = multiprocessing.get_context("spawn")
-        self._others = set(multiprocessing.active_children())
-        self._advances: SimpleQueue[_Advance | None] = context.SimpleQueue()
-        self._pool = ProcessPoolExecutor(
-            jobs, context, initializer=_become_worker, initargs=(self._advances,)
-        )
-        self._relay = threading.Thread(target=self._relay_progress, name="progress of workers")
-        self._relay.start()
+        self._workers = _Workers(jobs, progress) if jobs > 1 else None
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
-        """The future of ``function(task, progress)``; both must be importable by another process."""
-        if self._pool is not None:
-            return self._pool.submit(_work, function, task)
+        """The future of ``function(task, progress)``; both must be importable by another process.
+
+        Raises:
+            concurrent.futures.BrokenExecutor: a worker has died, as its future tells too.
+        """
+        if self._workers is not None:
+            return self._workers.submit(function, task)
         future: Future[R] = Future()
         try:
             future.set_result(function(task, self._progress))
-        except Exception as exc:  # noqa: BLE001  (the caller gets it from the future, as from a worker)
+        except Exception as exc:  # the caller gets it from the future, as from a worker
             future.set_exception(exc)
         return future
 
@@ -67,42 +61,88 @@ class LocalEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is None:
-            return
-        if kind is not None:
-            for process in set(multiprocessing.active_children()) - self._others:
-                process.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
-        self._advances.put(None)
-        self._relay.join()
-        self._advances.close()
+        if self._workers is not None:
+            self._workers.end(at_once=kind is not None)
 
-    def _relay_progress(self) -> None:
-        while (advance := self._advances.get()) is not None:
-            self._progress.advance(*advance)
+
+class _Workers:
+    """A pool of processes, and two pipes to them: one brings their progress, the end of the other ends them."""
+
+    def __init__(self, jobs: int, progress: Progress) -> None:
+        # Spawned, not forked: a fork of a process with threads may inherit a held lock.
+        context = multiprocessing.get_context("spawn")
+        self._advances, self._sender = context.Pipe(duplex=False)
+        self._leash, self._hand = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(
+            jobs, context, initializer=_become_worker, initargs=(self._sender, self._leash)
+        )
+        self._relay = threading.Thread(target=self._relay_progress, args=(progress,), name="progress of workers")
+        self._relay.start()
+
+    def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
+        """The future of a task; it may start a process."""
+        with _interrupts_held():
+            return self._pool.submit(_work, function, task)
+
+    def end(self, *, at_once: bool) -> None:
+        """Ends the processes, when all is done or at once, and waits until they have ended."""
+        if at_once:
+            self._hand.close()
+        self._pool.shutdown(wait=True, cancel_futures=at_once)
+        self._sender.send(None)
+        self._relay.join()
+        for end in (self._advances, self._sender, self._leash, self._hand):
+            end.close()
+
+    def _relay_progress(self, progress: Progress) -> None:
+        while (advance := self._advances.recv()) is not None:
+            progress.advance(*advance)
 
 
 class _Relayed:
-    """Progress of a worker, sent to the process that shows it."""
+    """Progress of a worker, sent to the process that shows it.
 
-    def __init__(self, advances: "SimpleQueue[_Advance | None]") -> None:
-        self._advances = advances
+    All workers share one pipe, and no lock, which a worker that is killed would never give back: so short a message is
+    written in one piece or not at all.
+    """
+
+    def __init__(self, sender: "Connection[_Advance, None]") -> None:
+        self._sender = sender
 
     def expect(self, unit: str, amount: int) -> None:
         raise NotImplementedError("what lies ahead is known to whoever submits the tasks, not to a worker")
 
     def advance(self, unit: str, amount: int) -> None:
-        self._advances.put((unit, amount))
+        self._sender.send((unit, amount))
 
 
 _worker_progress: _Relayed | None = None
 
 
-def _become_worker(advances: "SimpleQueue[_Advance | None]") -> None:
-    global _worker_progress  # noqa: PLW0603  (a process pool has no other way to hand something to its workers)
-    # Ctrl-C goes to the whole group of processes; the parent stops its workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _worker_progress = _Relayed(advances)
+def _become_worker(sender: "Connection[_Advance, None]", leash: "Connection[None, None]") -> None:
+    global _worker_progress  # a process pool has no other way to hand something to its workers
+    _worker_progress = _Relayed(sender)
+    threading.Thread(target=_die_with, args=(leash,), name="leash", daemon=True).start()
+
+
+def _die_with(leash: "Connection[None, None]") -> None:
+    """Ends this process when the other end of the pipe is closed, by hand or because its process was killed.
+
+    A pool's worker notices only when its task is done, and would go on writing beside the next run.
+    """
+    with suppress(EOFError, OSError):
+        leash.recv()
+    os._exit(1)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Holds back Ctrl-C, from processes started meanwhile for good: it goes to all, and their parent ends them."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _work(function: Callable[[T, Progress], R], task: T) -> R:

@@ -8,10 +8,8 @@ from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
-from rlx.errors import DatasetExistsError
-from rlx.manifest import Manifest
 from rlx.pipeline.ingest import AtHand, Ingest
-from rlx.pipeline.local_runs import LAYOUTS, find_run
+from rlx.pipeline.local_runs import LAYOUTS, check_apart, find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress
@@ -19,6 +17,7 @@ from rlx.schema import Schema
 from rlx.source.protocol import MAX_BLOCK_STEPS
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
+from rlx.store.layout import SHARDS, shard_name
 from rlx.store.writer import file_record
 
 FORMATS = ("rlx", *LAYOUTS)
@@ -46,16 +45,24 @@ class StoredDataset:
         return self.dataset.manifest.notes
 
     def shards(self) -> Sequence[int]:
-        """The places of the shards that have steps."""
-        return range(len(self.dataset.shard_names))
+        """Numbers of the shards that have steps; their places, where a name is no number."""
+        return list(self._places)
 
     def files(self, shard: int) -> Sequence[str]:
         """The shard's files, below the dataset's directory."""
-        return self.dataset.shard_files(shard)
+        return self.dataset.shard_files(self._places[shard])
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
         """The steps of a shard, verified first."""
-        return self.dataset.shard_blocks(shard, MAX_BLOCK_STEPS)
+        return self.dataset.shard_blocks(self._places[shard], MAX_BLOCK_STEPS)
+
+    @property
+    def _places(self) -> Mapping[int, int]:
+        """Place of every shard by its number. A shard that is added later must not give another its number."""
+        names = self.dataset.shard_names
+        if all(name.isdecimal() and shard_name(int(name)) == name for name in names):
+            return {int(name): place for place, name in enumerate(names)}
+        return {place: place for place in range(len(names))}
 
 
 def convert(
@@ -72,27 +79,21 @@ def convert(
 
     Raises:
         SourceNotFoundError: there is no run in the directory, or more than one.
-        DatasetExistsError: the destination is the source, or holds something else.
+        IncompleteDatasetError: the source is a dataset without a manifest yet.
+        DatasetExistsError: the destination is the source, or contains it, or holds something else.
     """
-    if source.resolve() == destination.resolve():
-        raise DatasetExistsError(f"{destination} is the source itself; expected another directory")
+    check_apart(source, destination)
     ingest = _ingest(source, options, source_format, progress)
-    with claimed(destination, overwrite=options.overwrite):
+    with claimed(destination):
         return ingest.run(destination, AtHand())
 
 
 def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:
-    is_dataset = (source / manifest.FILE_NAME).exists()
+    is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()
     if source_format == "rlx" or (source_format is None and is_dataset):
         dataset = Dataset(source)
         parent = {"id": dataset.manifest.id, "crc32c": file_record(source / manifest.FILE_NAME).crc32c}
-        return Ingest(
-            StoredDataset(dataset),
-            source,
-            options,
-            progress,
-            parents=[parent],
-            lineage=dataset.manifest.lineage,
-        )
+        lineage = dataset.manifest.lineage
+        return Ingest(StoredDataset(dataset), source, options, progress, parents=[parent], lineage=lineage)
     run = find_run(source, None, source_format)
     return Ingest(run, run.root, options, progress)

@@ -74,7 +74,7 @@ class Fetching:
                 self._fetch_once(name)
         except CancelledError:
             return
-        except Exception as exc:  # noqa: BLE001  (it is raised, or reported, by the thread that waits for shards)
+        except Exception as exc:  # raised, or reported, by the thread that waits for shards
             arrived(shard, exc)
         else:
             arrived(shard, None)

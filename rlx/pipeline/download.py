@@ -11,13 +11,14 @@ from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFo
 from rlx.manifest import Manifest
 from rlx.pipeline.delivery import TRANSFERS, Fetching
 from rlx.pipeline.ingest import AtHand, Ingest
-from rlx.pipeline.local_runs import find_run
+from rlx.pipeline.local_runs import check_apart, find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.remote_run import RemoteRun, find_remote
 from rlx.pipeline.report import Report
 from rlx.pipeline.room import check_room
 from rlx.progress import Progress, Silent
 from rlx.source import rl_unplugged
+from rlx.source.base import Base
 from rlx.source.directory import DirectoryBase
 from rlx.source.opening import open_base
 from rlx.source.protocol import Source
@@ -70,24 +71,29 @@ def download(
         DatasetLockedError: another process is writing the dataset.
         DatasetExistsError: the destination holds something else.
     """
-    game, number = parse_run(run)
     base = open_base(source or rl_unplugged.URL)
-    with claimed(destination, overwrite=options.overwrite):
-        if isinstance(base, DirectoryBase):
-            local = find_run(base.root, run, layout)
+    return download_from(base, run, destination, options, layout=layout, progress=progress)
+
+
+def download_from(
+    base: Base, run: str, destination: Path, options: Options, *, layout: str | None, progress: Progress
+) -> Report:
+    """Downloads a run from a base that is open, say with other timeouts; see ``download``."""
+    game, number = parse_run(run)
+    if isinstance(base, DirectoryBase):
+        check_apart(base.root, destination)
+        local = find_run(base.root, run, layout)
+        with claimed(destination):
             return Ingest(local, local.root, options, progress).run(destination, AtHand())
-        remote = find_remote(base, game, number, layout)
-        report = _download(remote, destination, options, progress)
-        if not report.failures and not options.keep_source:
-            shutil.rmtree(destination / SOURCE_FILES, ignore_errors=True)
-        return report
+    with claimed(destination):
+        return _download(find_remote(base, game, number, layout), destination, options, progress)
 
 
 def _download(remote: RemoteRun, destination: Path, options: Options, progress: Progress) -> Report:
     directory = destination / SOURCE_FILES
-    index = remote.fetch_index(directory, progress)
+    index = remote.fetch_index(directory)
     ingest = Ingest(remote.layout.source(directory), directory, options, progress)
-    pending = ingest.pending(_listed(destination))
+    pending = ingest.pending(None if options.overwrite else _listed(destination))
     ahead = options.jobs + TRANSFERS
     stats = remote.stats(_files(ingest.source, pending))
     sizes = {name: stat.bytes or 0 for name, stat in stats.items() if name not in index}
@@ -96,7 +102,10 @@ def _download(remote: RemoteRun, destination: Path, options: Options, progress: 
     delivery = Fetching(
         remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
     )
-    return ingest.run(destination, delivery)
+    report = ingest.run(destination, delivery)
+    if not report.failures and not options.keep_source:
+        shutil.rmtree(directory, ignore_errors=True)
+    return report
 
 
 def _listed(destination: Path) -> Manifest | None:
@@ -111,15 +120,11 @@ def _files(source: Source, shards: Sequence[int]) -> list[str]:
     return list(dict.fromkeys(name for shard in shards for name in source.files(shard)))
 
 
-def _needed(
-    remote: RemoteRun, ingest: Ingest, pending: Sequence[int], sizes: Mapping[str, int], ahead: int
-) -> int:
+def _needed(remote: RemoteRun, ingest: Ingest, pending: Sequence[int], sizes: Mapping[str, int], ahead: int) -> int:
     """Bytes of disk that a download takes at most, estimated."""
     options, total = ingest.options, sum(sizes.values())
     if options.effective_codec.name == "none":
-        written = (
-            _STEPS_PER_SHARD * len(pending) * ingest.source.schema.raw_bytes(1, 0) if total > 2**28 else 0
-        )
+        written = _STEPS_PER_SHARD * len(pending) * ingest.source.schema.raw_bytes(1, 0) if total > 2**28 else 0
     else:
         written = int(total * remote.growth)
     waiting = total if options.keep_source else sum(sorted(sizes.values())[-ahead:])
@@ -143,7 +148,7 @@ def plan_download(
         ]
     remote = find_remote(base, game, number, layout)
     with TemporaryDirectory() as scratch:
-        remote.fetch_index(Path(scratch), Silent())
+        remote.fetch_index(Path(scratch))
         ingest = Ingest(remote.layout.source(Path(scratch)), None, options, Silent())
         states = _states(ingest, listed, destination / SOURCE_FILES)
     found = remote.stats(list(states))
@@ -173,7 +178,5 @@ def parse_run(run: str) -> tuple[str, int]:
     """
     matched = _RUN.fullmatch(run)
     if matched is None:
-        raise SourceNotFoundError(
-            f"run {run!r}: expected GAME/NUMBER, such as Pong/5", hint="rlx list --remote"
-        )
+        raise SourceNotFoundError(f"run {run!r}: expected GAME/NUMBER, such as Pong/5", hint="rlx list --remote")
     return matched[1], int(matched[2])

@@ -117,7 +117,7 @@ class Ingest:
             PartialError: a worker died.
         """
         started = time.monotonic()
-        writer = open_writer(destination, self.described())
+        writer = open_writer(destination, self.described(), overwrite=self.options.overwrite)
         pending = self.pending(writer.manifest)
         self.progress.expect("shards", len(pending))
         failures, written = self._write(writer, pending, delivery)
@@ -176,9 +176,19 @@ class _PendingShards:
         self._events.put(partial(self._take, shard, error))
 
     def wait(self) -> None:
-        """Returns when every shard is committed or has failed."""
-        while self._left:
-            self._events.get()()
+        """Returns when every shard is committed or has failed.
+
+        Raises:
+            PartialError: a worker died.
+        """
+        try:
+            while self._left:
+                self._events.get()()
+        except BrokenExecutor as exc:
+            raise PartialError(
+                "a worker process died; listed shards are safe",
+                hint="run the same command again; if memory was short, with --jobs 1",
+            ) from exc
 
     def _take(self, shard: int, error: Exception | None) -> None:
         if isinstance(error, SourceError):
@@ -227,11 +237,6 @@ class _PendingShards:
         if isinstance(error, SourceError):
             self._fail(shard, error)
             return
-        if isinstance(error, BrokenExecutor):
-            raise PartialError(
-                f"a worker process died while shard {shard} was converted; listed shards are safe",
-                hint="run the same command again; if memory was short, with --jobs 1",
-            ) from error
         result = done.result()
         self._writer.commit(result.record, origin=result.origin, dropped=result.dropped)
         self.steps_written += result.record.steps

@@ -2,13 +2,28 @@
 
 from pathlib import Path
 
-from rlx.errors import SourceNotFoundError
+from rlx import manifest
+from rlx.errors import DatasetExistsError, SourceNotFoundError
 from rlx.source import dopamine, rl_unplugged
 from rlx.source.dopamine import Dopamine
 from rlx.source.rl_unplugged import RLUnplugged
 
 LAYOUTS = ("rlu", "dopamine")
 LocalRun = RLUnplugged | Dopamine
+
+
+def check_apart(source: Path, destination: Path) -> None:
+    """Raises DatasetExistsError if writing the destination could remove or change the source.
+
+    A destination below a directory of raw files is fine, one inside another dataset is not.
+    """
+    origin, target = source.resolve(), destination.resolve()
+    if origin == target:
+        raise DatasetExistsError(f"{destination} is the source itself; expected another directory")
+    if origin.is_relative_to(target):
+        raise DatasetExistsError(f"{destination} contains the source, {source}; expected another directory")
+    if target.is_relative_to(origin) and (origin / manifest.FILE_NAME).exists():
+        raise DatasetExistsError(f"{destination} lies inside the source, {source}; expected another directory")
 
 
 def find_runs(directory: Path, layout: str | None = None) -> list[LocalRun]:
@@ -34,7 +49,8 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
     there = ", ".join(sorted({run.id for run in runs}))
     if not runs:
         raise SourceNotFoundError(
-            f"no run in {directory}: expected files such as Pong/run_5-00000-of-00050 or Pong/5/replay_logs/add_count_ckpt.0.gz"
+            f"no run in {directory}: expected files such as Pong/run_5-00000-of-00050 or "
+            "Pong/5/replay_logs/add_count_ckpt.0.gz"
         )
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")

@@ -8,7 +8,10 @@ from rlx.store.codec import DEFAULT, NONE, Codec
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    """How many this process may use, where the system tells, or else how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)

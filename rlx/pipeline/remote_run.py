@@ -1,18 +1,20 @@
 """A run whose files lie on a server: which layout they have, and what is known of them before they are fetched."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from rlx.errors import DownloadError, ForbiddenError, SourceNotFoundError
-from rlx.progress import Progress
+from rlx.errors import ForbiddenError, SourceError, SourceNotFoundError
+from rlx.progress import Silent
 from rlx.source.base import Base, FileStat
 from rlx.source.dopamine import DopamineLayout
 from rlx.source.protocol import Layout
 from rlx.source.rl_unplugged import RLUnpluggedLayout
 
 _REQUESTS = 8
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,39 +31,48 @@ class RemoteRun:
     layout: Layout
     growth: float
 
-    def fetch_index(self, directory: Path, progress: Progress) -> list[str]:
-        """Fetches the small files that the run is planned from; returns the names of those that there are."""
+    def fetch_index(self, directory: Path) -> list[str]:
+        """Fetches the small files that the run is planned from; returns the names of those that there are.
 
-        def fetch(name: str) -> str | None:
-            try:
-                self.base.fetch(name, directory, progress)
-            except SourceNotFoundError:
-                return None
-            return name
-
-        with ThreadPoolExecutor(_REQUESTS) as requests:
-            return [name for name in requests.map(fetch, self.layout.index_files()) if name is not None]
+        Raises:
+            SourceNotFoundError: there is none of them.
+            SourceError: one cannot be had, so that it is unknown what the run holds.
+        """
+        answers = _each(lambda name: self.base.fetch(name, directory, Silent()), self.layout.index_files())
+        for answer in answers.values():
+            if isinstance(answer, SourceError) and not isinstance(answer, SourceNotFoundError):
+                raise answer
+        return list(_told(answers))
 
     def stats(self, names: Sequence[str]) -> dict[str, FileStat]:
         """What the server says of files; those that it fails to tell of are left out.
 
         Raises:
-            SourceNotFoundError: it has none of them.
-            ForbiddenError: it refuses.
+            SourceError: it tells of none: there is none, or it refuses.
         """
+        return _told(_each(self.base.stat, names))
 
-        def ask(name: str) -> FileStat | SourceNotFoundError | DownloadError:
-            try:
-                return self.base.stat(name)
-            except (SourceNotFoundError, DownloadError) as exc:
-                return exc
 
-        with ThreadPoolExecutor(_REQUESTS) as requests:
-            answers = dict(zip(names, requests.map(ask, names), strict=True))
-        missing = [answer for answer in answers.values() if isinstance(answer, SourceNotFoundError)]
-        if missing and len(missing) == len(answers):
-            raise missing[0]
-        return {name: answer for name, answer in answers.items() if isinstance(answer, FileStat)}
+def _each(ask: Callable[[str], R], names: Sequence[str]) -> dict[str, R | SourceError]:
+    """Answers or errors by name; several are asked for at once."""
+
+    def answer(name: str) -> R | SourceError:
+        try:
+            return ask(name)
+        except SourceError as exc:
+            return exc
+
+    with ThreadPoolExecutor(_REQUESTS) as requests:
+        return dict(zip(names, requests.map(answer, names), strict=True))
+
+
+def _told(answers: Mapping[str, R | SourceError]) -> dict[str, R]:
+    """The answers that are no errors; raises the first error if all are."""
+    told = {name: answer for name, answer in answers.items() if not isinstance(answer, SourceError)}
+    errors = [answer for answer in answers.values() if isinstance(answer, SourceError)]
+    if errors and not told:
+        raise errors[0]
+    return told
 
 
 def find_remote(base: Base, game: str, run: int, layout: str | None) -> RemoteRun:

@@ -13,9 +13,7 @@ def check_room(destination: Path, needed: int) -> None:
         destination: a directory, existing or to be.
         needed: an estimate in bytes.
     """
-    existing = next(
-        parent for parent in (destination.absolute(), *destination.absolute().parents) if parent.exists()
-    )
+    existing = next(parent for parent in (destination.absolute(), *destination.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DiskFullError(

@@ -51,9 +51,7 @@ def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
     origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
     if task.root is not None:
         records = {name: file_record(task.root / name) for name in task.source.files(task.shard)}
-        origin["files"] = {
-            name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in records.items()
-        }
+        origin["files"] = {name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in records.items()}
     return ShardResult(record, origin, dict(sorted(dropped.items())))
 
 

@@ -1,6 +1,7 @@
 """Writing a dataset shard by shard: what is listed in the manifest is whole, what is not listed is swept away."""
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,8 +36,11 @@ class DatasetWriter:
         self.manifest = described
 
     def partial(self, name: str) -> Path:
-        """Where a shard of this name is to be written."""
-        return partial_directory(self.path, name)
+        """Where a shard of this name is to be written.
+
+        Nowhere another process would write it: a worker may outlive a killed writer for a moment.
+        """
+        return partial_directory(self.path, name, os.getpid())
 
     def is_listed(self, name: str) -> bool:
         """Whether the shard is already whole."""
@@ -70,12 +74,11 @@ class DatasetWriter:
 
 
 @contextmanager
-def claimed(path: Path, *, overwrite: bool = False) -> Iterator[None]:
-    """Holds the right to write the dataset at a path, which is made if need be, and removed again if nothing came of it.
+def claimed(path: Path) -> Iterator[None]:
+    """Holds the right to write the dataset at a path, made if need be, and removed again if nothing came of it.
 
     Args:
         path: the dataset's directory.
-        overwrite: whether to remove a dataset, or part of one, that is there.
 
     Raises:
         DatasetLockedError: another process is writing it.
@@ -83,12 +86,10 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[None]:
     """
     _refuse_foreign(path)
     with disk_errors(path), lock.writing(path):
-        if overwrite:
-            _remove_contents(path)
         yield
 
 
-def open_writer(path: Path, described: Manifest) -> DatasetWriter:
+def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> DatasetWriter:
     """Opens a claimed dataset for writing, new or resumed.
 
     What an interrupted writer left behind is removed; listed shards are kept. A resumed dataset keeps its manifest, but
@@ -97,10 +98,13 @@ def open_writer(path: Path, described: Manifest) -> DatasetWriter:
     Args:
         path: the dataset's directory.
         described: what the dataset is to be; without shards.
+        overwrite: whether to start afresh where there is a dataset, or part of one.
 
     Raises:
         DatasetExistsError: the directory holds another dataset.
     """
+    if overwrite:
+        _remove_contents(path)
     writer = DatasetWriter(path, _resumed(path, described))
     with disk_errors(path):
         (path / SHARDS).mkdir(exist_ok=True)
@@ -122,10 +126,9 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _remove_contents(path: Path) -> None:
-    # The manifest goes first: a dataset half removed must not look whole.
+    # The manifest goes first: a dataset half removed must not look whole. Source files stay: they are verified anyhow.
     (path / manifest.FILE_NAME).unlink(missing_ok=True)
-    for name in (SHARDS, SOURCE_FILES):
-        shutil.rmtree(path / name, ignore_errors=True)
+    shutil.rmtree(path / SHARDS, ignore_errors=True)
 
 
 def _resumed(path: Path, described: Manifest) -> Manifest:
@@ -153,9 +156,9 @@ def _short(value: object) -> str:
 def _sweep(writer: DatasetWriter) -> None:
     """Removes what no manifest lists: shards half written, and those whose commit was interrupted."""
     listed = {shard.name for shard in writer.manifest.shards}
-    for entry in (writer.path / SHARDS).iterdir():
-        if entry.name not in listed:
+    # Backwards, so that what an interrupted sweep left goes before anything takes its name.
+    for entry in sorted((writer.path / SHARDS).iterdir(), reverse=True):
+        if entry.is_dir() and entry.name not in listed:
             logger.info("removing %s, which an interrupted command left", entry)
-            shutil.rmtree(entry)
-
-
+            # Renamed first: a worker that outlives its killed writer for a moment could add a file meanwhile.
+            shutil.rmtree(entry.rename(entry.with_suffix(".swept")))

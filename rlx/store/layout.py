@@ -34,6 +34,6 @@ def shard_directory(dataset: Path, name: str) -> Path:
     return dataset / SHARDS / name
 
 
-def partial_directory(dataset: Path, name: str) -> Path:
-    """Where a shard lies while it is written."""
-    return dataset / SHARDS / f"{name}.partial"
+def partial_directory(dataset: Path, name: str, writer: int) -> Path:
+    """Where a shard lies while the writer of this number writes it."""
+    return dataset / SHARDS / f"{name}.{writer}.partial"
