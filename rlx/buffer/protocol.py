@@ -5,14 +5,15 @@ dimensions, one lane for every element of the leading dimensions of what is writ
 a ring of ``max_size // lanes`` rows; the rows of lane b are ``[b * size, (b + 1) * size)``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 
 Rows = NDArray[np.int64]
+Keys = Sequence[NestedKey]
 
 
 class TrajectoryIndex(Protocol):
@@ -63,11 +64,16 @@ class Storage(Protocol):
     def lanes(self) -> int:
         """How many rings the rows are split into; 1 before anything is written."""
 
-    def get(self, rows: Rows) -> TensorDictBase:
-        """The steps [n] at these rows, in the order asked for; a copy, never a view.
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """The steps [n] at these rows, in the order asked for; a copy, never a view. Threads may call it at once.
+
+        Args:
+            rows: [n] rows.
+            keys: only these TED keys are read, each a leaf or a group (``"next"``); without, all of them.
 
         Raises:
             IndexError: a row that holds nothing.
+            KeyError: a key that is not stored.
         """
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
