@@ -1,1 +1,1 @@
-"""The command line: parse, call one function of the library, render."""
+"""The command line: every command parses, calls one function of the library, and renders what it returns."""

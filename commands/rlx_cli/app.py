@@ -1,1 +1,109 @@
-"""Placeholder wiring while the library grows."""
+"""The wiring of ``rlx``: which commands there are, and what becomes of an error."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Annotated, cast
+
+import typer
+
+from rlx.errors import RlxError
+from rlx_cli.convert import convert
+from rlx_cli.download import download
+from rlx_cli.exit_codes import ERROR, INTERRUPTED, USAGE, UsageError, exit_code
+from rlx_cli.inspect import inspect
+from rlx_cli.list import list_runs
+from rlx_cli.options import DebugOption, QuietOption
+from rlx_cli.output import Output
+from rlx_cli.repair import repair
+from rlx_cli.verify import verify
+
+# Typer does not export the root of its usage errors, which in older releases is Click's.
+_TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_COMMANDS: Mapping[str, Callable[..., None]] = {
+    "list": list_runs,
+    "download": download,
+    "convert": convert,
+    "inspect": inspect,
+    "verify": verify,
+    "repair": repair,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rlx {version('rlx')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def rlx(
+    ctx: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Get, look at and check reinforcement-learning experience.
+
+    \b
+    Examples:
+      rlx download Pong/5          get a DQN run on Atari, or go on getting it
+      rlx inspect Pong/5 --stats   what is in it
+      rlx verify Pong/5            whether every byte is right
+
+    Datasets are named by a path, or by an id below $RLX_HOME (~/.local/share/rlx).
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(USAGE)
+
+
+def main() -> None:
+    """Runs the command that the process was started with, and exits."""
+    output = Output.of(sys.argv[1:])
+    try:
+        code = _run(output)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has seen enough. Python flushes once more when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ERROR
+    sys.exit(code)
+
+
+def _run(output: Output) -> int:
+    try:
+        with output.logging():
+            # What it gives back is the code of an Exit, which Ctrl-C becomes as well, or nothing.
+            code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
+    except RlxError as error:
+        return _fail(output, error)
+    except _TyperUsageError as error:
+        return _fail(output, _usage_error(error))
+    if code == INTERRUPTED:
+        output.say("error", "interrupted")
+    return code
+
+
+def _fail(output: Output, error: RlxError) -> int:
+    output.fail(error)
+    return exit_code(error)
+
+
+def _usage_error(error: Exception) -> UsageError:
+    """Typer's error in the words of this project."""
+    context = getattr(error, "ctx", None)
+    message: str = error.format_message()  # type: ignore[attr-defined]
+    command = context.command_path if context else "rlx"
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=f"{command} --help")

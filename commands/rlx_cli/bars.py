@@ -1,0 +1,86 @@
+"""Progress as bars on a terminal: one for each unit whose total is known, its rate, and the time that is left."""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from rlx_cli.progress import amount
+from rlx_cli.quantities import size
+
+
+class Bars:
+    """Draws the progress below whatever else is printed, and leaves nothing behind.
+
+    Args:
+        title: what is going on.
+        console: the terminal.
+    """
+
+    def __init__(self, title: str, console: Console) -> None:
+        self._lock = threading.Lock()
+        self._tasks: dict[str, TaskID] = {}
+        self._totals: dict[str, int] = {}
+        self._bars = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            _Bar(bar_width=None),
+            _Amount(),
+            _Rate(),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            expand=True,
+        )
+        self._title = title
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def expect(self, unit: str, amount: int) -> None:
+        """So much more of a unit lies ahead."""
+        with self._lock:
+            self._totals[unit] = self._totals.get(unit, 0) + amount
+            self._bars.update(self._task(unit), total=self._totals[unit])
+
+    def advance(self, unit: str, amount: int) -> None:
+        """So much more of a unit is done."""
+        with self._lock:
+            self._bars.advance(self._task(unit), amount)
+
+    def _task(self, unit: str) -> TaskID:
+        if unit not in self._tasks:
+            # The title stands on the first line, the others are below it.
+            title = "" if self._tasks else self._title
+            self._tasks[unit] = self._bars.add_task(title, total=None, unit=unit)
+        return self._tasks[unit]
+
+
+class _Bar(BarColumn):
+    def render(self, task: Task) -> ProgressBar:
+        bar = super().render(task)
+        # Without a total there is nothing to draw, and a bar that only pulses tells nothing.
+        return bar if task.total is not None else ProgressBar(total=0, completed=0, width=0)
+
+
+class _Amount(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(amount(task.fields["unit"], task.completed, task.total), justify="right")
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed, unit = task.finished_speed or task.speed, task.fields["unit"]
+        if speed is None or unit == "shards":
+            return Text()
+        return Text(f"{size(speed)}/s" if unit == "bytes" else f"{speed:,.0f}/s", justify="right")

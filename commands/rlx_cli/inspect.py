@@ -1,0 +1,200 @@
+"""``rlx inspect``: what a dataset says of itself."""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
+from rlx_cli.output import Output, facts, table
+from rlx_cli.quantities import number, plural, shape, size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from rlx.manifest import Manifest
+
+
+def inspect(
+    ctx: typer.Context,
+    dataset: DatasetArgument,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Add returns, lengths, rewards, actions and observations in figures.")
+    ] = False,
+    trajectories: Annotated[bool, typer.Option("--trajectories", help="Add every trajectory.")] = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Tell what a dataset holds, and where it came from.
+
+    \b
+    Examples:
+      rlx inspect Pong/5
+      rlx inspect Pong/5 --stats
+      rlx inspect ./pong --trajectories --json
+
+    Nothing is read but the manifest, and with --trajectories the table of them.
+    """
+    from rlx.home import locate
+    from rlx.manifest import Manifest
+
+    output: Output = ctx.obj
+    path = locate(dataset)
+    manifest = Manifest.load(path)
+    document = _document(path, manifest)
+    parts: list[str | Table] = [*_overview(document)]
+    if stats:
+        document["stats"] = _stats(manifest)
+        parts += ["", *_stats_tables(document["stats"])]
+    if trajectories:
+        document["trajectory"] = _trajectories(path, manifest)
+        parts += ["", _trajectory_table(document["trajectory"])]
+    output.show(document, *parts)
+
+
+def _document(path: "Path", manifest: "Manifest") -> dict[str, Any]:
+    from rlx.store.codec import Codec
+
+    raw_bytes = manifest.schema.raw_bytes(manifest.steps, manifest.trajectories)
+    shards = [
+        {
+            "name": shard.name,
+            "steps": shard.steps,
+            "trajectories": shard.trajectories,
+            "bytes": shard.bytes,
+            "dropped": dict(shard.dropped),
+            "origin": dict(shard.origin),
+        }
+        for shard in manifest.shards
+    ]
+    return {
+        "id": manifest.id,
+        "path": str(path),
+        "format_version": manifest.format_version,
+        "store": manifest.store,
+        "codec": str(Codec.from_json(manifest.codec)),
+        "steps": manifest.steps,
+        "trajectories": manifest.trajectories,
+        "shards": shards,
+        "missing_shards": manifest.missing,
+        "bytes": manifest.bytes,
+        "raw_bytes": raw_bytes,
+        "ratio": round(raw_bytes / manifest.bytes, 3) if manifest.bytes else None,
+        "schema": manifest.schema.to_json(),
+        "notes": dict(manifest.notes),
+        "lineage": [dict(step) for step in manifest.lineage],
+    }
+
+
+def _overview(document: dict[str, Any]) -> "list[str | Table]":
+    ratio, raw = document["ratio"], size(document["raw_bytes"])
+    smaller = f", {ratio:.1f} times smaller than raw ({raw})" if ratio and ratio > 1.05 else f", raw {raw}"
+    named = [
+        ("path", document["path"]),
+        ("steps", f"{document['steps']:,} in {plural(document['trajectories'], 'trajectory')}"),
+        ("shards", _shards(len(document["shards"]), document["missing_shards"])),
+        ("size", size(document["bytes"]) + smaller),
+        ("store", f"{document['store']}, {document['codec']}, format version {document['format_version']}"),
+    ]
+    named += [("dropped", text)] if (text := _dropped(document["shards"])) else []
+    rows = [
+        (name, field["role"], field["dtype"], shape(field["shape"]), _space(field.get("space")))
+        for name, field in document["schema"].items()
+    ]
+    parts: list[str | Table] = [
+        document["id"],
+        facts(named),
+        "",
+        table(["field", "role", "dtype", "shape", "space"], rows),
+    ]
+    if document["notes"]:
+        parts += ["", "notes", facts((name.replace("_", " "), str(note)) for name, note in document["notes"].items())]
+    if document["lineage"]:
+        made = [(f"rlx {step.get('rlx', '?')}", str(step.get("command", ""))) for step in document["lineage"]]
+        parts += ["", "lineage", facts(made)]
+    return parts
+
+
+def _shards(listed: int, missing: "Sequence[str]") -> str:
+    if not missing:
+        return f"{listed:,}"
+    names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+    return f"{listed:,} of {listed + len(missing):,}; missing {names}"
+
+
+def _dropped(shards: "Sequence[Mapping[str, Any]]") -> str:
+    """How many rows of the source were left out, by reason."""
+    reasons: dict[str, int] = {}
+    for shard in shards:
+        for reason, count in shard["dropped"].items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reasons.items() if count)
+
+
+def _space(space: "Mapping[str, Any] | None") -> str:
+    if space is None:
+        return ""
+    inner = ", ".join(f"{key}={value}" for key, value in space.items() if key != "type")
+    return f"{space.get('type', '')}({inner})" if len(inner) <= 60 else str(space.get("type", ""))
+
+
+def _stats(manifest: "Manifest") -> dict[str, Any]:
+    from rlx.store.statistics import merge_statistics
+
+    return merge_statistics(shard.statistics for shard in manifest.shards)
+
+
+def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
+    measured = [
+        (name, *(number(figures[key]) for key in ("min", "max", "mean", "std")))
+        for name, figures in stats.items()
+        if "counts" not in figures
+    ]
+    parts: list[str | Table] = [table(["", ">min", ">max", ">mean", ">std"], measured)]
+    for name, figures in stats.items():
+        if counts := figures.get("counts"):
+            total = sum(counts.values())
+            rows = [(value, f"{count:,}", f"{count / total:.1%}") for value, count in counts.items()]
+            parts += ["", table([name, ">steps", ">share"], rows)]
+    return parts
+
+
+def _trajectories(path: "Path", manifest: "Manifest") -> list[dict[str, Any]]:
+    from rlx.store.dataset import Dataset
+
+    rows = Dataset(path).trajectories
+    shards = [shard.name for shard in manifest.shards for _ in range(shard.trajectories)]
+    columns = {
+        "shard": shards,
+        "start": rows.start.tolist(),
+        "length": rows.length.tolist(),
+        "return": [value if math.isfinite(value) else None for value in rows.returns.tolist()],
+        "terminated": rows.terminated.tolist(),
+        "truncated": rows.truncated.tolist(),
+        "episode": rows.episode.tolist(),
+        "from_reset": rows.from_reset.tolist(),
+        "final_recorded": rows.final_recorded.tolist(),
+    }
+    return [
+        {"id": id, **dict(zip(columns, values, strict=True))}
+        for id, values in enumerate(zip(*columns.values(), strict=True))
+    ]
+
+
+def _trajectory_table(trajectories: "Sequence[Mapping[str, Any]]") -> "Table":
+    rows = [
+        (
+            str(row["id"]),
+            row["shard"],
+            f"{row['start']:,}",
+            f"{row['length']:,}",
+            number(row["return"]),
+            "terminated" if row["terminated"] else "truncated" if row["truncated"] else "open",
+        )
+        for row in trajectories
+    ]
+    return table([">trajectory", "shard", ">start", ">length", ">return", "end"], rows)

@@ -1,0 +1,39 @@
+"""The command as the lineage of a dataset tells it: what decides the data, and nothing else.
+
+Where the dataset is put and by how many processes is left out, so that the same data have the same manifest, and
+so are passwords and tokens.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit, urlunsplit
+
+
+def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, object]) -> str:
+    """A command that a shell would take.
+
+    Args:
+        verb: the command's name.
+        arguments: what it is applied to.
+        options: by their long names; those that are None were not given, and sequences are joined by commas.
+
+    Example:
+        >>> command_line("download", ["Pong/5"], {"source": "https://me:secret@host/base?token=1", "shards": None})
+        'rlx download Pong/5 --source https://host/base'
+        >>> command_line("convert", ["my data"], {"shards": (0, 3)})
+        "rlx convert 'my data' --shards 0,3"
+    """
+    words = ["rlx", verb, *arguments]
+    for name, option in options.items():
+        if option is not None:
+            value = ",".join(map(str, option)) if isinstance(option, tuple) else str(option)
+            words += [f"--{name}", without_secrets(value)]
+    return shlex.join(words)
+
+
+def without_secrets(text: str) -> str:
+    """A URL without what may be secret in it; anything else as it is."""
+    if "://" not in text:
+        return text
+    parts = urlsplit(text)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,0 +1,87 @@
+"""The arguments and options that several commands share, declared once."""
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rlx.store.codec import Codec
+
+_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
+class Store(StrEnum):
+    """How shards are stored."""
+
+    ZARR = "zarr"
+    MEMMAP = "memmap"
+
+
+class Layout(StrEnum):
+    """How the files of a run are named."""
+
+    RLU = "rlu"
+    DOPAMINE = "dopamine"
+
+
+def parse_shards(text: str) -> tuple[int, ...]:
+    """Shard numbers, ascending and each once.
+
+    Example:
+        >>> parse_shards("0-2,49")
+        (0, 1, 2, 49)
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        matched = _RANGE.fullmatch(part.strip())
+        low, high = (int(matched[1]), int(matched[2] or matched[1])) if matched else (1, 0)
+        if low > high:
+            raise typer.BadParameter(f"{part!r} in {text!r}: expected numbers and ranges such as 0-4,49")
+        numbers.update(range(low, high + 1))
+    return tuple(sorted(numbers))
+
+
+def parse_codec(text: str) -> "Codec":
+    """The codec that a user means."""
+    from rlx.store.codec import Codec
+
+    return Codec.parse(text)
+
+
+DatasetArgument = Annotated[
+    str, typer.Argument(metavar="DATASET", help="Path of a dataset, or its id below $RLX_HOME, such as Pong/5.")
+]
+SourceOption = Annotated[
+    str | None,
+    typer.Option("--source", metavar="URL|DIR", help="Where the runs lie.", show_default="RL Unplugged's bucket"),
+]
+ShardsOption = Annotated[
+    # What a parser returns; Typer takes the annotation of a parsed option for its name alone.
+    Any,
+    typer.Option(
+        "--shards", parser=parse_shards, metavar="LIST", help="Only these shards, such as 0-4,49.", show_default=False
+    ),
+]
+CodecOption = Annotated[
+    Any,
+    typer.Option(
+        "--codec",
+        parser=parse_codec,
+        metavar="CODEC",
+        help="zstd-dict, zstd, lz4 or none, and how: zstd:level=N,chunk=N.",
+        show_default="what suits the store",
+    ),
+]
+StoreOption = Annotated[Store, typer.Option("--store", help="How shards are stored.")]
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", min=1, metavar="N", help="Worker processes.", show_default="one a core")
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Start afresh instead of going on where the last run stopped.")
+]
+# These three are read by Output.of; declared here, they may stand after the command too.
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")]

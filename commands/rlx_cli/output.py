@@ -1,0 +1,157 @@
+"""The one place that prints: results to stdout, everything else to stderr."""
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from rlx.errors import RlxError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_UNLIMITED = 10_000
+_SEVERITIES = {"warning": "yellow", "error": "red"}
+
+
+@dataclass
+class Output:
+    """Where a command's result, warnings and errors go, and in which form.
+
+    Args:
+        json: whether the result is one JSON document.
+        quiet: whether progress stays silent.
+        debug: whether errors show their traceback, and the library's log is shown.
+    """
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    @classmethod
+    def of(cls, arguments: Sequence[str]) -> Self:
+        """As the arguments ask for it; they are looked at before they are parsed, for parsing may fail."""
+        return cls(json="--json" in arguments, quiet="--quiet" in arguments, debug="--debug" in arguments)
+
+    @cached_property
+    def stdout(self) -> "Console":
+        """What results are printed on; as wide as need be where nobody's window is the limit."""
+        from rich.console import Console
+
+        return Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
+
+    @cached_property
+    def stderr(self) -> "Console":
+        """What progress, warnings and errors are printed on."""
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False)
+
+    def show(self, document: Any, *parts: "str | Table") -> None:
+        """Prints a command's result: the document with ``--json``, else its parts for people, one below the other."""
+        if self.json:
+            sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+            return
+        with self.stdout.capture() as printed:
+            for part in parts:
+                self.stdout.print(part, markup=False, soft_wrap=isinstance(part, str))
+        # Tables fill their last column with spaces, which would end up in whatever keeps the output.
+        sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
+
+    def fail(self, error: RlxError) -> None:
+        """Tells of the error that ends the command."""
+        if self.json:
+            self.show(describe(error))
+        self.complain(error)
+
+    def complain(self, error: RlxError) -> None:
+        """Tells people of an error."""
+        if self.debug:
+            traceback.print_exception(error)
+        self.say("error", str(error))
+        if error.hint:
+            self.say("hint", error.hint)
+
+    def say(self, word: str, message: str) -> None:
+        """Prints one line to stderr: ``warning: ...``."""
+        from rich.text import Text
+
+        label = Text(f"{word}:", style=f"bold {_SEVERITIES.get(word, 'cyan')}")
+        self.stderr.print(Text.assemble(label, " ", message), soft_wrap=True)
+
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Shows what the library logs: warnings, and everything with ``--debug``."""
+        logger, handler = logging.getLogger("rlx"), _LogHandler(self)
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG if self.debug else logging.WARNING)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, output: Output) -> None:
+        super().__init__()
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._output.say(record.levelname.lower(), record.getMessage())
+
+
+def describe(error: RlxError) -> dict[str, Any]:
+    """An error as scripts get it."""
+    return {"error": {"type": type(error).__name__, "message": str(error), "hint": error.hint}}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+    """A table without lines.
+
+    Args:
+        columns: the headers; of numbers, which go to the right, with a leading ``>``.
+        rows: the cells.
+    """
+    drawn = _grid(show_header=True)
+    for column in columns:
+        is_number = column.startswith(">")
+        drawn.add_column(
+            column.removeprefix(">"),
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+        )
+    for row in rows:
+        drawn.add_row(*map(_plain, row))
+    return drawn
+
+
+def facts(named: Iterable[tuple[str, str]]) -> "Table":
+    """Names and what is to be said of each, one a line."""
+    drawn = _grid(show_header=False)
+    drawn.add_column(no_wrap=True, style="bold")
+    drawn.add_column(overflow="fold")
+    for name, fact in named:
+        drawn.add_row(_plain(name), _plain(fact))
+    return drawn
+
+
+def _grid(*, show_header: bool) -> "Table":
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=show_header, header_style="bold")
+
+
+def _plain(text: str) -> "Any":
+    # A string would be read as rich's markup, and a file name may hold brackets.
+    from rich.text import Text
+
+    return Text(text)

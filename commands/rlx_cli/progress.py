@@ -1,0 +1,110 @@
+"""How far a command has come, on stderr: bars on a terminal, a plain line every few seconds elsewhere."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rlx.progress import Progress, Silent
+from rlx_cli.output import Output
+from rlx_cli.quantities import duration, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LINE_EVERY_S = 5.0
+
+
+@contextmanager
+def showing(output: Output, title: str) -> Iterator[Progress]:
+    """Progress as it suits whoever reads stderr; it ends with the context.
+
+    Args:
+        output: whose stderr it is shown on.
+        title: what is going on: ``download Pong/5``.
+    """
+    if output.quiet:
+        yield Silent()
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from rlx_cli.bars import Bars
+
+        with Bars(title, output.stderr) as bars:
+            yield bars
+    else:
+        with Lines(title, output.stderr) as lines:
+            yield lines
+
+
+class Lines:
+    """Progress as one plain line every few seconds, also while nothing moves.
+
+    Args:
+        title: what a line begins with.
+        console: what it is printed on.
+        every_s: seconds between two lines.
+    """
+
+    def __init__(self, title: str, console: "Console", every_s: float = LINE_EVERY_S) -> None:
+        self._title = title
+        self._console = console
+        self._every_s = every_s
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._done: dict[str, int] = {}
+        self._total: dict[str, int] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._print, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def expect(self, unit: str, amount: int) -> None:
+        """So much more of a unit lies ahead."""
+        with self._lock:
+            self._total[unit] = self._total.get(unit, 0) + amount
+
+    def advance(self, unit: str, amount: int) -> None:
+        """So much more of a unit is done."""
+        with self._lock:
+            self._done[unit] = self._done.get(unit, 0) + amount
+
+    def _print(self) -> None:
+        while not self._ended.wait(self._every_s):
+            self._console.print(self.line(time.monotonic() - self._started), markup=False, soft_wrap=True)
+
+    def line(self, seconds: float) -> str:
+        """What is to be said after so many seconds."""
+        with self._lock:
+            done, total = dict(self._done), dict(self._total)
+        parts = [amount(unit, done.get(unit, 0), total.get(unit)) for unit in dict.fromkeys([*total, *done])]
+        if not parts:
+            parts = ["starting"]
+        moving = next((unit for unit in total if done.get(unit)), None)
+        if moving and moving == "bytes":
+            parts.append(f"{size(done[moving] / seconds)}/s")
+        if moving and done[moving] < total[moving]:
+            parts.append(f"{duration((total[moving] - done[moving]) * seconds / done[moving])} left")
+        return f"{self._title}: {', '.join(parts)}"
+
+
+def amount(unit: str, done: float, total: float | None) -> str:
+    """How much of a unit is done.
+
+    Example:
+        >>> amount("bytes", 1500, 2_000_000), amount("shards", 3, 50), amount("steps", 12_000, None)
+        ('1.50 kB of 2.00 MB', '3 of 50 shards', '12,000 steps')
+    """
+    if unit == "bytes":
+        return size(done) if total is None else f"{size(done)} of {size(total)}"
+    return f"{done:,.0f} {unit}" if total is None else f"{done:,.0f} of {total:,.0f} {unit}"

@@ -1,0 +1,68 @@
+"""Sizes, durations and ranges in the words that people use."""
+
+import math
+from collections.abc import Sequence
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in decimal units, three digits.
+
+    Example:
+        >>> size(999), size(12_345_678), size(3e12)
+        ('999 B', '12.3 MB', '3.00 TB')
+    """
+    amount, units = float(num_bytes), ["B", "kB", "MB", "GB", "TB", "PB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount /= 1000
+        units.pop(0)
+    digits = 0 if units[0] == "B" or amount >= 99.95 else 1 if amount >= 9.995 else 2
+    return f"{amount:.{digits}f} {units[0]}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the two units that matter.
+
+    Example:
+        >>> duration(0.42), duration(75), duration(7380)
+        ('0.4 s', '1 min 15 s', '2 h 3 min')
+    """
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> plural(1, "shard"), plural(12_000, "trajectory")
+        ('1 shard', '12,000 trajectories')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+
+
+def number(value: float | None) -> str:
+    """A measured number, four digits.
+
+    Example:
+        >>> number(-20.51234), number(12345678.0), number(None)
+        ('-20.51', '12,345,678', '-')
+    """
+    if value is None:
+        return "-"
+    if not math.isfinite(value) or (0 < abs(value) < 1e-4):
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 or value == round(value) else f"{value:.4g}"
+
+
+def shape(dimensions: Sequence[int]) -> str:
+    """A shape.
+
+    Example:
+        >>> shape((84, 84)), shape(())
+        ('84 x 84', '-')
+    """
+    return " x ".join(str(n) for n in dimensions) or "-"

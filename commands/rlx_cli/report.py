@@ -1,0 +1,78 @@
+"""What a command that writes datasets tells when it is done, and when it is interrupted."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rlx.errors import DatasetError, PartialError, RlxError
+from rlx_cli.exit_codes import InterruptedWorkError, exit_code
+from rlx_cli.output import Output, describe
+from rlx_cli.quantities import duration, plural, size
+
+if TYPE_CHECKING:
+    from rlx.pipeline.report import Report
+
+_RESUME_HINT = "run the same command again: it goes on from there"
+
+
+def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) -> None:
+    """Prints the reports, and exits with the code of the first that tells of failed shards.
+
+    Args:
+        output: where to.
+        reports: one a dataset.
+        as_list: whether the JSON document is a list, because several datasets were asked for.
+    """
+    documents = [_document(report) for report in reports]
+    output.show(documents if as_list else documents[0], *map(_summary, reports))
+    errors = [error for report in reports if (error := _error(report)) is not None]
+    for error in errors:
+        output.complain(error)
+    if errors:
+        raise typer.Exit(exit_code(errors[0]))
+
+
+def _document(report: "Report") -> dict[str, Any]:
+    error = _error(report)
+    return {**report.to_json(), **(describe(error) if error else {})}
+
+
+def _error(report: "Report") -> RlxError | None:
+    if not report.failures:
+        return None
+    if not report.shards:
+        # Nothing is safe, so nothing is partial: what went wrong is the whole story.
+        return report.failures[report.failed_shards[0]]
+    failed = ", ".join(report.failed_shards)
+    return PartialError(f"{report.id}: {plural(len(report.failures), 'shard')} failed: {failed}", hint=_RESUME_HINT)
+
+
+def _summary(report: "Report") -> str:
+    skipped = f", {report.skipped_shards:,} of them were there already" if report.skipped_shards else ""
+    return (
+        f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
+        f"{plural(report.shards, 'shard')}{skipped}, {size(report.bytes)} ({report.store}) "
+        f"in {duration(report.seconds)}\n{report.dataset}"
+    )
+
+
+@contextmanager
+def resumable(destination: Path) -> Iterator[None]:
+    """Turns Ctrl-C into an error that says what is finished and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as exc:
+        raise InterruptedWorkError(f"interrupted; {_finished(destination)}", hint=_RESUME_HINT) from exc
+
+
+def _finished(destination: Path) -> str:
+    from rlx.manifest import Manifest
+
+    try:
+        manifest = Manifest.load(destination)
+    except DatasetError:
+        return "no shard is finished yet"
+    return f"{len(manifest.shards)} of {plural(len(manifest.planned), 'shard')} are finished and kept in {destination}"

@@ -1,0 +1,51 @@
+"""``rlx verify``: whether every byte of a dataset is what its manifest says."""
+
+from dataclasses import asdict
+
+import typer
+
+from rlx_cli.exit_codes import CORRUPT
+from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
+from rlx_cli.output import Output, table
+from rlx_cli.progress import showing
+from rlx_cli.quantities import plural, size
+
+
+def verify(
+    ctx: typer.Context,
+    dataset: DatasetArgument,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Check every file of a dataset against its manifest. Exits with 3 if anything is wrong.
+
+    \b
+    Examples:
+      rlx verify Pong/5
+      rlx verify ./pong --json
+    """
+    from rlx.home import locate
+    from rlx.store.verification import verify as verify_dataset
+
+    output: Output = ctx.obj
+    path = locate(dataset)
+    with showing(output, f"verify {dataset}") as progress:
+        found = verify_dataset(path, progress=progress)
+    seen = f"{plural(found.shards, 'shard')}, {plural(found.files, 'file')}, {size(found.bytes)}"
+    document = {
+        "ok": found.ok,
+        "shards": found.shards,
+        "files": found.files,
+        "bytes": found.bytes,
+        "problems": [asdict(problem) for problem in found.problems],
+        "missing_shards": list(found.missing),
+    }
+    if found.ok:
+        output.show(document, f"{dataset} is whole: {seen}")
+        return
+    rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
+    output.show(document, table(["shard", "file", "problem"], rows))
+    output.say("error", f"{dataset} is damaged: {plural(len(found.problems), 'problem')} in {seen}")
+    output.say("hint", f"rlx repair {dataset}")
+    raise typer.Exit(CORRUPT)
