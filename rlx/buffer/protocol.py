@@ -6,7 +6,7 @@ a ring of ``max_size // lanes`` rows; the rows of lane b are ``[b * size, (b + 1
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ Keys = Sequence[NestedKey]
 class TrajectoryIndex(Protocol):
     """Which stored rows follow each other in time, whatever order they were written in.
 
-    It is kept up to date by the storage with every write, so that asking never takes time proportional to what is stored.
+    It is kept up to date by the storage with every write, so that asking never takes time proportional to what is
+    stored.
     """
 
     @property
@@ -44,6 +45,9 @@ class TrajectoryIndex(Protocol):
     def follow(self, rows: Rows, steps: int) -> Rows:
         """[n, steps] each row and those that follow it in time; -1 behind the end of the trajectory."""
 
+    def after(self, rows: Rows, steps: Rows) -> Rows:
+        """[n] the row that many steps after each row, 0 being itself; -1 behind the end of the trajectory."""
+
     def precede(self, rows: Rows, steps: int) -> Rows:
         """[n, steps] those that precede each row, oldest first, and itself last; -1 before what is stored of it."""
 
@@ -63,6 +67,9 @@ class Storage(Protocol):
     @property
     def lanes(self) -> int:
         """How many rings the rows are split into; 1 before anything is written."""
+
+    def has(self, key: NestedKey) -> bool:
+        """Whether every step has this TED leaf; false before the first write."""
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """The steps [n] at these rows, in the order asked for; a copy, never a view. Threads may call it at once.
@@ -84,7 +91,10 @@ class Storage(Protocol):
         """
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
-        """The index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next", "done")."""
+        """The index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next", "done").
+
+        ``end_key`` may be a list of keys, any of which ends a trajectory.
+        """
 
     def empty(self) -> None:
         """Forgets everything but the schema."""
@@ -108,6 +118,9 @@ class Sampler(Protocol):
 
     def emptied(self) -> None:
         """Told that the storage was emptied."""
+
+    def shard(self, index: int, count: int) -> Self:
+        """A copy for one of ``count`` workers; without replacement, no two of them draw the same."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next samples depend on; goes through ``torch.save`` with ``weights_only=True``."""
