@@ -65,8 +65,15 @@ class Storage(Protocol):
         """Rows stored."""
 
     @property
+    def lane_shape(self) -> tuple[int, ...]:
+        """The leading dimensions of what is written, ``ndim - 1`` of them once something was; one lane an element."""
+
+    @property
     def lanes(self) -> int:
         """How many rings the rows are split into; 1 before anything is written."""
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """[n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""
 
     def has(self, key: NestedKey) -> bool:
         """Whether every step has this TED leaf; false before the first write."""
@@ -83,11 +90,31 @@ class Storage(Protocol):
             KeyError: a key that is not stored.
         """
 
-    def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Writes steps [n] at rows, in time order within a lane.
+    def append(self, steps: TensorDictBase) -> Rows:
+        """Writes steps [*lane_shape, n] behind those of their lanes; returns their rows, of the same shape.
+
+        The oldest are overwritten. Of more steps than a lane has rows the last are kept, and rows come up again.
 
         Raises:
-            SchemaMismatchError: a key too many or too few, or one of another dtype or shape than the first write's.
+            SchemaMismatchError: a key too many or too few, or one of another dtype or shape than the first write's;
+                nothing is written.
+        """
+
+    def set(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Writes new steps [n] at rows, in time order within a lane.
+
+        Rows that go on where their lanes stand are appended; anywhere else each step follows nothing.
+
+        Raises:
+            SchemaMismatchError: as for ``append``.
+        """
+
+    def update(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Changes the stored steps [n] at rows, which keep their place in time: what ``rb[rows] = steps`` does.
+
+        Raises:
+            IndexError: a row that holds nothing.
+            SchemaMismatchError: as for ``append``.
         """
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
