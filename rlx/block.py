@@ -15,8 +15,8 @@ class Block:
     """Named arrays of S consecutive steps, cut into segments of n trajectories.
 
     A segment is the part of one trajectory that lies in the block. Only the last one may be *open*: its trajectory goes
-    on in the next block, whose first observation is also its final one. So the observations have S rows and one more for
-    every segment that is not open, in order: the final observation of a segment stands right behind its steps.
+    on in the next block, whose first observation is also its final one. So the observations have S rows and one more
+    for every segment that is not open, in order: the final observation of a segment stands right behind its steps.
 
     Args:
         data: an array for every field of the schema: [S, ...], observations [S + closed segments, ...].
@@ -54,8 +54,7 @@ class Block:
             rows = self.steps + self.closed if field.role == Role.OBSERVATION else self.steps
             if array.dtype != field.dtype or array.shape != (rows, *field.shape):
                 raise SchemaMismatchError(
-                    f"block: {name} is {array.dtype}{list(array.shape)}, "
-                    f"expected {field.dtype}{[rows, *field.shape]}"
+                    f"block: {name} is {array.dtype}{list(array.shape)}, expected {field.dtype}{[rows, *field.shape]}"
                 )
         self._check_segments()
 
@@ -63,7 +62,7 @@ class Block:
         columns = {"episodes": self.episodes, "from_reset": self.from_reset, "final_recorded": self.final_recorded}
         for name, column in columns.items():
             if column.shape != self.lengths.shape:
-                raise SchemaMismatchError(f"block: {name} has {len(column)} rows, expected {len(self.lengths)} segments")
+                raise SchemaMismatchError(f"block: {name} has {len(column)} rows, expected {len(self.lengths)}")
         if self.is_open and not len(self.lengths):
             raise SchemaMismatchError("block: is open, but has no segment")
         if (self.lengths[1:] < 1).any() or (self.lengths[:1] < 0).any():

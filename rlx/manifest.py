@@ -14,13 +14,23 @@ from typing import Any, Self
 
 import google_crc32c
 
-from rlx.errors import CorruptDatasetError, DatasetNotFoundError, FormatVersionError, IncompleteDatasetError, RlxError
+from rlx.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    FormatVersionError,
+    IncompleteDatasetError,
+    RlxError,
+    SchemaMismatchError,
+)
 from rlx.schema import Schema
 
 FILE_NAME = "rlx.json"
 FORMAT_VERSION = 1
 MAX_BYTES = 256 * 2**20
+MAX_STEPS = 2**40  # of a shard: far beyond any, and sums of it stay far below 2**63
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_CRC32C = re.compile(r"[0-9a-f]{8}")
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n\}\n')
 _TAIL_BYTES = len(b',\n "crc32c": "00000000"\n}\n')
 
@@ -31,6 +41,14 @@ class FileRecord:
 
     bytes: int
     crc32c: str
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        """The file that a manifest describes."""
+        record = cls(**described)
+        if not isinstance(record.bytes, int) or record.bytes < 0 or not _CRC32C.fullmatch(record.crc32c):
+            raise ValueError(f"{record}")
+        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +81,12 @@ class ShardRecord:
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
         """The shard that a manifest describes."""
-        files = {name: FileRecord(**record) for name, record in described["files"].items()}
-        for name in files:
-            if name.startswith("/") or "\\" in name or ".." in name.split("/"):
-                raise ValueError(f"file name {name!r} leaves its shard")
-        if not _SHARD_NAME.fullmatch(described["name"]):
-            raise ValueError(f"shard name {described['name']!r}")
+        files = {name: FileRecord.from_json(record) for name, record in described["files"].items()}
+        if bad := [name for name in files if not _FILE_NAME.fullmatch(name)]:
+            raise ValueError(f"file name {bad[0]!r}")
+        _check_shard_name(described["name"])
         steps, trajectories = described["steps"], described["trajectories"]
-        if not (isinstance(steps, int) and isinstance(trajectories, int) and 0 <= trajectories <= steps):
+        if not (isinstance(steps, int) and isinstance(trajectories, int) and 0 <= trajectories <= steps <= MAX_STEPS):
             raise ValueError(f"{steps} steps in {trajectories} trajectories")
         return cls(**{**described, "files": files})
 
@@ -135,18 +151,11 @@ class Manifest:
         path = dataset / FILE_NAME
         partial = path.with_name(FILE_NAME + ".partial")
         with partial.open("wb") as file:
-            file.write(self._encode())
+            file.write(_encode(self))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
         sync_directory(dataset)
-
-    def _encode(self) -> bytes:
-        described = {"format": "rlx", **{key: getattr(self, key) for key in _KEYS}}
-        described["schema"] = self.schema.to_json()
-        described["shards"] = [asdict(shard) for shard in self.shards]
-        body = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False).encode()[:-2]
-        return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
 
     @classmethod
     def load(cls, dataset: Path) -> Self:
@@ -168,32 +177,59 @@ class Manifest:
             raise _absent(dataset) from exc
         except (IsADirectoryError, PermissionError) as exc:
             raise _damaged(path, "a readable file", str(exc)) from exc
-        return cls._decode(raw, path)
-
-    @classmethod
-    def _decode(cls, raw: bytes, path: Path) -> Self:
-        tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
-        if tail is None:
-            raise _damaged(path, "a crc32c on its last line", f"{raw[-_TAIL_BYTES:]!r}")
-        found = b"%08x" % google_crc32c.value(raw[:-_TAIL_BYTES])
-        if found != tail[1]:
-            raise _damaged(path, f"crc32c {tail[1].decode()}", found.decode())
         try:
-            described = json.loads(raw)
-            version = described["format_version"]
-            if version != FORMAT_VERSION:
-                raise FormatVersionError(
-                    f"{path}: format version {version}, expected {FORMAT_VERSION}", hint="pip install --upgrade rlx"
-                )
-            shards = [ShardRecord.from_json(shard) for shard in described["shards"]]
-            schema = Schema.from_json(described["schema"])
-            return cls(**{**{key: described[key] for key in _KEYS}, "shards": shards, "schema": schema})
-        except RlxError:
-            raise
+            return cls.from_json(_decode(raw, path), path)
+        except SchemaMismatchError as exc:
+            raise _damaged(path, "a schema", str(exc)) from exc
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise _damaged(path, "a manifest", f"{type(exc).__name__}: {exc}") from exc
 
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any], path: Path) -> Self:
+        """The manifest as it stands in a file; a wrong type or value raises what it happens to raise."""
+        version = described["format_version"]
+        if version != FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{path}: format version {version}, expected {FORMAT_VERSION}", hint="pip install --upgrade rlx"
+            )
+        values = {key: described[key] for key in _KEYS}
+        for key, kind in _TYPES.items():
+            if not isinstance(values[key], kind):
+                raise TypeError(f"{key} is {values[key]!r}")
+        shards = [ShardRecord.from_json(shard) for shard in described["shards"]]
+        for name in described["planned"]:
+            _check_shard_name(name)
+        names = [shard.name for shard in shards]
+        if names != sorted(set(names)):
+            raise ValueError(f"shards {names}: expected each once, in order")
+        return cls(**{**values, "shards": shards, "schema": Schema.from_json(described["schema"])})
 
+
+def _check_shard_name(name: str) -> None:
+    if not _SHARD_NAME.fullmatch(name):
+        raise ValueError(f"shard name {name!r}")
+
+
+def _encode(manifest: Manifest) -> bytes:
+    described = {"format": "rlx", **{key: getattr(manifest, key) for key in _KEYS}}
+    described["schema"] = manifest.schema.to_json()
+    described["shards"] = [asdict(shard) for shard in manifest.shards]
+    body = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False).encode()[:-2]
+    return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
+
+
+def _decode(raw: bytes, path: Path) -> Any:
+    """The JSON of a manifest whose last line is the crc32c of all before it."""
+    tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
+    if tail is None:
+        raise _damaged(path, "a crc32c on its last line", f"{raw[-_TAIL_BYTES:]!r}")
+    found = b"%08x" % google_crc32c.value(raw[:-_TAIL_BYTES])
+    if found != tail[1]:
+        raise _damaged(path, f"crc32c {tail[1].decode()}", found.decode())
+    return json.loads(raw)
+
+
+_TYPES = {"id": str, "store": str, "codec": dict, "notes": dict, "lineage": list, "planned": list}
 _KEYS = ("format_version", "id", "store", "codec", "schema", "notes", "lineage", "planned", "shards")
 
 
@@ -207,7 +243,8 @@ def sync_directory(directory: Path) -> None:
 
 
 def _damaged(path: Path, expected: str, found: str) -> CorruptDatasetError:
-    return CorruptDatasetError(f"{path} is damaged: expected {expected}, found {found}", hint=f"rlx repair {path.parent}")
+    message = f"{path} is damaged: expected {expected}, found {found}"
+    return CorruptDatasetError(message, hint=f"rlx repair {path.parent}")
 
 
 def _absent(dataset: Path) -> RlxError:

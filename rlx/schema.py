@@ -12,6 +12,7 @@ role             in TED                                      rows
 ===============  ==========================================  ======
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ REQUIRED = MappingProxyType({"reward": "next", "terminated": "next", "truncated"
 RESERVED = frozenset({"collector", "done", "index", "next", "trajectories"})
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _KINDS = "biuf"
+_FLAGS = frozenset({"terminated", "truncated"})
+_MAX_ITEM_BYTES = 8  # numpy's longdouble differs between machines
+_MAX_DIMENSIONS = 16
+_MAX_ROW_BYTES = 2**32
 
 
 class Role(StrEnum):
@@ -57,18 +62,21 @@ class Field:
 
     def __post_init__(self) -> None:
         try:
-            kind = np.dtype(self.dtype).kind
+            np.dtype(self.dtype)
         except TypeError as exc:
             raise SchemaMismatchError(f"dtype {self.dtype!r} is unknown") from exc
-        if kind not in _KINDS or np.dtype(self.dtype).name != self.dtype:
+        named = np.dtype(self.dtype)
+        if named.kind not in _KINDS or named.name != self.dtype or named.itemsize > _MAX_ITEM_BYTES:
             raise SchemaMismatchError(f"dtype {self.dtype!r}: expected the name of a bool, integer or float type")
-        if any(not isinstance(n, int) or n < 0 for n in self.shape):
-            raise SchemaMismatchError(f"shape {self.shape!r}: expected non-negative integers")
+        if len(self.shape) > _MAX_DIMENSIONS or any(not isinstance(n, int) or n < 0 for n in self.shape):
+            raise SchemaMismatchError(f"shape {self.shape!r}: expected at most {_MAX_DIMENSIONS} non-negative integers")
+        if math.prod(max(n, 1) for n in self.shape) * np.dtype(self.dtype).itemsize > _MAX_ROW_BYTES:
+            raise SchemaMismatchError(f"shape {self.shape!r}: expected rows of at most {_MAX_ROW_BYTES:,} bytes")
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, uncompressed."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def to_json(self) -> dict[str, Any]:
         """The field as it stands in the manifest."""
@@ -103,9 +111,13 @@ class Schema:
         for name, field in self.fields.items():
             _check_name(name, field)
         for name, role in REQUIRED.items():
-            field = self.fields.get(name)
-            if field is None or field.role != role or field.shape != ():
-                raise SchemaMismatchError(f"schema: {name}: expected one number a step with role {role!r}, found {field}")
+            found = self.fields.get(name)
+            if found is None or found.role != role or found.shape != ():
+                raise SchemaMismatchError(
+                    f"schema: {name}: expected one number a step with role {role!r}, found {found}"
+                )
+            if name in _FLAGS and found.dtype != "bool":
+                raise SchemaMismatchError(f"schema: {name} is {found.dtype}, expected bool")
         if not any(field.role == Role.OBSERVATION for field in self.fields.values()):
             raise SchemaMismatchError("schema has no field of role 'observation'")
         for name in self.fields:

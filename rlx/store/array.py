@@ -22,6 +22,9 @@ class ArrayWriter(Protocol):
     def finish(self) -> None:
         """Writes what is left and closes the files."""
 
+    def abandon(self) -> None:
+        """Closes the files as they are, to be deleted; after ``finish``, nothing."""
+
 
 class ArrayReader(Protocol):
     """Reads the rows of one field of one shard."""
@@ -47,6 +50,9 @@ class Store(Protocol):
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Writes what ties the finished arrays of a directory together."""
+
+    def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
+        """Raises CorruptDatasetError unless the metadata of an array say that dtype, that shape and so many rows."""
 
     def reader(self, directory: Path, name: str, field: Field, rows: int) -> ArrayReader:
         """A reader of one field of so many rows.

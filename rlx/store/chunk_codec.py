@@ -16,6 +16,7 @@ from rlx.store.dictionary import dictionary_metadata
 Bytes = bytes | memoryview
 _MIN_WINDOW_BYTES = 1024
 
+
 class ChunkCodec(Protocol):
     """Encodes chunks of equal size; any of them can be decoded without the others."""
 
@@ -96,11 +97,18 @@ class ZstdChunks:
         segments[:, 1] = self.chunk_bytes
         buffer = zstandard.BufferWithSegments(np.ascontiguousarray(rows).data.cast("B"), segments.tobytes())
         encoded = self._compressor.multi_compress_to_buffer(buffer, threads=0)
-        return [memoryview(encoded[i]) for i in range(len(encoded))]
+        return [encoded[i].tobytes() for i in range(len(encoded))]
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
         """The rows of the zstd frames."""
+        # A damaged index may claim any length for every chunk; what they add up to is checked before it is allocated.
+        if sum(map(len, chunks)) > self.most_bytes(len(chunks)):
+            raise CorruptDatasetError(f"compressed chunks are longer than chunks of {self.chunk_bytes:,} bytes can be")
         return self.decode_run(b"".join(chunks), len(chunks))
+
+    def most_bytes(self, count: int) -> int:
+        """More bytes than so many chunks can take: zstd never makes one longer by more than a 256th and a header."""
+        return count * (self.chunk_bytes + (self.chunk_bytes >> 7) + 256)
 
     def decode_run(self, frames: Bytes, count: int) -> NDArray[np.uint8]:
         """The rows of so many zstd frames that stand back to back, decoded by one call straight into one array.

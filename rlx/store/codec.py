@@ -9,8 +9,8 @@ from rlx.errors import CodecError
 # Rows of fewer bytes are stored as they are: they hardly compress, and reading them stays a look into memory.
 MIN_ROW_BYTES = 1024
 _DEFAULTS = {"zstd-dict": (6, 1), "zstd": (3, 8), "lz4": (1, 8), "none": (0, 1)}
-_MAX_LEVELS = {"zstd-dict": 22, "zstd": 22, "lz4": 65537, "none": 0}
-_MAX_CHUNK = 4096
+MAX_LEVELS = {"zstd-dict": 22, "zstd": 22, "lz4": 65537, "none": 0}
+MAX_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Codec:
     def __post_init__(self) -> None:
         if self.name not in _DEFAULTS:
             raise CodecError(f"codec {self.name!r} is unknown: expected one of {', '.join(_DEFAULTS)}")
-        if not 0 <= self.level <= _MAX_LEVELS[self.name]:
-            raise CodecError(f"codec {self.name}: level {self.level}, expected 0 to {_MAX_LEVELS[self.name]}")
-        if not 1 <= self.chunk <= _MAX_CHUNK or (self.name == "zstd-dict" and self.chunk != 1):
-            expected = "1" if self.name == "zstd-dict" else f"1 to {_MAX_CHUNK}"
+        if not 0 <= self.level <= MAX_LEVELS[self.name]:
+            raise CodecError(f"codec {self.name}: level {self.level}, expected 0 to {MAX_LEVELS[self.name]}")
+        if not 1 <= self.chunk <= MAX_CHUNK or (self.name == "zstd-dict" and self.chunk != 1):
+            expected = "1" if self.name == "zstd-dict" else f"1 to {MAX_CHUNK}"
             raise CodecError(f"codec {self.name}: chunk {self.chunk}, expected {expected}")
 
     @classmethod

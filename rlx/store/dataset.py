@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.errors import CorruptDatasetError
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.schema import Schema
@@ -19,6 +20,7 @@ from rlx.store.shard_blocks import shard_blocks
 from rlx.store.shards import Shards
 from rlx.store.step_reader import StepReader
 from rlx.store.trajectories import Trajectories
+from rlx.store.verification import verify as verify_dataset
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -51,18 +53,19 @@ class Dataset:
         self.manifest = Manifest.load(self.path)
         self._shards = Shards(self.path, self.manifest)
         if verify:
-            for number in range(len(self._shards.records)):
-                self._shards.verify(number)
+            _check(self.path)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
-        return type(self), (self.path,)
+        return type(self), (self.path.absolute(),)
 
     def __len__(self) -> int:
         return int(self._shards.first_step[-1])
 
     def __repr__(self) -> str:
-        manifest = self.manifest
-        return f"Dataset({manifest.id!r}, steps={manifest.steps:,}, trajectories={manifest.trajectories:,}, path={str(self.path)!r})"
+        here = self.manifest
+        return (
+            f"Dataset({here.id!r}, steps={here.steps:,}, trajectories={here.trajectories:,}, path={str(self.path)!r})"
+        )
 
     @property
     def schema(self) -> Schema:
@@ -111,6 +114,15 @@ class Dataset:
         yield from shard_blocks(self._shards, number, max_steps)
 
 
+def _check(path: Path) -> None:
+    """Raises CorruptDatasetError for the first problem of a dataset, if it has one."""
+    problems = verify_dataset(path).problems
+    if problems:
+        first = problems[0]
+        where = "/".join(part for part in (first.shard, first.file) if part)
+        raise CorruptDatasetError(f"{path} is damaged: {where}: {first.problem}", hint=f"rlx repair {path}")
+
+
 def _is_integer(index: Any) -> bool:
     if isinstance(index, bool | np.bool_):
         raise IndexError(f"index {index!r}: expected an integer, a slice or a 1-d array, found a bool")
@@ -142,8 +154,10 @@ def normalize(index: Any, length: int) -> NDArray[np.int64]:
         return np.flatnonzero(steps)
     if len(steps) and steps.dtype.kind not in "iu":
         raise IndexError(f"index of dtype {steps.dtype}: expected integers or booleans")
+    if len(steps):
+        low, high = int(steps.min()), int(steps.max())
+        if low < -length or high >= length:
+            bad = high if high >= length else low
+            raise IndexError(f"step {bad} is out of range: the dataset has {length} steps")
     wide = steps.astype(np.int64)
-    if len(wide) and not -length <= int(wide.min()) <= int(wide.max()) < length:
-        bad = wide[(wide < -length) | (wide >= length)][0]
-        raise IndexError(f"step {bad} is out of range: the dataset has {length} steps")
     return np.where(wide < 0, wide + length, wide)

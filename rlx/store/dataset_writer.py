@@ -14,7 +14,7 @@ from rlx.errors import DatasetExistsError, DatasetNotFoundError, IncompleteDatas
 from rlx.manifest import Manifest, ShardRecord, sync_directory
 from rlx.store import lock
 from rlx.store.codec import Codec
-from rlx.store.layout import SHARDS, partial_directory, shard_directory
+from rlx.store.layout import DAMAGED, SHARDS, partial_directory, shard_directory
 from rlx.store.writer import ShardFormat, disk_errors
 from rlx.store.zarr_store import read_dictionary
 
@@ -116,7 +116,7 @@ def _refuse_foreign(path: Path) -> None:
     """Raises DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
     if not path.exists():
         return
-    own = {manifest.FILE_NAME, manifest.FILE_NAME + ".partial", SHARDS, lock.FILE_NAME, SOURCE_FILES}
+    own = {manifest.FILE_NAME, manifest.FILE_NAME + ".partial", DAMAGED, SHARDS, lock.FILE_NAME, SOURCE_FILES}
     foreign = ["a file"] if not path.is_dir() else sorted({entry.name for entry in path.iterdir()} - own)
     if foreign:
         raise DatasetExistsError(

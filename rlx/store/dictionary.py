@@ -1,7 +1,6 @@
 """The dictionary of the frame codec: reference frames of a run, and how they are written down in ``zarr.json``."""
 
 import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
+from rlx.store.codec import MAX_LEVELS
 
 CODEC_NAME = "rlx.zstd_dict"
 # How many reference frames a dictionary holds, and the rows from the start of the run that they are spread over.
@@ -49,8 +49,8 @@ def parse_dictionary(configuration: Mapping[str, Any]) -> tuple[int, bytes]:
     try:
         level, packed = configuration["level"], base64.b64decode(configuration["dictionary"], validate=True)
         size = zstandard.frame_content_size(packed)
-        if not isinstance(level, int) or not 0 < size <= _MAX_BYTES:
+        if not isinstance(level, int) or not 0 <= level <= MAX_LEVELS["zstd-dict"] or not 0 < size <= _MAX_BYTES:
             raise CorruptDatasetError(f"codec {CODEC_NAME}: level {level!r}, dictionary of {size} bytes")
         return level, zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MAX_BYTES)
-    except (KeyError, TypeError, binascii.Error, zstandard.ZstdError) as exc:
+    except (KeyError, TypeError, ValueError, zstandard.ZstdError) as exc:
         raise CorruptDatasetError(f"codec {CODEC_NAME}: its configuration is damaged: {exc}") from exc

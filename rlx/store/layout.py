@@ -9,6 +9,7 @@ from rlx.store.memmap_store import MemmapStore
 from rlx.store.zarr_store import ZarrStore
 
 SHARDS = "shards"
+DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
 STORES: MappingProxyType[str, Store] = MappingProxyType({"zarr": ZarrStore(), "memmap": MemmapStore()})
 
 

@@ -27,9 +27,8 @@ def writing(dataset: Path) -> Iterator[None]:
         except BlockingIOError as exc:
             file.seek(0)
             owner = file.read(32).strip() or "unknown"
-            raise DatasetLockedError(
-                f"{dataset} is being written by another process, pid {owner}", hint=f"wait for it, or stop it: kill {owner}"
-            ) from exc
+            message = f"{dataset} is being written by another process, pid {owner}"
+            raise DatasetLockedError(message, hint=f"wait for it, or stop it: kill {owner}") from exc
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlx.errors import CodecError
+from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.codec import Codec
@@ -48,6 +48,18 @@ class MemmapStore:
         """A reader of one field."""
         return RawFileReader(directory / f"{name}.memmap", field, rows)
 
+    def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
+        """Compares ``meta.json`` with what is expected."""
+        path = (directory / name).with_name(META)
+        try:
+            described = json.loads(path.read_bytes())[Path(name).name]
+            found = (described["dtype"], described["shape"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
+            raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
+        expected = (f"torch.{field.dtype}", [rows, *field.shape])
+        if found != expected:
+            raise CorruptDatasetError(f"{path}: {name}: found {found}, expected {expected}")
+
 
 class _MemmapWriter:
     """Appends the rows of one field to its file and leaves its description for ``seal``."""
@@ -59,6 +71,9 @@ class _MemmapWriter:
 
     def append(self, rows: Rows) -> None:
         self._file.append(rows)
+
+    def abandon(self) -> None:
+        self._file.abandon()
 
     def finish(self) -> None:
         self._file.close()

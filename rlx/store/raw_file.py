@@ -1,7 +1,8 @@
 """Rows back to back in one file, little-endian, uncompressed: what both stores do with small fields."""
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ class RawFileWriter:
     def __init__(self, path: Path, field: Field) -> None:
         self._path = path
         self._dtype = np.dtype(field.dtype).newbyteorder("<")
-        self._file: Any = None
+        self._file: BinaryIO | None = None
         self.rows = 0
 
     def append(self, rows: Rows) -> None:
@@ -34,6 +35,10 @@ class RawFileWriter:
         """Closes the file."""
         if self._file is not None:
             self._file.close()
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        close_quietly(self._file)
 
 
 class RawFileReader:
@@ -61,6 +66,13 @@ class RawFileReader:
     def read_range(self, start: int, stop: int) -> Rows:
         """The rows from start to stop, copied."""
         return self._array[start:stop].copy()
+
+
+def close_quietly(file: BinaryIO | None) -> None:
+    """Closes a file that is to be deleted: what its buffer holds need not find room on the disk."""
+    if file is not None:
+        with suppress(OSError):
+            file.close()
 
 
 def check_size(path: Path, expected: int) -> None:

@@ -13,6 +13,8 @@ from rlx.store.trajectories import Trajectories
 
 def shard_blocks(shards: Shards, number: int, max_steps: int) -> Iterator[Block]:
     """One shard in blocks of at most ``max_steps`` steps, cut between trajectories where one fits, else inside it."""
+    if max_steps < 1:
+        raise ValueError(f"max_steps is {max_steps}, expected at least 1")
     table = shards.table(number)
     ends = np.cumsum(table.length)
     position, total = 0, int(ends[-1])
@@ -45,9 +47,7 @@ def _block(shards: Shards, number: int, table: Trajectories, start: int, stop: i
     # Observations: one row more for every trajectory before this one, and for each that ends in the block.
     rows = {Role.OBSERVATION: (start + first, stop + last + (0 if is_open else 1))}
     arrays = shards[number].arrays
-    data = {
-        name: arrays[name].read_range(*rows.get(field.role, (start, stop))) for name, field in shards.schema.fields.items()
-    }
+    roles = {name: field.role for name, field in shards.schema.fields.items()}
+    data = {name: arrays[name].read_range(*rows.get(role, (start, stop))) for name, role in roles.items()}
     whole = slice(first, last + 1)
-    from_reset = table.from_reset[whole].copy()
-    return Block(data, lengths, table.episode[whole], from_reset, table.final_recorded[whole], is_open)
+    return Block(data, lengths, table.episode[whole], table.from_reset[whole], table.final_recorded[whole], is_open)

@@ -6,7 +6,7 @@ little-endian u64, then the crc32c of the index as little-endian u32.
 
 import mmap
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -16,6 +16,7 @@ from rlx.errors import CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.chunk_codec import ChunkCodec, ZstdChunks
+from rlx.store.raw_file import close_quietly
 
 INDEX_ENTRY_BYTES = 16
 CRC_BYTES = 4
@@ -30,7 +31,7 @@ class ShardFileWriter:
         self._chunk = chunk
         self._dtype = np.dtype(field.dtype).newbyteorder("<")
         self._row_bytes = field.row_bytes
-        self._file: Any = None
+        self._file: BinaryIO | None = None
         self._lengths: list[int] = []
         self._left = np.empty((0, self._row_bytes), np.uint8)
         self.rows = 0
@@ -69,6 +70,10 @@ class ShardFileWriter:
         self._file.write(index + google_crc32c.value(index).to_bytes(CRC_BYTES, "little"))
         self._file.close()
 
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        close_quietly(self._file)
+
 
 class ShardFileReader:
     """Reads rows of a shard file through a memory map, decoding no chunk that was not asked for.
@@ -105,13 +110,6 @@ class ShardFileReader:
         self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
         self._entries = index.cast("Q")
 
-    def locate(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """[n, 2] offset and length of chunks, all of them inside the file."""
-        located = self.index[chunks]
-        if len(located) and int(located.max()) > len(self.file):
-            raise CorruptDatasetError(f"{self._path} is damaged: its index points behind its end")
-        return located
-
     def frame(self, chunk: int) -> memoryview:
         """The encoded bytes of one chunk; too few of them where the index points behind the end."""
         start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
@@ -132,21 +130,27 @@ class ShardFileReader:
         return self._typed(self._decode(chunks))[start - first * self.chunk :][: stop - start]
 
     def _decode(self, chunks: NDArray[np.int64]) -> NDArray[np.uint8]:
-        located = self.locate(chunks)
+        located = self.index[chunks]
         try:
             if isinstance(self.codec, ZstdChunks):
-                return self.codec.decode_run(self._runs(located), len(located))
+                return self.codec.decode_run(self._runs(located, self.codec.most_bytes(len(located))), len(located))
             return self.codec.decode([self.file[start : start + length] for start, length in located.tolist()])
         except CorruptDatasetError as exc:
             raise CorruptDatasetError(f"{self._path} is damaged: {exc}") from exc
 
-    def _runs(self, located: NDArray[np.uint64]) -> bytes | memoryview:
-        """The bytes of chunks, those that lie behind each other in the file taken in one piece."""
+    def _runs(self, located: NDArray[np.uint64], most_bytes: int) -> bytes | memoryview:
+        """The bytes of chunks, those that lie behind each other in the file taken in one piece.
+
+        Raises:
+            CorruptDatasetError: they are more than so many, which a damaged index may claim.
+        """
         starts, stops = located[:, 0], located[:, 0] + located[:, 1]
         breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
         firsts = starts[np.concatenate([[0], breaks])[: len(starts)]].tolist()
         lasts = stops[np.concatenate([breaks - 1, [-1]])[: len(stops)]].tolist()
         pieces = [self.file[first:last] for first, last in zip(firsts, lasts, strict=True)]
+        if sum(map(len, pieces)) > most_bytes:
+            raise CorruptDatasetError(f"its index lists chunks of more than {most_bytes:,} bytes in all")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _typed(self, decoded: NDArray[np.uint8]) -> Rows:

@@ -19,7 +19,7 @@ from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
 
 # Every array that is open holds a file descriptor, of which a process has 1,024 by default.
-MAX_OPEN_SHARDS = 100
+MAX_OPEN_ARRAYS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Shards:
         with self._lock:
             if number not in self._open:
                 self._open[number] = self._opened(self.records[number])
-                while len(self._open) > MAX_OPEN_SHARDS:
+                while len(self._open) > max(MAX_OPEN_ARRAYS // len(self.schema), 1):
                     self._open.popitem(last=False)
             return self._open[number]
 
@@ -114,7 +114,5 @@ class Shards:
         for name, file in record.files.items():
             found = file_record(directory / name)
             if found != file:
-                raise CorruptDatasetError(
-                    f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}",
-                    hint=f"rlx repair {self.dataset}",
-                )
+                message = f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}"
+                raise CorruptDatasetError(message, hint=f"rlx repair {self.dataset}")

@@ -4,7 +4,7 @@ Every figure is a function of the shard's rows alone, not of the blocks they cam
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 from rlx.store.array import Rows
 
-# Observations of MIN_ROW_BYTES or more enter the statistics at every such row: looking at all would double the work.
+# Of observations of MIN_ROW_BYTES or more, every such row enters the statistics: looking at all would double the work.
 SAMPLED_EVERY = 16
 MAX_ACTIONS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, sum, sum of squares and range of the finite numbers seen."""
+    """Count, sum, sum of squares and range of the finite numbers seen.
+
+    Sums that no double can hold are infinite or NaN here, null in the manifest.
+    """
 
     count: int = 0
     total: float = 0.0
@@ -35,7 +38,8 @@ class Moments:
         values = values[np.isfinite(values)]
         if not len(values):
             return cls()
-        return cls(len(values), values.sum(), np.square(values).sum(), values.min(), values.max())
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            return cls(len(values), values.sum(), np.square(values).sum(), values.min(), values.max())
 
     @classmethod
     def merge(cls, parts: Iterable[Self]) -> Self:
@@ -45,8 +49,8 @@ class Moments:
             return cls()
         return cls(
             sum(part.count for part in seen),
-            math.fsum(part.total for part in seen),
-            math.fsum(part.squares for part in seen),
+            _exact_sum([part.total for part in seen]),
+            _exact_sum([part.squares for part in seen]),
             min(part.low for part in seen),
             max(part.high for part in seen),
         )
@@ -55,7 +59,7 @@ class Moments:
         """The moments as they stand in the manifest; nothing but the count where there is nothing."""
         if not self.count:
             return {"count": 0}
-        sums = {"sum": float(self.total), "sum_of_squares": float(self.squares)}
+        sums = {"sum": _finite(float(self.total)), "sum_of_squares": _finite(float(self.squares))}
         return {"count": self.count, **sums, "min": float(self.low), "max": float(self.high)}
 
     @classmethod
@@ -63,20 +67,33 @@ class Moments:
         """The moments that a manifest describes."""
         if not described["count"]:
             return cls()
-        keys = ("count", "sum", "sum_of_squares", "min", "max")
-        return cls(*(described[key] for key in keys))
+        total, squares = (math.nan if described[key] is None else described[key] for key in ("sum", "sum_of_squares"))
+        return cls(described["count"], total, squares, described["min"], described["max"])
 
     def summary(self) -> dict[str, Any]:
         """Range, mean and (population) standard deviation, for people."""
         if not self.count:
             return {"min": None, "max": None, "mean": None, "std": None}
         mean = self.total / self.count
-        variance = max(self.squares / self.count - mean * mean, 0.0)
-        return {"min": self.low, "max": self.high, "mean": mean, "std": math.sqrt(variance)}
+        variance = self.squares / self.count - mean * mean
+        std = math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else None
+        return {"min": self.low, "max": self.high, "mean": _finite(mean), "std": std}
+
+
+def _exact_sum(values: Sequence[float]) -> float:
+    """The rounded sum, whatever the order; NaN where it or a part of it is beyond what a double can hold."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return math.nan
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 class RowMoments:
-    """Collects the moments of sampled rows, whatever blocks they come in."""
+    """Collects the moments of sampled rows while they are written, whatever blocks they come in."""
 
     def __init__(self, every: int) -> None:
         self._every = every

@@ -30,7 +30,8 @@ def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> Te
             _put(after, name, _tensor(then))
         else:
             rows = _tensor(reader.read(name, steps, trajectory))
-            _put(root if field.role == Role.STEP else after, name, rows.unsqueeze(-1) if name in SCALAR_COLUMNS else rows)
+            wide = rows.unsqueeze(-1) if name in SCALAR_COLUMNS else rows
+            _put(root if field.role == Role.STEP else after, name, wide)
     after["done"] = after["terminated"] | after["truncated"]
     before = torch.zeros((3, len(steps), 1), dtype=torch.bool).unbind(0)
     root |= dict(zip(("done", "terminated", "truncated"), before, strict=True))
@@ -48,4 +49,3 @@ def _put(tree: Tree, name: str, value: torch.Tensor) -> None:
 def _tensor(rows: Rows) -> torch.Tensor:
     tensor: torch.Tensor = torch.from_numpy(rows)
     return tensor
-

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,14 +79,14 @@ class Trajectories:
         Raises:
             CorruptDatasetError: a column is damaged, or the lengths do not add up to the steps.
         """
-        columns = {}
+        columns: dict[str, Any] = {}
         for column, field in COLUMNS.items():
             reader = store.reader(directory, f"{GROUP}/{column}", field, count)
             columns[_ATTRIBUTES[column]] = reader.read_range(0, count)
         table = cls(**columns)
         # Checked one by one first: a sum of damaged lengths could overflow to the right total.
         if ((table.length < 1) | (table.length > steps)).any() or table.length.sum() != steps:
-            raise CorruptDatasetError(f"{directory}: lengths of trajectories add up to something other than {steps} steps")
+            raise CorruptDatasetError(f"{directory}: the lengths of its trajectories do not add up to {steps} steps")
         return table
 
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -24,6 +25,7 @@ from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_coun
 from rlx.store.trajectories import Trajectories
 
 _READ_BYTES = 2**20
+_PIECE_ROWS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ class ShardWriter:
             codec = shards.codec if row.row_bytes >= MIN_ROW_BYTES else NONE
             dictionary = shards.dictionaries.get(name, b"")
             self._arrays[name] = self._store.writer(directory, name, row, codec, dictionary)
-            if row.role == Role.OBSERVATION:
-                self._sampled[name] = RowMoments(SAMPLED_EVERY if row.row_bytes >= MIN_ROW_BYTES else 1)
+            if row.role == Role.OBSERVATION and row.row_bytes >= MIN_ROW_BYTES:
+                self._sampled[name] = RowMoments(SAMPLED_EVERY)
         self._steps = 0
         self._segments = _Segments()
 
@@ -124,34 +126,48 @@ class ShardWriter:
         table = self._table()
         names = [*self._arrays, *table.save(self._store, self._directory)]
         self._store.seal(self._directory, names)
-        statistics = {
-            "return": Moments.of(table.returns).to_json(),
-            "length": Moments.of(table.length).to_json(),
-            **{key: Moments.of(self._stored(key)).to_json() for key in self._schema.names(Role.NEXT) if key == "reward"},
-            **{key: action_counts(self._stored(key)) for key in self._schema.names(Role.STEP) if key == "action"},
-            **{key: sampled.moments().to_json() for key, sampled in self._sampled.items()},
-        }
+        statistics = self._statistics(table)
         sync_tree(self._directory)
         return ShardRecord(name, self._steps, len(table), checksums(self._directory), statistics)
 
+    def abandon(self) -> None:
+        """Closes all files as they are; what was written is of no use."""
+        for array in self._arrays.values():
+            array.abandon()
+
+    def _statistics(self, table: Trajectories) -> dict[str, Any]:
+        statistics = {"return": Moments.of(table.returns).to_json(), "length": Moments.of(table.length).to_json()}
+        statistics["reward"] = Moments.of(self._stored("reward")).to_json()
+        if "action" in self._schema:
+            statistics["action"] = action_counts(self._stored("action"))
+        for name in self._schema.names(Role.OBSERVATION):
+            sampled = self._sampled.get(name)
+            moments = sampled.moments() if sampled else Moments.merge(map(Moments.of, self._pieces(name, len(table))))
+            statistics[name] = moments.to_json()
+        return statistics
+
     def _stored(self, name: str) -> NDArray[np.generic]:
-        """All rows of a field, as they were written."""
+        """All rows of a field that has a row a step, as they were written."""
         reader = self._store.reader(self._directory, name, self._schema[name], self._steps)
         return reader.read_range(0, self._steps)
+
+    def _pieces(self, name: str, trajectories: int) -> Iterator[NDArray[np.generic]]:
+        """All rows of an observation, as they were written, in pieces that do not depend on the blocks."""
+        rows = self._steps + trajectories
+        reader = self._store.reader(self._directory, name, self._schema[name], rows)
+        for start in range(0, rows, _PIECE_ROWS):
+            yield reader.read_range(start, min(start + _PIECE_ROWS, rows))
 
     def _table(self) -> Trajectories:
         segments = self._segments
         if segments.is_open:
             raise SchemaMismatchError("a shard ends in an open trajectory: expected every trajectory whole")
         length = np.array(segments.lengths, np.int64)
-        start = np.cumsum(length) - length
-        reward = self._stored("reward").astype(np.float64)
-        returns = np.add.reduceat(reward, start) if len(start) else np.empty(0)
-        last = start + length - 1
+        last = np.cumsum(length) - 1
         self._check_flags(last)
         return Trajectories(
             length,
-            returns,
+            sum_rewards(self._stored("reward"), length),
             np.array(segments.episodes, np.int64),
             self._stored("terminated")[last].astype(bool),
             self._stored("truncated")[last].astype(bool),
@@ -159,14 +175,22 @@ class ShardWriter:
             np.array(segments.final_recorded, bool),
         )
 
-
     def _check_flags(self, last: NDArray[np.int64]) -> None:
         """Raises SchemaMismatchError where a step in the middle of a trajectory ends its episode."""
         for name in ("terminated", "truncated"):
             flagged = np.flatnonzero(self._stored(name))
             inside = flagged[~np.isin(flagged, last)]
             if len(inside):
-                raise SchemaMismatchError(f"step {inside[0]} is {name}, but its trajectory goes on: expected it to end there")
+                raise SchemaMismatchError(f"step {inside[0]} is {name}: expected its trajectory to end there")
+
+
+def sum_rewards(reward: NDArray[np.generic], length: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[N] sums of the rewards [S] of trajectories of these lengths [N]."""
+    if not len(length):
+        return np.empty(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums: NDArray[np.float64] = np.add.reduceat(reward.astype(np.float64), np.cumsum(length) - length)
+    return sums
 
 
 class _Segments:
@@ -211,12 +235,13 @@ def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterabl
         if directory.exists():
             shutil.rmtree(directory)
         directory.mkdir(parents=True)
+        writer = ShardWriter(directory, shards)
         try:
-            writer = ShardWriter(directory, shards)
             for block in blocks:
                 writer.append(block)
             return writer.finish(name)
         except BaseException:
+            writer.abandon()
             shutil.rmtree(directory, ignore_errors=True)
             raise
 

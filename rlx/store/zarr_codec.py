@@ -55,5 +55,3 @@ class ZstdDictCodec(BytesBytesCodec):
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
         """Unknown before encoding: the codec is not of fixed size."""
         raise NotImplementedError
-
-

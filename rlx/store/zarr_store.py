@@ -13,7 +13,7 @@ from rlx.errors import CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.chunk_codec import ChunkCodec, chunk_codec
-from rlx.store.codec import MIN_ROW_BYTES, Codec
+from rlx.store.codec import MAX_CHUNK, MIN_ROW_BYTES, Codec
 from rlx.store.dictionary import CODEC_NAME, parse_dictionary
 from rlx.store.raw_file import RawFileReader, RawFileWriter
 from rlx.store.sharding import ShardFileReader, ShardFileWriter
@@ -49,12 +49,12 @@ class ZarrStore:
         path = _chunk_path(node, field)
         if field.row_bytes < MIN_ROW_BYTES:
             return RawFileReader(path, field, rows)
-        codecs = _read_node(node, field, rows)
-        if codecs["name"] != "sharding_indexed":
-            return RawFileReader(path, field, rows)
-        configuration = codecs["configuration"]
-        chunk = int(configuration["chunk_shape"][0])
-        return ShardFileReader(path, field, _parse_codec(configuration["codecs"], chunk, field), chunk=chunk, rows=rows)
+        chunk, codec = _parse_sharding(node / NODE, _read_node(node, field, rows), field)
+        return ShardFileReader(path, field, codec, chunk=chunk, rows=rows)
+
+    def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
+        """Compares ``zarr.json`` with what is expected."""
+        _read_node(directory / name, field, rows)
 
 
 class _PlainArrayWriter:
@@ -67,6 +67,9 @@ class _PlainArrayWriter:
 
     def append(self, rows: Rows) -> None:
         self._file.append(rows)
+
+    def abandon(self) -> None:
+        self._file.abandon()
 
     def finish(self) -> None:
         self._file.close()
@@ -86,6 +89,9 @@ class _ShardedArrayWriter:
 
     def append(self, rows: Rows) -> None:
         self._file.append(rows)
+
+    def abandon(self) -> None:
+        self._file.abandon()
 
     def finish(self) -> None:
         self._file.close()
@@ -132,29 +138,37 @@ def _write_node(node: Path, described: Mapping[str, Any]) -> None:
 
 
 def _read_node(node: Path, field: Field, rows: int) -> Mapping[str, Any]:
-    """The outermost codec of an array, whose shape and dtype are as expected."""
+    """The metadata of an array, whose shape and dtype are as expected."""
     path = node / NODE
     try:
         if path.stat().st_size > _MAX_NODE_BYTES:
             raise CorruptDatasetError(f"{path} is damaged: expected at most {_MAX_NODE_BYTES:,} bytes")
-        described = json.loads(path.read_bytes())
+        described: Mapping[str, Any] = json.loads(path.read_bytes())
         found = (described["data_type"], described["shape"])
         if found != (field.dtype, [rows, *field.shape]):
             raise CorruptDatasetError(f"{path}: found {found}, expected {(field.dtype, [rows, *field.shape])}")
-        codecs: Mapping[str, Any] = described["codecs"][0]
-        if codecs["name"] == "sharding_indexed":
-            shape = codecs["configuration"]["chunk_shape"]
-            if not isinstance(shape[0], int) or shape[0] < 1 or shape[1:] != list(field.shape):
-                raise CorruptDatasetError(f"{path}: chunks of shape {shape}, expected [n, {field.shape}]")
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
         raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
-    return codecs
+    return described
 
 
-def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk: int, field: Field) -> ChunkCodec:
+def _parse_sharding(path: Path, described: Mapping[str, Any], field: Field) -> tuple[int, ChunkCodec]:
+    """Rows a chunk, and the codec of a chunk, of an array in a shard file."""
+    try:
+        (outer,) = described["codecs"]
+        if outer["name"] != "sharding_indexed":
+            raise CorruptDatasetError(f"{path}: codec {outer['name']!r}, expected sharding_indexed")
+        shape, codecs = outer["configuration"]["chunk_shape"], outer["configuration"]["codecs"]
+        if not isinstance(shape[0], int) or not 1 <= shape[0] <= MAX_CHUNK or shape[1:] != list(field.shape):
+            raise CorruptDatasetError(f"{path}: chunks of shape {shape}, expected {[MAX_CHUNK, *field.shape]} at most")
+        return shape[0], _parse_codec(codecs, shape[0] * field.row_bytes)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
+
+
+def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk_bytes: int) -> ChunkCodec:
     """The codec that stands behind ``bytes`` in the metadata of a shard file."""
-    chunk_bytes = chunk * field.row_bytes
-    names = [codec.get("name") for codec in codecs]
+    names = [codec["name"] for codec in codecs]
     match names:
         case ["bytes"]:
             return chunk_codec(Codec("none", 0, 1), chunk_bytes)
@@ -163,7 +177,7 @@ def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk: int, field: Field) 
         case ["bytes", "numcodecs.lz4"]:
             return chunk_codec(Codec("lz4", 1, 1), chunk_bytes)
         case ["bytes", name] if name == CODEC_NAME:
-            level, dictionary = parse_dictionary(codecs[1].get("configuration", {}))
+            level, dictionary = parse_dictionary(codecs[1]["configuration"])
             return chunk_codec(Codec("zstd-dict", level, 1), chunk_bytes, dictionary)
     raise CorruptDatasetError(f"codecs {names} of an array are unknown: expected bytes and zstd, lz4 or {CODEC_NAME}")
 

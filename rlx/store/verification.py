@@ -1,0 +1,175 @@
+"""Whether a dataset at rest is what its manifest says, to the last bit."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx import manifest
+from rlx.errors import CorruptDatasetError
+from rlx.home import locate
+from rlx.manifest import FileRecord, Manifest, ShardRecord
+from rlx.progress import Progress, Silent
+from rlx.schema import Field, Role, Schema
+from rlx.store.array import Store
+from rlx.store.layout import SHARDS, shard_directory, store_named
+from rlx.store.statistics import Moments
+from rlx.store.trajectories import COLUMNS, GROUP, Trajectories
+from rlx.store.writer import file_record, sum_rewards
+
+UNLISTED = "is not listed in the manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as the manifest says.
+
+    Args:
+        shard: name of the shard; none where it is not in one.
+        file: path of the file below the shard's directory, or else below the dataset's; none for a shard whose files
+            are whole, and tell another story than the manifest.
+        problem: what is wrong.
+    """
+
+    shard: str | None
+    file: str | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a verification found.
+
+    Args:
+        shards: shards that the manifest lists.
+        files: files that it lists for them.
+        bytes: bytes that it lists for them.
+        problems: everything that is wrong.
+        missing: shards that were asked for and have not been written yet; not a problem.
+    """
+
+    shards: int
+    files: int
+    bytes: int
+    problems: Sequence[Problem]
+    missing: Sequence[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify(path: str | Path, *, progress: Progress | None = None) -> Verification:
+    """Reads every byte of a dataset and compares all that its manifest says with what is there.
+
+    Args:
+        path: the dataset's directory, or its id.
+        progress: is told of ``bytes``.
+
+    Raises:
+        DatasetNotFoundError: there is no dataset.
+        IncompleteDatasetError: its writing has not come as far as a manifest.
+        FormatVersionError: a newer rlx wrote it.
+    """
+    dataset = locate(path)
+    progress = progress or Silent()
+    try:
+        listed = Manifest.load(dataset)
+        store = store_named(listed.store)
+    except CorruptDatasetError as exc:
+        return Verification(0, 0, 0, [Problem(None, manifest.FILE_NAME, str(exc))], [])
+    progress.expect("bytes", listed.bytes)
+    problems = list(_unlisted_shards(dataset, listed))
+    for record in listed.shards:
+        problems += _shard_problems(shard_directory(dataset, record.name), store, listed.schema, record, progress)
+    files = sum(len(record.files) for record in listed.shards)
+    return Verification(len(listed.shards), files, listed.bytes, problems, listed.missing)
+
+
+def _unlisted_shards(dataset: Path, listed: Manifest) -> Iterator[Problem]:
+    partial = manifest.FILE_NAME + ".partial"
+    if (dataset / partial).exists():
+        yield Problem(None, partial, UNLISTED)
+    if (dataset / SHARDS).is_dir():
+        found = {entry.name for entry in (dataset / SHARDS).iterdir()}
+        for name in sorted(found - {record.name for record in listed.shards}):
+            yield Problem(None, f"{SHARDS}/{name}", UNLISTED)
+
+
+def _shard_problems(
+    directory: Path, store: Store, schema: Schema, record: ShardRecord, progress: Progress
+) -> list[Problem]:
+    problems = []
+    for name, file in record.files.items():
+        if found := _file_problem(directory / name, file):
+            problems.append(Problem(record.name, name, found))
+        progress.advance("bytes", file.bytes)
+    if not problems:  # else what the files say is not worth a look
+        try:
+            _check_contents(directory, store, schema, record)
+        except CorruptDatasetError as exc:
+            problems.append(Problem(record.name, None, str(exc)))
+    there = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
+    return problems + [Problem(record.name, name, UNLISTED) for name in sorted(there - set(record.files))]
+
+
+def _file_problem(path: Path, expected: FileRecord) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    try:
+        size = path.stat().st_size
+        if size != expected.bytes:
+            return f"has {size:,} bytes, expected {expected.bytes:,}"
+        found = file_record(path)
+    except OSError as exc:
+        return f"cannot be read: {exc.strerror}"
+    return None if found == expected else f"has crc32c {found.crc32c}, expected {expected.crc32c}"
+
+
+def _check_contents(directory: Path, store: Store, schema: Schema, record: ShardRecord) -> None:
+    """Raises CorruptDatasetError where whole files and the manifest tell different stories."""
+    for name, field, rows in _arrays(schema, record):
+        store.check(directory, name, field, rows)
+        store.reader(directory, name, field, rows)
+    table = Trajectories.load(store, directory, steps=record.steps, count=record.trajectories)
+
+    def stored(name: str) -> NDArray[np.generic]:
+        return store.reader(directory, name, schema[name], record.steps).read_range(0, record.steps)
+
+    last = np.cumsum(table.length) - 1
+    for name, ended in (("terminated", table.terminated), ("truncated", table.truncated)):
+        if not np.array_equal(np.flatnonzero(stored(name)), last[ended]):
+            raise CorruptDatasetError(f"its steps that are {name} differ from its table of trajectories")
+    returns = sum_rewards(stored("reward"), table.length)
+    if not np.allclose(returns, table.returns, rtol=1e-6, atol=1e-6, equal_nan=True):
+        raise CorruptDatasetError("the returns in its table of trajectories are not the sums of its rewards")
+    for key, column in (("return", table.returns), ("length", table.length)):
+        if not _agree(record.statistics.get(key), Moments.of(column).to_json()):
+            raise CorruptDatasetError(f"the manifest's statistics of {key} differ from its table of trajectories")
+
+
+def _arrays(schema: Schema, record: ShardRecord) -> Iterator[tuple[str, Field, int]]:
+    """Name, field and number of rows of every array of a shard."""
+    for name, field in schema.fields.items():
+        yield name, field, record.steps + (record.trajectories if field.role == Role.OBSERVATION else 0)
+    for column, field in COLUMNS.items():
+        yield f"{GROUP}/{column}", field, record.trajectories
+
+
+def _agree(said: Any, found: Mapping[str, Any]) -> bool:
+    """Whether moments are the same, but for the order in which another machine may have added them up."""
+    if not isinstance(said, Mapping) or set(said) != set(found):
+        return False
+    scale = found["count"] * max(abs(found.get("min", 0)), abs(found.get("max", 0)), 1)
+    return all(_close(said[key], value, 1e-9 * scale) for key, value in found.items())
+
+
+def _close(said: Any, found: float | None, tolerance: float) -> bool:
+    if said is None or found is None:
+        return said is found
+    return isinstance(said, int | float) and isclose(said, found, rel_tol=1e-9, abs_tol=tolerance)
