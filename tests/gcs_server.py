@@ -160,6 +160,11 @@ class GcsServer:
             left = float("inf") if times is None else times
             self._planned.append(_Planned(pattern, method, fault, left))
 
+    def heal(self) -> None:
+        """Forgets all faults that are still planned."""
+        with self._lock:
+            self._planned.clear()
+
     def next_fault(self, name: str, method: str) -> Fault:
         """The fault that a request meets, now used up; one that does nothing if none is planned."""
         with self._lock:

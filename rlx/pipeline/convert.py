@@ -68,7 +68,7 @@ class StoredDataset:
 def convert(
     source: Path, destination: Path, options: Options, *, source_format: str | None, progress: Progress
 ) -> Report:
-    """Converts a Dopamine or RL Unplugged directory, or a dataset, into a dataset; resumes one half done.
+    """Converts a Dopamine, RL Unplugged or Minari directory, or a dataset, into a dataset; resumes one half done.
 
     Args:
         source: where the files lie.

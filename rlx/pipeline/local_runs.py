@@ -4,12 +4,13 @@ from pathlib import Path
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
-from rlx.source import dopamine, rl_unplugged
+from rlx.source import dopamine, minari, rl_unplugged
 from rlx.source.dopamine import Dopamine
+from rlx.source.minari import Minari
 from rlx.source.rl_unplugged import RLUnplugged
 
-LAYOUTS = ("rlu", "dopamine")
-LocalRun = RLUnplugged | Dopamine
+LAYOUTS = ("rlu", "dopamine", "minari")
+LocalRun = RLUnplugged | Dopamine | Minari
 
 
 def check_apart(source: Path, destination: Path) -> None:
@@ -33,6 +34,8 @@ def find_runs(directory: Path, layout: str | None = None) -> list[LocalRun]:
         found += rl_unplugged.find_runs(directory)
     if layout in (None, "dopamine"):
         found += dopamine.find_runs(directory)
+    if layout in (None, "minari"):
+        found += minari.find_runs(directory)
     return found
 
 
@@ -49,8 +52,8 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
     there = ", ".join(sorted({run.id for run in runs}))
     if not runs:
         raise SourceNotFoundError(
-            f"no run in {directory}: expected files such as Pong/run_5-00000-of-00050 or "
-            "Pong/5/replay_logs/add_count_ckpt.0.gz"
+            f"no run in {directory}: expected files such as Pong/run_5-00000-of-00050, "
+            "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5"
         )
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")

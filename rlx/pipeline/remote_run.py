@@ -80,21 +80,22 @@ def find_remote(base: Base, game: str, run: int, layout: str | None) -> RemoteRu
 
     Raises:
         SourceNotFoundError: the layout is RL Unplugged's, and has no such run.
+        ForbiddenError: RL Unplugged has no such run, and the server refuses to tell of another layout.
     """
-    if layout != "rlu":
-        for prefix in ("", "dqn/"):
-            dopamine = DopamineLayout(game, run, prefix)
-            if _answers(base, dopamine.index_files()[0]):
-                return RemoteRun(base, dopamine, 2.5)
-        if layout == "dopamine":
-            return RemoteRun(base, DopamineLayout(game, run), 2.5)
-    return RemoteRun(base, RLUnpluggedLayout(game, run), 0.5)
-
-
-def _answers(base: Base, name: str) -> bool:
-    """Whether the server has a file. One that forbids to list may forbid what it lacks."""
+    refusal: ForbiddenError | None = None
+    for prefix in () if layout == "rlu" else ("", "dqn/"):
+        dopamine = RemoteRun(base, DopamineLayout(game, run, prefix), 2.5)
+        try:
+            base.stat(dopamine.layout.index_files()[0])
+        except SourceNotFoundError:
+            continue
+        except ForbiddenError as exc:
+            refusal = exc  # no answer yet: a server that forbids to list may forbid what it lacks
+        else:
+            return dopamine
+    if layout == "dopamine":
+        return RemoteRun(base, DopamineLayout(game, run), 2.5)
     try:
-        base.stat(name)
-    except (SourceNotFoundError, ForbiddenError):
-        return False
-    return True
+        return RemoteRun(base, RLUnpluggedLayout(game, run), 0.5)
+    except SourceNotFoundError as exc:
+        raise refusal or exc from None

@@ -1,0 +1,77 @@
+"""Verbs in processes that are killed, interrupted and looked after."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from tests.pipeline.datasets import ROOT, wait_until
+
+
+class Child:
+    """``tests.pipeline.child`` as the leader of its own group of processes, which has begun its verb."""
+
+    def __init__(self, verb: str, source: str, destination: Path, jobs: int) -> None:
+        command = [sys.executable, "-m", "tests.pipeline.child", verb, source, str(destination), str(jobs)]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def kill(self, *, whole_group: bool) -> None:
+        """``kill -9`` of the process, or of its workers too, whether or not it is still running."""
+        if whole_group:
+            self.signal_group(signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+
+    def signal_group(self, number: int) -> None:
+        """What Ctrl-C in a terminal does: everyone gets the signal."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def output(self) -> tuple[str, str]:
+        """What it printed on stdout and stderr until its end."""
+        return self.process.communicate(timeout=60)
+
+    def workers(self) -> list[int]:
+        """Processes that convert."""
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self.process.pid).children()
+            return [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]
+        return []
+
+    def everyone(self) -> list[psutil.Process]:
+        """Processes of its group that live."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+
+@contextmanager
+def child(verb: str, source: str, destination: Path, jobs: int) -> Iterator[Child]:
+    """A child that is gone at the end, all of its group with it."""
+    started = Child(verb, source, destination, jobs)
+    try:
+        yield started
+        started.process.wait(timeout=60)
+        wait_until(lambda: not started.everyone())
+    finally:
+        started.kill(whole_group=True)
+        started.output()
