@@ -5,7 +5,7 @@ dimensions, one lane for every element of the leading dimensions of what is writ
 a ring of ``max_size // lanes`` rows; the rows of lane b are ``[b * size, (b + 1) * size)``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -125,6 +125,17 @@ class Storage(Protocol):
 
     def empty(self) -> None:
         """Forgets everything but the schema."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where its lanes stand and which rows follow each other, without the steps: numbers, lists and tensors."""
+
+    def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
+        """Becomes what a storage of the same ``max_size`` and ``ndim`` was, whatever it holds.
+
+        Args:
+            state: what the other's ``state_dict`` said.
+            steps: blocks of all its steps, every row once: rows [n] and the steps [n] at them, in any order.
+        """
 
 
 class Sampler(Protocol):
