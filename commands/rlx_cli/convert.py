@@ -29,6 +29,7 @@ class Format(StrEnum):
     RLX = "rlx"
     RLU = "rlu"
     DOPAMINE = "dopamine"
+    MINARI = "minari"
 
 
 def convert(
@@ -52,6 +53,7 @@ def convert(
     \b
     Examples:
       rlx convert replay/Pong/1 pong
+      rlx convert ~/.minari/datasets/D4RL/door/human-v2 door
       rlx convert Pong/5 pong-memmap --to memmap
       rlx convert Pong/5 pong-archive --codec zstd:level=19,chunk=32
 

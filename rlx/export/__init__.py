@@ -1,0 +1,1 @@
+"""Where experience goes: files that other programs read."""

@@ -1,0 +1,266 @@
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.pipeline.local_runs import find_run
+from rlx.schema import Role
+from rlx.source import minari
+from rlx.source.minari import MAIN_DATA, METADATA, Minari, find_runs, open_minari
+from rlx.source.protocol import Source
+from tests.contracts.source import SourceContract, Trajectory, read
+from tests.minari_files import DICT, GREY, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
+
+
+class MinariContract(SourceContract):
+    def needed_files(self, source: Source, shard: int) -> list[str]:  # noqa: ARG002
+        return [MAIN_DATA]
+
+    @pytest.fixture
+    def source(self, root: Path) -> Minari:
+        return open_minari(root)
+
+
+class TestVectors(MinariContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return write_dataset(tmp_path, "some/vectors-v0") / "data"
+
+
+class TestPictures(MinariContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return write_dataset(tmp_path, "pictures-v0", observation=IMAGE, jpeg=True) / "data"
+
+
+class TestShards(MinariContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr(minari, "STEPS_PER_SHARD", 8)
+        monkeypatch.setattr(minari, "_MAX_BLOCK_BYTES", 200)
+        return write_dataset(tmp_path, "many-v0", lengths=[5, 3, 1, 30, 2, 2]) / "data"
+
+    def test_shards_are_whole_episodes(self, source: Minari) -> None:
+        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0, 1], [2, 3], [4, 5]]
+
+
+def values_of(episode: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Minari's episode by rlx's names; text is left out."""
+    groups = {"observation": episode.observations, "action": episode.actions, "info": episode.infos or {}}
+    flat = {"reward": episode.rewards, "terminated": episode.terminations, "truncated": episode.truncations}
+    for name, group in groups.items():
+        flat |= _flat(name, group)
+    return flat
+
+
+def _flat(name: str, group: Any) -> dict[str, Any]:
+    if isinstance(group, dict):
+        return {leaf: value for key, child in group.items() for leaf, value in _flat(f"{name}/{key}", child).items()}
+    if isinstance(group, tuple):
+        return _flat(name, {f"_index_{number}": child for number, child in enumerate(group)})
+    return {name: group} if group.dtype.kind in "biuf" else {}
+
+
+def assert_equal(trajectory: Trajectory, episode: Any) -> None:
+    expected = values_of(episode)
+    assert set(trajectory.parts) == set(expected)
+    for name, values in expected.items():
+        assert trajectory[name].dtype == values.dtype
+        np.testing.assert_array_equal(trajectory[name], values)
+
+
+SPACES = {
+    "vector": (None, None, False),
+    "dict": (DICT, None, False),
+    "tuple": (TUPLE, None, False),
+    "jpeg": (IMAGE, None, True),
+    "grey jpeg": (GREY, None, True),
+    "raw pictures": (IMAGE, None, False),
+    "pictures in a dict": (spaces.Dict({"camera": IMAGE, "goal": spaces.Discrete(3)}), None, True),
+    "box actions": (None, spaces.Box(-1, 1, (2,), np.float32), False),
+    "multi-discrete actions": (None, spaces.MultiDiscrete([3, 4]), False),
+    "multi-binary": (spaces.MultiBinary(4), spaces.MultiBinary(2), False),
+    "dict actions": (None, spaces.Dict({"move": spaces.Discrete(3), "turn": spaces.Box(0, 1)}), False),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_value_is_what_minari_reads(name: str, tmp_path: Path) -> None:
+    observation, action, jpeg = SPACES[name]
+    chosen = {"observation": observation} if observation is not None else {}
+    write_dataset(tmp_path, "aa/b-v1", action=action, jpeg=jpeg, **chosen)  # type: ignore[arg-type]
+    source = open_minari(tmp_path / "aa/b-v1")
+    trajectories = read(source, 0)
+    episodes = read_dataset(tmp_path, "aa/b-v1")
+    assert [trajectory.episode for trajectory in trajectories] == [0, 1, 2]
+    for trajectory, episode in zip(trajectories, episodes, strict=True):
+        assert_equal(trajectory, episode)
+    assert source.schema["reward"].dtype == "float64"
+    assert source.schema["info/score"].role == Role.OBSERVATION
+    assert ("lossy_jpeg" in source.notes) == jpeg
+    assert source.notes["left_out_not_numbers"] == ["infos/deep/name"]
+
+
+def test_cart_pole(tmp_path: Path) -> None:
+    episodes = record_cart_pole(tmp_path, "cartpole/random-v0")
+    source = find_run(tmp_path, "cartpole/random-v0", "minari")
+    for trajectory, episode in zip(read(source, 0), episodes, strict=True):
+        assert_equal(trajectory, episode)
+    assert source.notes["environment"] == "CartPole-v1"
+    assert source.schema["action"].space == {"type": "Discrete", "n": 2, "start": 0}
+
+
+def test_datasets_are_found_in_namespaces(tmp_path: Path) -> None:
+    for id in ("flat-v0", "some/deep/nested-v3"):
+        write_dataset(tmp_path, id)
+    assert [run.id for run in find_runs(tmp_path)] == ["flat-v0", "some/deep/nested-v3"]
+    assert [run.id for run in find_runs(tmp_path / "flat-v0/data")] == ["flat-v0"]
+    assert find_runs(tmp_path / "nothing") == []
+
+
+def test_an_episode_without_steps_is_counted(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path, "x-v0") / "data"
+    with h5py.File(root / MAIN_DATA, "a") as file:
+        for name in ("actions", "rewards", "terminations", "truncations"):
+            file[f"episode_1/{name}"].resize(0, axis=0)
+        for name in ("observations", "infos/score", "infos/deep/count"):
+            file[f"episode_1/{name}"].resize(1, axis=0)
+    dropped: Counter[str] = Counter()
+    assert sum(block.steps for block in open_minari(root).blocks(0, dropped)) == 11
+    assert dropped == {"episode_without_step": 1}
+
+
+def _delete(name: str) -> Any:
+    return lambda file: file.__delitem__(name)
+
+
+def _replace(name: str, values: Any, **how: Any) -> Any:
+    def change(file: h5py.File) -> None:
+        if name in file:
+            del file[name]
+        file.create_dataset(name, data=values, **how)
+
+    return change
+
+
+def _resize(name: str, rows: int) -> Any:
+    return lambda file: file[name].resize(rows, axis=0)
+
+
+def _declare(name: str, shape: tuple[int, ...]) -> Any:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file.create_dataset(name, shape, "f8", chunks=(1000,))
+
+    return change
+
+
+def _external(name: str) -> Any:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file[name] = h5py.ExternalLink("/etc/passwd", "/x")
+
+    return change
+
+
+DAMAGE = {
+    "no rewards": (_delete("episode_2/rewards"), "episode_2/rewards"),
+    "an info less": (_delete("episode_2/infos/score"), "episode_2/infos/score"),
+    "a group for a dataset": (
+        lambda f: (f.__delitem__("episode_2/rewards"), f.create_group("episode_2/rewards")),
+        "expected a dataset",
+    ),
+    "a short observation": (_resize("episode_2/observations", 7), "observations: expected 8 rows, found 7"),
+    "a long action": (_resize("episode_2/actions", 8), "actions: expected 7 rows, found 8"),
+    "another dtype": (_replace("episode_2/rewards", np.zeros(7, "f4")), r"expected float64\[\], found float32\[\]"),
+    "another shape": (
+        _replace("episode_2/observations", np.zeros((8, 4), "f4")),
+        r"expected float32\[3\], found float32\[4\]",
+    ),
+    "a scalar": (_replace("episode_2/truncations", True), "found 0"),
+    "early end": (
+        _replace("episode_2/truncations", np.arange(7) == 2),
+        "expected it at the last step only, found it at step 2",
+    ),
+    "no such episode": (lambda f: f.move("episode_2", "episode_3"), "episode_2"),
+    "nothing behind it": (_declare("episode_2/rewards", (10**15,)), "found none stored"),
+    "another file": (_external("episode_2/rewards"), "leads to another file"),
+    "one too many": (lambda f: f.create_group("episode_3"), "expected 3 episodes, found 4"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named(name: str, tmp_path: Path) -> None:
+    change, message = DAMAGE[name]
+    root = write_dataset(tmp_path, "x-v0") / "data"
+    with h5py.File(root / MAIN_DATA, "a") as file:
+        change(file)
+    with pytest.raises(CorruptShardError, match=message):
+        read(open_minari(root), 0)
+
+
+@pytest.mark.parametrize("jpeg", [b"", b"not a picture", None], ids=["empty", "text", "cut"])
+def test_a_damaged_picture_is_named(jpeg: bytes | None, tmp_path: Path) -> None:
+    root = write_dataset(tmp_path, "x-v0", observation=IMAGE, jpeg=True) / "data"
+    with h5py.File(root / MAIN_DATA, "a") as file:
+        rows = file["episode_0/observations"]
+        rows[3] = np.frombuffer(jpeg if jpeg is not None else bytes(rows[3])[:20], np.uint8)
+    with pytest.raises(CorruptShardError, match=r"episode_0/observations: expected a JPEG picture at row 3"):
+        read(open_minari(root), 0)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (b"", "expected JSON"),
+        (b"[1]", "expected a JSON object"),
+        (b'{"observation_space": "{"}', "observation_space: expected JSON"),
+    ],
+)
+def test_damaged_metadata(metadata: bytes, message: str, tmp_path: Path) -> None:
+    root = write_dataset(tmp_path, "x-v0") / "data"
+    (root / METADATA).write_bytes(metadata)
+    with pytest.raises(CorruptShardError, match=message):
+        open_minari(root)
+
+
+def test_what_is_no_hdf5_dataset(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path, "x-v0") / "data"
+    metadata = json.loads((root / METADATA).read_text())
+    (root / METADATA).write_text(json.dumps({**metadata, "data_format": "arrow"}))
+    with pytest.raises(SourceError, match="data format 'arrow', expected 'hdf5'"):
+        open_minari(root)
+    with pytest.raises(SourceNotFoundError, match=r"metadata.json is missing"):
+        open_minari(tmp_path / "nothing")
+
+
+def episodes_or_error(root: Path) -> list[int] | str:
+    try:
+        source = open_minari(root)
+        return [one.episode for shard in source.shards() for one in read(source, shard)]
+    except CorruptShardError as exc:
+        return str(exc)
+
+
+def test_flipped_bytes_are_values_or_a_named_error(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path / "whole", "x-v0") / "data"
+    content = (root / MAIN_DATA).read_bytes()
+    damaged = tmp_path / "damaged"
+    shutil.copytree(root, damaged)
+    chance, found = random.Random(0), []
+    for _ in range(60):
+        changed = bytearray(content)
+        for _ in range(20):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        (damaged / MAIN_DATA).write_bytes(changed)
+        found.append(episodes_or_error(damaged))
+    assert all(one == [0, 1, 2] or MAIN_DATA in one for one in found)
+    assert any(isinstance(one, str) for one in found)
