@@ -1,0 +1,130 @@
+"""A sampler over several storages, which chooses among them and leaves the rows to a sampler of each."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlx.buffer.draws import Draws, Share
+from rlx.buffer.protocol import Rows, Sampler, Storage
+from rlx.errors import SamplingError
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one of several storages gives to a batch.
+
+    Attributes:
+        buffer: which of them.
+        rows: [n] the rows in it.
+        info: what its sampler says beside them.
+    """
+
+    buffer: int
+    rows: Rows
+    info: Mapping[Any, NDArray[Any]]
+
+
+class SamplerEnsemble:
+    """Chooses storages by their probabilities, or takes all, and draws as many steps from each with its own sampler.
+
+    Args:
+        samplers: one for each storage.
+        p: [storages] how likely each is, up to a factor; without it all are equally likely.
+        sample_from_all: every storage gives the same share of every batch. Either this or ``p``.
+        num_buffer_sampled: how many storages a batch is made from, with replacement; by default as many as there are.
+        seed: the same seed gives the same choices; without it, one from ``generator``, or fresh entropy.
+        generator: gives the seed.
+
+    Raises:
+        ValueError: no sampler, or ``p`` is not one probability for each.
+    """
+
+    def __init__(
+        self,
+        *samplers: Sampler,
+        p: Sequence[float] | torch.Tensor | None = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not samplers:
+            raise ValueError("at least one sampler expected, found none")
+        if sample_from_all and (p is not None or num_buffer_sampled not in (None, len(samplers))):
+            raise TypeError("either sample_from_all or p and num_buffer_sampled expected, found both")
+        self.samplers = samplers
+        self.sample_from_all = sample_from_all
+        self.num_buffer_sampled = len(samplers) if num_buffer_sampled is None else num_buffer_sampled
+        if self.num_buffer_sampled < 1:
+            raise ValueError(f"num_buffer_sampled of at least 1 expected, found {num_buffer_sampled}")
+        self._p = _probabilities(p, len(samplers))
+        self._draws = Draws(seed, generator)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether an epoch of any of the samplers ended with the last batch."""
+        return any(getattr(sampler, "ran_out", False) for sampler in self.samplers)
+
+    def sample(self, storages: Sequence[Storage], batch_size: int) -> list[Portion]:
+        """Portions that make up a batch; a storage that is chosen twice gives two.
+
+        Raises:
+            SamplingError: ``batch_size`` cannot be divided among so many, or a storage lacks what is asked of it.
+        """
+        if len(storages) != len(self.samplers):
+            raise ValueError(f"{len(self.samplers)} storages expected, found {len(storages)}")
+        size, rest = divmod(batch_size, self.num_buffer_sampled)
+        if rest or not size:
+            raise SamplingError(
+                f"a batch_size divisible among {self.num_buffer_sampled} buffers expected, found {batch_size}"
+            )
+        return [
+            Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self._choose().tolist()
+        ]
+
+    def shard(self, index: int, count: int) -> Self:
+        """A copy for worker ``index`` of ``count``, and so is each of its samplers."""
+        mine = copy.copy(self)
+        mine._draws = copy.deepcopy(self._draws)
+        mine._draws.share = Share(index, count)
+        mine.samplers = tuple(sampler.shard(index, count) for sampler in self.samplers)
+        return mine
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next samples depend on."""
+        return {
+            "draws": self._draws.state_dict(),
+            "samplers": [sampler.state_dict() for sampler in self.samplers],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there.
+
+        Raises:
+            SamplingError: the state is of another number of samplers.
+        """
+        if len(state["samplers"]) != len(self.samplers):
+            raise SamplingError(f"states of {len(self.samplers)} samplers expected, found {len(state['samplers'])}")
+        self._draws.load_state_dict(state["draws"])
+        for sampler, its in zip(self.samplers, state["samplers"], strict=True):
+            sampler.load_state_dict(its)
+
+    def _choose(self) -> NDArray[np.int64]:
+        if self.sample_from_all:
+            return np.arange(len(self.samplers))
+        return self._draws.next().choice(len(self.samplers), size=self.num_buffer_sampled, p=self._p)
+
+
+def _probabilities(p: Sequence[float] | torch.Tensor | None, count: int) -> NDArray[np.float64] | None:
+    if p is None:
+        return None
+    found = np.asarray(p, np.float64).reshape(-1)
+    if len(found) != count or not np.isfinite(found).all() or (found < 0).any() or not found.any():
+        raise ValueError(f"{count} probabilities of at least 0, not all 0, expected, found {found.tolist()}")
+    probabilities: NDArray[np.float64] = found / found.sum()
+    return probabilities

@@ -1,0 +1,159 @@
+"""What a slice is: its length, the keys that tell trajectories apart, and how its end is marked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensordict import NestedKey, unravel_key
+
+from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
+from rlx.errors import SamplingError
+
+SLICE_END = ("collector", "slice_end")
+MASK = ("collector", "mask")
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """How slices are cut; the arguments of ``SliceSampler`` that say so."""
+
+    num_slices: int | None
+    slice_len: int | None
+    traj_key: NestedKey | None = None
+    end_key: NestedKey | Sequence[NestedKey] | None = None
+    truncated_key: NestedKey | None = ("next", "truncated")
+    init_key: NestedKey | None = "is_init"
+    strict_length: bool = True
+    pad_output: bool = False
+    whole_trajectories: bool = False
+    start_at_reset: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.num_slices is None) == (self.slice_len is None):
+            raise TypeError(
+                f"either num_slices or slice_len expected, found num_slices={self.num_slices}, "
+                f"slice_len={self.slice_len}"
+            )
+        if (self.num_slices or self.slice_len or 0) < 1:
+            raise ValueError(f"a number of at least 1 expected, found {self.num_slices or self.slice_len}")
+
+    def shape(self, batch_size: int) -> tuple[int, int | None]:
+        """How many slices a batch has, and of how many steps each; None: as many as its trajectory has.
+
+        Raises:
+            SamplingError: the batch cannot be divided so.
+        """
+        if self.num_slices is None:
+            slices, rest = divmod(batch_size, self.slice_len or 1)
+            wanted = f"slices of {self.slice_len} steps"
+        elif self.whole_trajectories:
+            return self.num_slices, None
+        else:
+            slices, rest = self.num_slices, batch_size % self.num_slices
+            wanted = f"{self.num_slices} slices"
+        if rest or batch_size < 1:
+            raise SamplingError(f"a batch_size divisible into {wanted} expected, found {batch_size}")
+        return slices, self.slice_len or batch_size // slices
+
+    def index(self, storage: Storage) -> TrajectoryIndex:
+        """The storage's index by these keys."""
+        return storage.index(self.traj_key, self.end_key)
+
+    def is_start(self, index: TrajectoryIndex, rows: Rows, slice_len: int) -> NDArray[np.bool_]:
+        """[n] whether a slice may start at each row, so far as its length goes."""
+        fits: NDArray[np.bool_] = index.remaining(rows) >= slice_len
+        return fits if self.strict_length else fits | (index.elapsed(rows) == 0)
+
+    def cut(
+        self, storage: Storage, index: TrajectoryIndex, starts: Rows, slice_len: int | None
+    ) -> tuple[Rows, dict[Any, NDArray[Any]]]:
+        """[n] the rows of the slices that start at ``starts``, slice after slice, and what marks their ends.
+
+        Args:
+            storage: where the steps are.
+            index: its index by these keys.
+            starts: [slices] where each begins.
+            slice_len: at most so many steps each; None: all that follow.
+        """
+        steps = index.remaining(starts)
+        if slice_len is not None:
+            steps = np.minimum(steps, slice_len)
+        width = slice_len if self.pad_output and slice_len is not None else int(steps.max())
+        rows = index.follow(starts, width)
+        place = np.broadcast_to(np.arange(width), rows.shape)
+        is_real = place < steps[:, None]
+        is_last = place >= steps[:, None] - 1
+        if self.pad_output:
+            last = rows[np.arange(len(rows)), steps - 1]
+            rows = np.where(is_real, rows, last[:, None])
+            info: dict[Any, NDArray[Any]] = {MASK: is_real.reshape(-1)}
+            kept = np.ones_like(is_real)
+        else:
+            info, kept = {}, is_real
+        rows = rows[kept]
+        return rows, info | self._marks(storage, rows, is_first=(place == 0)[kept], is_last=is_last[kept])
+
+    def _marks(
+        self, storage: Storage, rows: Rows, is_first: NDArray[np.bool_], is_last: NDArray[np.bool_]
+    ) -> dict[Any, NDArray[Any]]:
+        marks: dict[Any, NDArray[Any]] = {}
+        if self.truncated_key is not None:
+            marks = _ends(_stored(storage, rows, _flag_keys(self.truncated_key)), self.truncated_key, is_last)
+        if self.init_key is not None:
+            stored = _stored(storage, rows, (self.init_key,))
+            marks |= {key: flags | _beside(is_first, flags) for key, flags in stored.items()}
+        return marks
+
+
+def either(name: str, value: Any, other_name: str, other: Any) -> Any:
+    """The one of two arguments that is given, or None.
+
+    Raises:
+        TypeError: both are.
+    """
+    if value is not None and other is not None:
+        raise TypeError(f"either {name} or {other_name} expected, found both")
+    return other if value is None else value
+
+
+def _flag_keys(truncated_key: NestedKey) -> tuple[NestedKey, NestedKey, NestedKey]:
+    """The keys of truncated, done and terminated, which lie side by side."""
+    key = _plain(truncated_key)
+    parent = () if isinstance(key, str) else key[:-1]
+    return key, _plain((*parent, "done")), _plain((*parent, "terminated"))
+
+
+def _plain(key: NestedKey) -> NestedKey:
+    """A str, or a tuple of at least two."""
+    plain: NestedKey = unravel_key(key)  # type: ignore[no-untyped-call]
+    return plain
+
+
+def _stored(storage: Storage, rows: Rows, keys: Sequence[NestedKey]) -> Mapping[NestedKey, NDArray[np.bool_]]:
+    """[n, ...] those of the flags that the storage has."""
+    present = [_plain(key) for key in keys if storage.has(key)]
+    if not present:
+        return {}
+    steps = storage.get(rows, present)
+    return {key: steps.get(key).numpy(force=True).astype(bool) for key in present}
+
+
+def _ends(
+    stored: Mapping[NestedKey, NDArray[np.bool_]], truncated_key: NestedKey, is_last: NDArray[np.bool_]
+) -> dict[Any, NDArray[Any]]:
+    """Truncated and done with the ends of the slices marked, and which of the marks were added."""
+    truncated, done, _ = _flag_keys(truncated_key)
+    is_open = np.ones(len(is_last), bool)
+    for flags in stored.values():
+        is_open &= ~flags.reshape(len(flags), -1).all(axis=1)
+    added = is_last & is_open
+    bare = np.zeros((len(is_last), 1), bool)
+    marks = {key: flags | _beside(added, flags) for key, flags in ((k, stored.get(k, bare)) for k in (truncated, done))}
+    return marks | {SLICE_END: added[:, None]}
+
+
+def _beside(flags: NDArray[np.bool_], like: NDArray[Any]) -> NDArray[np.bool_]:
+    """[n, 1, ...] the flags [n], with as many dimensions as ``like``."""
+    return flags.reshape(-1, *(1,) * (like.ndim - 1))
