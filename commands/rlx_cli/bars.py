@@ -8,10 +8,15 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.progress_bar import ProgressBar
+from rich.table import Column
 from rich.text import Text
 
-from rlx_cli.progress import amount
-from rlx_cli.quantities import size
+from rlx_cli.quantities import size, sizes
+
+_TITLE_WIDTH = 24
+# What stands beside title and bar: 123,456,789 steps, 123 MB/s, 00:00. A line must not reach the terminal's edge: the
+# ^C that it echoes would begin another, and the bars would be wiped away one line too low.
+_FIGURES_WIDTH = 38
 
 
 class Bars:
@@ -27,14 +32,13 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
         self._totals: dict[str, int] = {}
         self._bars = RichProgress(
-            TextColumn("{task.description}", markup=False),
-            _Bar(bar_width=None),
-            _Amount(),
-            _Rate(),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.description}", markup=False, table_column=_column(max_width=_TITLE_WIDTH)),
+            _Bar(bar_width=max(5, min(40, console.width - min(len(title), _TITLE_WIDTH) - _FIGURES_WIDTH))),
+            _Amount(_column()),
+            _Rate(_column()),
+            TimeRemainingColumn(compact=True, table_column=_column()),
             console=console,
             transient=True,
-            expand=True,
         )
         self._title = title
 
@@ -66,16 +70,22 @@ class Bars:
         return self._tasks[unit]
 
 
+def _column(max_width: int | None = None) -> Column:
+    return Column(no_wrap=True, overflow="ellipsis", max_width=max_width)
+
+
 class _Bar(BarColumn):
-    def render(self, task: Task) -> ProgressBar:
-        bar = super().render(task)
+    def render(self, task: Task) -> ProgressBar | Text:  # type: ignore[override]
         # Without a total there is nothing to draw, and a bar that only pulses tells nothing.
-        return bar if task.total is not None else ProgressBar(total=0, completed=0, width=0)
+        return Text() if task.total is None else super().render(task)
 
 
 class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(amount(task.fields["unit"], task.completed, task.total), justify="right")
+        unit, done, total = task.fields["unit"], task.completed, task.total
+        if unit == "bytes":
+            return Text(size(done) if total is None else sizes(done, total), justify="right")
+        return Text(f"{done:,.0f} {unit}" if total is None else f"{done:,.0f}/{total:,.0f} {unit}", justify="right")
 
 
 class _Rate(ProgressColumn):

@@ -6,6 +6,7 @@ so are passwords and tokens.
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 
@@ -29,6 +30,20 @@ def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, obje
             value = ",".join(map(str, option)) if isinstance(option, tuple) else str(option)
             words += [f"--{name}", without_secrets(value)]
     return shlex.join(words)
+
+
+def with_destination(command: str, path: Path) -> str:
+    """A command of a lineage that writes to a path.
+
+    Example:
+        >>> with_destination("rlx convert sample --to memmap", Path("copy"))
+        'rlx convert sample --to memmap copy'
+        >>> with_destination("rlx download Pong/5", Path("my pong"))
+        "rlx download Pong/5 -o 'my pong'"
+    """
+    words = shlex.split(command)
+    option = [] if words[1:2] == ["convert"] else ["-o"]
+    return shlex.join([*words, *option, str(path)])
 
 
 def without_secrets(text: str) -> str:

@@ -42,14 +42,13 @@ def list_runs(
     if remote and local:
         raise typer.BadParameter("--remote and --local exclude each other")
     here = [] if remote else _of_game(local_runs(), game)
+    there = [] if local else _of_game(remote_runs(source), game)
     names = {entry.id for entry in here}
-    there = [] if local else [entry for entry in _of_game(remote_runs(source), game) if entry.id not in names]
-    parts: list[str | Table] = []
-    if here:
-        parts += [_here_table(here)]
-    if there:
-        parts += ["", _there_table(there)] if here else [_there_table(there)]
-    output.show([asdict(entry) for entry in (*here, *there)], *parts)
+    parts: list[str | Table] = [_here_table(here)] if here else []
+    for base, runs in groupby(there, key=lambda entry: entry.source):
+        parts += [""] if parts else []
+        parts += [f"at {base}", _there_table(list(runs))]
+    output.show([asdict(entry) for entry in (*here, *(run for run in there if run.id not in names))], *parts)
     if not here and not there:
         output.say("hint", "nothing to list" if game is None else f"nothing to list of {game}")
 
@@ -67,13 +66,16 @@ def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
 
 
 def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
-    """One line for all runs of a game that differ in nothing but their number."""
+    """One line for all runs of a game that have as many shards."""
     rows = []
-    for (game, shards, source, local), runs in groupby(
-        entries, key=lambda entry: (entry.game, entry.shards, entry.source, entry.local)
-    ):
-        names = [entry.id.removeprefix(f"{game}/") for entry in runs]
-        # As a shell would take it: rlx download Pong/{1,2}
-        run = f"{game}/{names[0]}" if len(names) == 1 else f"{game}/{{{','.join(names)}}}"
-        rows.append((run, f"{shards:,}", "yes" if local else "", source))
-    return table(["run", ">shards", "here", "source"], rows)
+    for (game, shards), group in groupby(entries, key=lambda entry: (entry.game, entry.shards)):
+        runs = list(group)
+        rows.append((game, _numbers(runs), f"{shards:,}", _numbers([run for run in runs if run.local]) or "-"))
+    return table(["game", "runs", ">shards", "here"], rows)
+
+
+def _numbers(entries: "Sequence[CatalogEntry]") -> str:
+    """Numbers of runs: ``1-5``."""
+    from rlx.pipeline.ingest import number_ranges
+
+    return number_ranges(sorted(entry.run for entry in entries if entry.run is not None))

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
 
 def size(num_bytes: float) -> str:
     """Bytes in decimal units, three digits.
@@ -11,12 +13,24 @@ def size(num_bytes: float) -> str:
         >>> size(999), size(12_345_678), size(3e12)
         ('999 B', '12.3 MB', '3.00 TB')
     """
-    amount, units = float(num_bytes), ["B", "kB", "MB", "GB", "TB", "PB"]
-    while amount >= 999.5 and len(units) > 1:
+    amount, unit = float(num_bytes), 0
+    while amount >= 999.5 and unit < len(_UNITS) - 1:
         amount /= 1000
-        units.pop(0)
-    digits = 0 if units[0] == "B" or amount >= 99.95 else 1 if amount >= 9.995 else 2
-    return f"{amount:.{digits}f} {units[0]}"
+        unit += 1
+    digits = 0 if unit == 0 or amount >= 99.95 else 1 if amount >= 9.995 else 2
+    return f"{amount:.{digits}f} {_UNITS[unit]}"
+
+
+def sizes(done: float, total: float) -> str:
+    """Some bytes of all, in the unit of all.
+
+    Example:
+        >>> sizes(1_200_000, 50_000_000_000), sizes(424_000, 566_000)
+        ('0.0/50.0 GB', '424/566 kB')
+    """
+    amount, unit = size(total).split()
+    decimals = len(amount.partition(".")[2])
+    return f"{done / 1000 ** _UNITS.index(unit):.{decimals}f}/{amount} {unit}"
 
 
 def duration(seconds: float) -> str:

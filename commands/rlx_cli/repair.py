@@ -2,6 +2,7 @@
 
 import typer
 
+from rlx_cli.lineage import with_destination
 from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
@@ -24,13 +25,15 @@ def repair(
 
     It tells what was lost; the command that wrote the dataset gets it again.
     """
-    from rlx.home import home, locate
+    from rlx.home import locate
     from rlx.store.repair import repair as repair_dataset
 
     output: Output = ctx.obj
     path = locate(dataset)
     with showing(output, f"repair {dataset}") as progress:
         done = repair_dataset(path, progress=progress)
+    # A lineage does not tell where its dataset was put.
+    hint = with_destination(done.hint, path) if done.hint and done.hint.startswith("rlx ") else done.hint
     lost = "" if done.lost_steps is None else f" ({plural(done.lost_steps, 'step')})"
     kept = f"{plural(len(done.kept), 'whole shard')} kept"
     lines = [f"{dataset}: {kept}, {len(done.dropped):,} dropped{lost}"]
@@ -41,11 +44,8 @@ def repair(
         "dropped": list(done.dropped),
         "removed": list(done.removed),
         "lost_steps": done.lost_steps,
-        "hint": done.hint,
+        "hint": hint,
     }
     output.show(document, *lines)
-    if done.hint:
-        output.say("hint", done.hint)
-        if not path.is_relative_to(home()):
-            # The lineage does not tell where a dataset was put.
-            output.say("hint", f"with {path} as its destination")
+    if hint:
+        output.say("hint", hint)

@@ -1,5 +1,6 @@
 """``rlx verify``: whether every byte of a dataset is what its manifest says."""
 
+import shlex
 from dataclasses import asdict
 
 import typer
@@ -18,12 +19,14 @@ def verify(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Check every file of a dataset against its manifest. Exits with 3 if anything is wrong.
+    """Check every file of a dataset against its manifest.
 
     \b
     Examples:
       rlx verify Pong/5
       rlx verify ./pong --json
+
+    Exits with 3 if anything is wrong.
     """
     from rlx.home import locate
     from rlx.store.verification import verify as verify_dataset
@@ -42,10 +45,11 @@ def verify(
         "missing_shards": list(found.missing),
     }
     if found.ok:
-        output.show(document, f"{dataset} is whole: {seen}")
+        missing = f"; {plural(len(found.missing), 'shard')} still to come" if found.missing else ""
+        output.show(document, f"{dataset} is whole: {seen}{missing}")
         return
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
     output.show(document, table(["shard", "file", "problem"], rows))
     output.say("error", f"{dataset} is damaged: {plural(len(found.problems), 'problem')} in {seen}")
-    output.say("hint", f"rlx repair {dataset}")
+    output.say("hint", shlex.join(["rlx", "repair", dataset]))
     raise typer.Exit(CORRUPT)

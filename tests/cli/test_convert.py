@@ -1,0 +1,142 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+from tests.conftest import SAMPLE_RUN, Cli
+
+KEYS = [
+    "dataset",
+    "id",
+    "store",
+    "shards",
+    "steps",
+    "trajectories",
+    "bytes",
+    "seconds",
+    "steps_per_second",
+    "skipped_shards",
+    "failed_shards",
+]
+
+
+def test_a_directory_for_people(cli: Cli, tmp_path: Path) -> None:
+    result = cli("convert", SAMPLE_RUN, tmp_path / "pong", "--jobs", 1)
+    assert (result.code, result.err) == (0, "")
+    first, second = result.out.splitlines()
+    assert first.startswith("Pong/5: 2,491 steps in 6 trajectories, 3 shards, ")
+    assert second == str(tmp_path / "pong")
+
+
+def test_a_directory_for_scripts(cli: Cli, tmp_path: Path) -> None:
+    result = cli("convert", SAMPLE_RUN, tmp_path / "pong", "--from", "rlu", "--jobs", 1, "--json")
+    assert (result.code, result.err) == (0, "")
+    said = json.loads(result.out)
+    assert list(said) == KEYS
+    assert (said["id"], said["store"], said["shards"], said["steps"]) == ("Pong/5", "zarr", 3, 2491)
+    assert said["steps_per_second"] > 0
+    (made,) = rlx.open(tmp_path / "pong").manifest.lineage
+    assert made["command"] == f"rlx convert {SAMPLE_RUN} --from rlu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "store", "codec"),
+    [
+        (("--to", "memmap"), "memmap", "none"),
+        (("--codec", "zstd:level=5,chunk=4"), "zarr", "zstd:level=5,chunk=4"),
+        (("--codec", "lz4"), "zarr", "lz4:level=1,chunk=8"),
+        (("--codec", "none"), "zarr", "none"),
+    ],
+)
+def test_a_dataset_into_any_store_and_codec(
+    cli: Cli, pong: Path, tmp_path: Path, arguments: tuple[str, ...], store: str, codec: str
+) -> None:
+    assert cli("convert", pong, tmp_path / "copy", *arguments, "--shards", "0,2", "--jobs", 1).code == 0
+    said = json.loads(cli("inspect", tmp_path / "copy", "--json").out)
+    assert (said["store"], said["codec"], said["steps"]) == (store, codec, 871 + 1020)
+    assert [made["command"] for made in said["lineage"]] == [
+        "rlx convert sample",
+        " ".join(["rlx convert", str(pong), *arguments, "--shards 0,2"]).replace("lz4", "lz4:level=1,chunk=8"),
+    ]
+    before, after = (rlx.open(path)[[0, 870]] for path in (pong, tmp_path / "copy"))
+    assert (before == after).all()
+
+
+def test_again_is_nothing_to_do_and_overwrite_is_afresh(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    arguments = ("convert", pong, tmp_path / "copy", "--jobs", 1, "--json")
+    assert json.loads(cli(*arguments).out)["skipped_shards"] == 0
+    assert json.loads(cli(*arguments).out)["skipped_shards"] == 3
+    assert json.loads(cli(*arguments, "--overwrite").out)["skipped_shards"] == 0
+    result = cli(*arguments, "--to", "memmap")
+    assert result.code == 1
+    assert "hint: --overwrite starts afresh; -o chooses another directory\n" in result.err
+
+
+def test_a_damaged_file_fails_alone(cli: Cli, tmp_path: Path) -> None:
+    source = shutil.copytree(SAMPLE_RUN, tmp_path / "source")
+    damaged = source / "Pong/run_5-00001-of-00050"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1000])
+    arguments = ("convert", source, tmp_path / "pong", "--jobs", 1, "--json")
+    result = cli(*arguments)
+    assert result.code == 6
+    said = json.loads(result.out)
+    assert (said["shards"], said["failed_shards"]) == (2, ["00001"])
+    assert said["error"]["type"] == "PartialError"
+    assert result.err.splitlines()[1:] == [
+        "error: Pong/5: 1 shard failed: 00001",
+        "hint: run the same command again: it goes on from there",
+    ]
+    assert result.err.startswith(f"warning: shard 1 failed: {damaged} is corrupt")
+    damaged.write_bytes(whole)
+    result = cli(*arguments)
+    assert result.code == 0
+    assert (json.loads(result.out)["skipped_shards"], json.loads(result.out)["failed_shards"]) == (2, [])
+    assert len(rlx.open(tmp_path / "pong")) == 2491
+
+
+def test_where_nothing_is_whole_the_cause_is_the_error(cli: Cli, tmp_path: Path) -> None:
+    source = shutil.copytree(SAMPLE_RUN, tmp_path / "source")
+    for file in (source / "Pong").iterdir():
+        file.write_bytes(b"no gzip")
+    result = cli("convert", source, tmp_path / "pong", "--jobs", 1, "--json")
+    assert result.code == 3
+    assert json.loads(result.out)["error"]["type"] == "CorruptShardError"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--codec", "brotli"), 2, "error: codec 'brotli' is unknown: expected one of zstd-dict, zstd, lz4, none"),
+        (("--codec", "zstd:level=99"), 2, "error: codec zstd: level 99, expected 0 to 22"),
+        (("--to", "memmap", "--codec", "zstd"), 2, "error: "),
+        (("--to", "hdf6"), 2, "error: invalid value for '--to': "),
+        (("--from", "minari9"), 2, "error: invalid value for '--from': "),
+        (("--shards", "2-1"), 2, "error: invalid value for '--shards': '2-1'"),
+        (("--shards", "x"), 2, "error: invalid value for '--shards': 'x'"),
+        (("--jobs", "0"), 2, "error: invalid value for '--jobs': "),
+        (("--shards", "7"), 5, "error: Pong/5 has no shard 7: expected one of 0-2\nhint: --shards 0-2\n"),
+    ],
+)
+def test_what_cannot_be(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+    result = cli("convert", SAMPLE_RUN, tmp_path / "pong", *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith(message)
+    assert not (tmp_path / "pong/rlx.json").exists()
+
+
+def test_an_empty_directory(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = cli("convert", tmp_path / "empty", tmp_path / "pong")
+    assert result.code == 5
+    assert result.err.startswith(f"error: no run in {tmp_path}/empty: expected files such as")
+
+
+def test_several_processes_make_the_same(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    assert cli("convert", SAMPLE_RUN, tmp_path / "copy", "--jobs", 2).code == 0
+    before, after = (rlx.open(path) for path in (pong, tmp_path / "copy"))
+    assert before.manifest.shards == after.manifest.shards
+    assert np.array_equal(before.trajectories.returns, after.trajectories.returns)

@@ -1,0 +1,79 @@
+import json
+from pathlib import Path
+
+from rlx.source.rl_unplugged import GAMES, URL
+from tests.conftest import SAMPLE_RUN, Cli
+
+
+def test_nothing_is_here(cli: Cli) -> None:
+    result = cli("list", "--local")
+    assert (result.code, result.out, result.err) == (0, "", "hint: nothing to list\n")
+    assert cli("list", "--local", "--json").out == "[]\n"
+
+
+def test_runs_to_download_one_line_a_game(cli: Cli) -> None:
+    result = cli("list", "--remote")
+    assert (result.code, result.err) == (0, "")
+    source, header, *lines = result.out.splitlines()
+    assert source == f"at {URL}"
+    assert header.split() == ["game", "runs", "shards", "here"]
+    assert len(lines) == len(GAMES)
+    assert lines[0].split() == ["Alien", "1-5", "50", "-"]
+    assert next(line for line in lines if line.startswith("Gravitar ")).split()[2] == "49"
+
+
+def test_runs_to_download_for_scripts(cli: Cli) -> None:
+    runs = json.loads(cli("list", "--remote", "--json").out)
+    assert len(runs) == 5 * len(GAMES)
+    assert runs[0] == {
+        "id": "Alien/1",
+        "game": "Alien",
+        "run": 1,
+        "source": URL,
+        "shards": 50,
+        "local": False,
+        "steps": None,
+    }
+
+
+def test_one_game_in_any_case(cli: Cli) -> None:
+    assert {run["game"] for run in json.loads(cli("list", "--game", "pong", "--json").out)} == {"Pong"}
+    result = cli("list", "--game", "Chess")
+    assert (result.code, result.out, result.err) == (0, "", "hint: nothing to list of Chess\n")
+
+
+def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> None:
+    (home / "Pong").mkdir(parents=True)
+    pong.rename(home / "Pong/5")
+    assert [line.split() for line in cli("list", "--game", "Pong").out.splitlines()] == [
+        ["dataset", "steps", "shards", "path"],
+        ["Pong/5", "2,491", "3", str(home / "Pong/5")],
+        [],
+        ["at", URL],
+        ["game", "runs", "shards", "here"],
+        ["Pong", "1-5", "50", "5"],
+    ]
+    runs = json.loads(cli("list", "--game", "Pong", "--json").out)
+    assert [(run["id"], run["local"]) for run in runs] == [
+        ("Pong/5", True),
+        ("Pong/1", False),
+        ("Pong/2", False),
+        ("Pong/3", False),
+        ("Pong/4", False),
+    ]
+    assert runs[0]["steps"] == 2491
+    assert [run["local"] for run in json.loads(cli("list", "--remote", "--game", "Pong", "--json").out)] == [
+        *[False] * 4,
+        True,
+    ]
+
+
+def test_runs_of_a_directory(cli: Cli) -> None:
+    (run,) = json.loads(cli("list", "--remote", "--source", SAMPLE_RUN, "--json").out)
+    assert (run["id"], run["shards"], run["source"]) == ("Pong/5", 3, str(SAMPLE_RUN))
+
+
+def test_a_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    result = cli("list", "--source", tmp_path / "nowhere")
+    assert (result.code, result.out) == (5, "")
+    assert result.err == f"error: {tmp_path}/nowhere: no such directory\n"

@@ -1,0 +1,50 @@
+import json
+from pathlib import Path
+
+from tests.conftest import SAMPLE_RUN, Cli
+
+
+def test_nothing_to_do(cli: Cli, pong: Path) -> None:
+    result = cli("repair", pong)
+    assert (result.code, result.out, result.err) == (0, f"{pong}: 3 whole shards kept, 0 dropped (0 steps)\n", "")
+
+
+def test_what_is_broken_is_dropped_and_the_same_command_gets_it_again(cli: Cli, tmp_path: Path) -> None:
+    dataset = tmp_path / "pong"
+    download = ("download", "Pong/5", "--source", SAMPLE_RUN, "-o", dataset, "--jobs", 1)
+    assert cli(*download).code == 0
+    whole = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file() and path.name != ".lock"}
+    (dataset / "shards/00001/zarr.json").unlink()
+    (dataset / "shards/stray").write_text("not rlx's")
+    result = cli("repair", dataset, "--json")
+    assert result.code == 0
+    assert json.loads(result.out) == {
+        "dataset": str(dataset),
+        "kept": ["00000", "00002"],
+        "dropped": ["00001"],
+        "removed": ["shards/stray"],
+        "lost_steps": 600,
+        "hint": f"rlx download Pong/5 --source {SAMPLE_RUN} -o {dataset}",
+    }
+    assert result.err == f"hint: {json.loads(result.out)['hint']}\n"
+    assert cli("verify", dataset).code == 0
+    assert "1 shard still to come" in cli("verify", dataset).out
+    assert cli(*download).code == 0
+    assert whole == {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_for_people(cli: Cli, pong: Path) -> None:
+    (pong / "shards/00001/zarr.json").unlink()
+    result = cli("repair", pong)
+    assert (result.code, result.out) == (0, f"{pong}: 2 whole shards kept, 1 dropped (600 steps)\ndropped 00001\n")
+    assert result.err == f"hint: rlx convert sample {pong}\n"
+
+
+def test_a_damaged_manifest_is_put_aside(cli: Cli, pong: Path) -> None:
+    (pong / "rlx.json").write_text("{}")
+    result = cli("repair", pong)
+    assert result.code == 0
+    assert result.out.startswith(f"{pong}: 0 whole shards kept, 3 dropped\n")
+    assert result.err.startswith("hint: run the command that wrote the dataset again")
+    assert cli("convert", SAMPLE_RUN, pong, "--jobs", 1).code == 0
+    assert cli("verify", pong).code == 0

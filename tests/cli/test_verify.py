@@ -1,0 +1,54 @@
+import json
+import shutil
+from pathlib import Path
+
+from tests.conftest import SAMPLE_RUN, Cli
+
+
+def test_a_whole_dataset(cli: Cli, pong: Path) -> None:
+    result = cli("verify", pong)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{pong} is whole: 3 shards, ")
+    said = json.loads(cli("verify", pong, "--json").out)
+    files = [path for path in (pong / "shards").rglob("*") if path.is_file()]
+    assert said == {
+        "ok": True,
+        "shards": 3,
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path in files),
+        "problems": [],
+        "missing_shards": [],
+    }
+
+
+def test_a_flipped_bit(cli: Cli, pong: Path) -> None:
+    victim = max((pong / "shards/00001").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    result = cli("verify", pong)
+    assert result.code == 3
+    header, line = result.out.splitlines()
+    assert header.split() == ["shard", "file", "problem"]
+    assert line.split()[:2] == ["00001", str(victim.relative_to(pong / "shards/00001"))]
+    assert f"error: {pong} is damaged: 1 problem in 3 shards" in result.err
+    assert result.err.endswith(f"hint: rlx repair {pong}\n")
+    result = cli("verify", pong, "--json")
+    said = json.loads(result.out)
+    assert (result.code, said["ok"]) == (3, False)
+    (problem,) = said["problems"]
+    assert (problem["shard"], problem["file"]) == ("00001", str(victim.relative_to(pong / "shards/00001")))
+
+
+def test_shards_still_to_come_are_no_damage(cli: Cli, tmp_path: Path) -> None:
+    source, dataset = tmp_path / "source", tmp_path / "dataset"
+    shutil.copytree(SAMPLE_RUN, source)
+    (source / "Pong/run_5-00001-of-00050").write_bytes(b"no gzip")
+    assert cli("convert", source, dataset, "--jobs", 1).code == 6
+    result = cli("verify", dataset)
+    assert result.code == 0
+    assert result.out.endswith("; 1 shard still to come\n")
+
+
+def test_no_dataset(cli: Cli, tmp_path: Path) -> None:
+    assert cli("verify", tmp_path / "none").code == 5

@@ -1,0 +1,91 @@
+"""What every test gets: no network but loopback, a ``$RLX_HOME`` of its own, and the command line in-process."""
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlx.pipeline.convert import convert
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
+from rlx_cli.app import main
+
+SAMPLE_RUN = Path(__file__).parents[1] / "scripts/sample_run"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def only_loopback() -> Iterator[None]:
+    """A test that reaches for the network fails, wherever it runs."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            raise PermissionError(f"tests may not connect to {address[0]}")
+        connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded)
+        yield
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (host[:1].isdigit() and ip_address(host).is_loopback) or host == "::1"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``$RLX_HOME``, and a terminal about which nothing is known."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    path = tmp_path / "home"
+    monkeypatch.setenv("RLX_HOME", str(path))
+    return path
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Runs ``rlx`` with some arguments in this process."""
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["rlx", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exited:
+            main()
+        out, err = capfd.readouterr()
+        assert isinstance(exited.value.code, int)
+        return Result(exited.value.code, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def _pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pong") / "dataset"
+    options = Options(jobs=1, command="rlx convert sample")
+    convert(SAMPLE_RUN, path, options, source_format=None, progress=Silent())
+    return path
+
+
+@pytest.fixture
+def pong(_pong: Path, tmp_path: Path) -> Path:
+    """The sample run as a dataset of its own: three shards."""
+    return shutil.copytree(_pong, tmp_path / "pong")
