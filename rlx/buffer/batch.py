@@ -1,0 +1,86 @@
+"""What goes into a buffer and what comes out: steps of the right dimensions, rows of an index, marks in a batch."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rlx.buffer.protocol import Rows, Storage
+from rlx.errors import SchemaMismatchError
+from rlx.store.dataset import normalize
+
+_IDS = (("collector", "traj_ids"), "episode")
+
+
+def as_steps(
+    steps: TensorDictBase | Sequence[TensorDictBase], ndim: int, time_dim: int | None = None
+) -> TensorDictBase:
+    """Steps [n], or [*lanes, n] for ``ndim`` dimensions.
+
+    Args:
+        steps: steps, or a list of single ones.
+        ndim: dimensions that the storage wants.
+        time_dim: which of them is time; the last by default.
+
+    Raises:
+        SchemaMismatchError: of other dimensions, and laying lane behind lane would join what does not belong together.
+    """
+    if not isinstance(steps, TensorDictBase):
+        steps = torch.stack(list(steps), ndim - 1)  # type: ignore[call-overload]
+    found = steps.batch_dims
+    if found > 1 and ndim == 1:
+        if not any(key in steps.keys(include_nested=True) for key in _IDS):
+            raise SchemaMismatchError(
+                f"steps of shape {list(steps.batch_size)} without trajectory ids: expected 1 dimension, found {found}",
+                hint=f"give the storage ndim={found}, or reshape(-1) the steps if only single ones are sampled",
+            )
+        return steps.reshape(-1)
+    if found < ndim:
+        raise SchemaMismatchError(f"steps of shape {list(steps.batch_size)}: expected {ndim} dimensions, found {found}")
+    if found > ndim:
+        raise SchemaMismatchError(
+            f"steps of shape {list(steps.batch_size)}: expected {ndim} dimensions, found {found}",
+            hint=f"give the storage ndim={found}",
+        )
+    if time_dim is None or time_dim % ndim == ndim - 1:
+        return steps
+    order = [dim for dim in range(ndim) if dim != time_dim % ndim]
+    return steps.permute(*order, time_dim % ndim)
+
+
+def rows_of(index: Any, storage: Storage) -> Rows:
+    """The rows that an index means: [] of an integer, [n] of a 1-d list or array, [*lanes, n] of a slice.
+
+    Args:
+        index: rows, or a slice of the rows of every lane; negative ones count from the end.
+        storage: what is indexed.
+
+    Raises:
+        IndexError: no such row.
+    """
+    size, lanes = storage.max_size // storage.lanes, storage.lanes
+    filled = len(storage) // lanes
+    if isinstance(index, slice):
+        rows = np.arange(lanes)[:, None] * size + np.arange(*index.indices(filled))
+        return rows.reshape(*storage.lane_shape, rows.shape[-1])
+    length = filled if lanes == 1 else storage.max_size
+    if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
+        return normalize([operator.index(index)], length)[0]
+    return normalize(index, length)
+
+
+def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
+    """Writes what a sampler says into a batch, by TED key.
+
+    A flag under ``next`` stays set where it was set: a slice's end must not hide a truncation, nor an n-step transition
+    that ends an episode be undone by the flags of its first step.
+    """
+    for key, value in info.items():
+        tensor = torch.from_numpy(np.ascontiguousarray(value)).to(batch.device)
+        if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
+            stored = batch.get(key, None)
+            tensor = tensor if stored is None else stored | tensor.reshape(stored.shape)
+        batch.set(key, tensor)

@@ -1,0 +1,129 @@
+"""Steps for ``torch.utils.data.DataLoader``: every worker of every rank its own part of an epoch."""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch.utils.data import IterableDataset, get_worker_info
+
+from rlx.buffer.draws import stream
+from rlx.buffer.permutation import permute
+from rlx.buffer.protocol import Rows
+from rlx.buffer.replay_buffer import ReplayBuffer
+
+
+class StepSource(Protocol):
+    """Where steps are: a ``Dataset`` or a ``ReplayBuffer``."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, index: Rows, /) -> TensorDictBase:
+        """Those at these places."""
+
+
+class StepDataset(IterableDataset[TensorDictBase]):
+    """Batches [B] of all steps, each step once an epoch, whatever workers and ranks share the work.
+
+    An epoch's order is a function of the seed and the epoch. Each worker of each rank has consecutive steps, so that it
+    opens few shards, and takes them in random order; where its part begins changes with the epoch. Give it to a
+    ``DataLoader`` with ``batch_size=None``, for batches are made here. Workers may be forked or spawned; do not
+    write to a buffer while they start.
+
+    Args:
+        source: a ``Dataset`` or a ``ReplayBuffer`` (its transforms are applied, its sampler is not asked).
+        batch_size: steps in a batch; the last of a worker may be short.
+        shuffle: whether in random order.
+        drop_last: whether to leave steps out so that all workers and ranks make the same number of whole batches.
+        seed: of the order.
+        rank: which process of several; from ``torch.distributed``, where that is initialised, by default.
+        world: how many there are.
+        transform: applied to every batch by the worker.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffer = ReplayBuffer()
+        >>> rows = buffer.extend(TensorDict({"observation": torch.arange(5)}, [5]))
+        >>> batches = StepDataset(buffer, 2, shuffle=False)
+        >>> [batch["observation"].tolist() for batch in batches]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(
+        self,
+        source: StepSource,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        transform: Callable[[TensorDictBase], TensorDictBase] | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch of {batch_size} steps: expected 1 or more")
+        self._source = source
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._drop_last = drop_last
+        self._seed = seed
+        self._rank, self._world = _place(rank, world)
+        self._transform = transform
+        # Shared, for workers that live longer than an epoch have copies of everything else.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration that of this epoch; without, each is the same."""
+        self._epoch.fill_(epoch)
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        for places in self._batches():
+            batch = self._source[places]
+            yield batch if self._transform is None else self._transform(batch)
+
+    def _batches(self) -> Iterator[Rows]:
+        """Places in the source, batch after batch, of this worker."""
+        worker = get_worker_info()
+        workers, number = (1, 0) if worker is None else (worker.num_workers, worker.id)
+        total, part, parts = len(self._source), self._rank * workers + number, self._world * workers
+        start, stop = self._part(total, part, parts)
+        epoch = int(self._epoch)
+        shift = 0
+        if self._shuffle and total:
+            shift = int(stream(self._seed, 0, epoch, 0).integers(total))
+        for first in range(start, stop, self._batch_size):
+            places = np.arange(first, min(first + self._batch_size, stop))
+            if self._shuffle:
+                places = start + permute(places - start, stop - start, self._seed, epoch * parts + part)
+                places = (places + shift) % total
+            yield rows_at(self._source, places)
+
+    def _part(self, total: int, part: int, parts: int) -> tuple[int, int]:
+        """First step of a part, and the one behind its last."""
+        if not self._drop_last:
+            return total * part // parts, total * (part + 1) // parts
+        length = total // parts // self._batch_size * self._batch_size
+        return part * length, (part + 1) * length
+
+
+def rows_at(source: StepSource, places: Rows) -> Rows:
+    """[n] what to index the source with to get the 0th, 1st, ... of its steps."""
+    return source.storage.row_at(places) if isinstance(source, ReplayBuffer) else places
+
+
+def _place(rank: int | None, world: int | None) -> tuple[int, int]:
+    """This process's rank and how many there are.
+
+    Raises:
+        ValueError: one was given without the other, or the rank is not below the number.
+    """
+    if rank is None and world is None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+    if rank is None or world is None or not 0 <= rank < world:
+        raise ValueError(f"rank {rank} of {world}: expected both, and 0 <= rank < world")
+    return rank, world

@@ -1,0 +1,157 @@
+"""Reading batches ahead of their use, in threads, in the order in which they would be read without."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rlx.buffer.protocol import Rows
+from rlx.buffer.read_write_lock import ReadWriteLock
+from rlx.errors import SamplingError
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a sampler chose.
+
+    Args:
+        rows: [n] rows.
+        info: what it says of them, by TED key, each [n, ...].
+        ends_epoch: whether it was the last draw of an epoch.
+    """
+
+    rows: Rows
+    info: Mapping[Any, NDArray[Any]]
+    ends_epoch: bool = False
+
+    @property
+    def describes_steps(self) -> bool:
+        """Whether it says something of what is stored there (the ends of slices), and not of the draw alone."""
+        return any(isinstance(key, tuple) for key in self.info)
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    draw: Draw
+    future: Future[TensorDictBase]
+    is_stale: bool = field(default=False)  # its rows hold something else now
+    is_void: bool = field(default=False)  # its rows hold nothing any more, or are another sampler's
+
+
+class Prefetcher:
+    """Keeps ``depth`` batches drawn and being read while another is in use.
+
+    Draws are made by the thread that takes a batch, so their order is that of the sampler; only reading, collating and
+    transforming is done by the pool. Every write to the storage is to be reported by ``written``. A batch that it
+    touches is not handed out as it was read: its rows are read again, or, where the draw told something of the steps
+    that were there (slices), another is drawn in its place. So a batch holds what its rows held when it was taken.
+
+    Args:
+        depth: threads, and batches ahead.
+        lock: held by who writes the storage; taken before the prefetcher's own.
+        draw: makes the next draw; called with ``lock`` held for reading.
+        gather: reads the steps of a draw; called with ``lock`` held for reading.
+        finish: does the rest, without it.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        lock: ReadWriteLock,
+        draw: Callable[[], Draw],
+        gather: Callable[[Draw], TensorDictBase],
+        finish: Callable[[TensorDictBase], TensorDictBase],
+    ) -> None:
+        self._depth = depth
+        self._storage_lock = lock
+        self._draw, self._gather, self._finish = draw, gather, finish
+        self._own_lock = threading.Lock()
+        self._ahead: deque[_Ticket] = deque()
+        self._taken: list[_Ticket] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+
+    def take(self) -> tuple[Draw, TensorDictBase]:
+        """The next batch, and the draw it comes from.
+
+        Raises:
+            SamplingError: nothing can be drawn.
+        """
+        with self._storage_lock.read(), self._own_lock:
+            ticket = self._next()
+        try:
+            return self._checked(ticket)
+        finally:
+            with self._own_lock:
+                self._taken.remove(ticket)
+
+    def _next(self) -> _Ticket:
+        if self._process != os.getpid():
+            # Threads do not survive a fork; what they had read is read again.
+            self._pool, self._process, lost = None, os.getpid(), self.pending()
+            self._ahead.clear()
+            for draw in lost:
+                self._submit(draw)
+        try:
+            while len(self._ahead) <= self._depth:
+                self._submit(self._draw())
+        except SamplingError:
+            if not self._ahead:
+                raise
+        ticket = self._ahead.popleft()
+        self._taken.append(ticket)
+        return ticket
+
+    def _submit(self, draw: Draw) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._depth, thread_name_prefix="rlx prefetch")
+        self._ahead.append(_Ticket(draw, self._pool.submit(self._read, draw)))
+
+    def _read(self, draw: Draw) -> TensorDictBase:
+        with self._storage_lock.read():
+            batch = self._gather(draw)
+        return self._finish(batch)
+
+    def _checked(self, ticket: _Ticket) -> tuple[Draw, TensorDictBase]:
+        wait([ticket.future])
+        with self._storage_lock.read():
+            if not (ticket.is_stale or ticket.is_void):
+                return ticket.draw, ticket.future.result()
+            draw = ticket.draw
+            if ticket.is_void or draw.describes_steps:
+                with self._own_lock:
+                    draw = replace(self._draw(), ends_epoch=draw.ends_epoch)
+            batch = self._gather(draw)
+        return draw, self._finish(batch)
+
+    def written(self, rows: Rows) -> None:
+        """Told, with the storage's lock held for writing, of rows that hold something else now."""
+        with self._own_lock:
+            for ticket in [*self._ahead, *self._taken]:
+                ticket.is_stale = ticket.is_stale or bool(np.isin(ticket.draw.rows, rows).any())
+
+    def pending(self) -> list[Draw]:
+        """The draws that were made and not taken yet, in order."""
+        return [ticket.draw for ticket in self._ahead]
+
+    def discard(self) -> None:
+        """Told, with the storage's lock held for writing, that no draw means anything any more."""
+        with self._own_lock:
+            for ticket in self._taken:
+                ticket.is_void = True
+            for ticket in self._ahead:
+                ticket.future.cancel()
+            self._ahead.clear()
+
+    def shutdown(self) -> None:
+        """Waits for the threads to end; draws that were not taken stay drawn."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=False)
+            self._pool = None

@@ -1,0 +1,408 @@
+"""A replay buffer: a storage, a sampler, a writer and transforms joined, safe to use from several threads."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rlx.buffer.batch import as_steps, rows_of, write_info
+from rlx.buffer.checkpoint import Hook, load, save
+from rlx.buffer.list_storage import ListStorage
+from rlx.buffer.prefetch import Draw, Prefetcher
+from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
+from rlx.buffer.read_write_lock import ReadWriteLock
+from rlx.buffer.sampler import RandomSampler
+from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
+from rlx.buffer.transform.compose import Compose, Inverted, Transform
+from rlx.buffer.transform.neighbourhood import reader, split
+from rlx.buffer.writer import RoundRobinWriter
+
+Collate = Callable[[TensorDictBase], TensorDictBase]
+
+
+class ReplayBuffer:
+    """Keeps steps and hands them out in batches.
+
+    Threads may write, sample and update priorities at once: a batch never holds half a write. Reading overlaps other
+    reading; writing waits for it. A sampled step goes this way: the storage; the transforms up to the last one that
+    needs neighbours; what the sampler says of it (the ends of slices, ``priority_weight``), written into the batch;
+    ``collate_fn``; the other transforms.
+
+    Args:
+        storage: where steps are kept; 1,000 of them in a list by default.
+        sampler: chooses them; uniformly by default.
+        writer: decides what is overwritten; the oldest by default.
+        transform: a callable, or one of ``rlx.buffer.transform``; its ``inv``, if any, is applied to what is written.
+        batch_size: steps in a batch, unless ``sample`` is told.
+        prefetch: batches that are read ahead, each in a thread; needs ``batch_size``.
+        pin_memory: whether batches are put into page-locked memory, where there is an accelerator to profit from it.
+        collate_fn: makes something else of the TensorDict [n] of a batch.
+        generator: seeds the default sampler.
+        dim_extend: which dimension of what is written is time; the last of ``storage.ndim`` by default.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> buffer = ReplayBuffer(batch_size=2)
+        >>> buffer.extend(TensorDict({"observation": torch.arange(3)}, [3]))
+        tensor([0, 1, 2])
+        >>> buffer.sample().batch_size, len(buffer)
+        (torch.Size([2]), 3)
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage | None = None,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        transform: Transform | None = None,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        collate_fn: Collate | None = None,
+        generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch of {batch_size} steps: expected 1 or more")
+        if prefetch and batch_size is None:
+            raise ValueError("prefetch: expected a batch_size to read ahead, found none")
+        if sampler is not None and generator is not None:
+            raise ValueError("generator: a sampler that is given brings its own seed or generator")
+        self._storage: Storage = ListStorage(1_000) if storage is None else storage
+        self._sampler: Sampler = RandomSampler(generator=generator) if sampler is None else sampler
+        self._writer: Writer = RoundRobinWriter() if writer is None else writer
+        self._transform = Compose() if transform is None else Compose(transform)
+        self._batch_size = batch_size
+        self._collate = collate_fn
+        self._pin_memory = pin_memory and torch.cuda.is_available()
+        self._dim_extend = dim_extend
+        self._write_count = 0
+        self._save_hooks: list[Hook] = []
+        self._load_hooks: list[Hook] = []
+        self._left: deque[Draw] = deque()  # draws that another buffer had made and not given out
+        # Taken in this order: the storage's, then the sampler's.
+        self._lock = ReadWriteLock()
+        self._sampler_lock = threading.Lock()
+        self._prefetch = prefetch or 0
+        self._prefetcher = self._new_prefetcher()
+
+    def _new_prefetcher(self) -> Prefetcher | None:
+        if not self._prefetch:
+            return None
+        size = self._size(None)
+        return Prefetcher(self._prefetch, self._lock, lambda: self._draw(size), self._gather, self._finish)
+
+    def __len__(self) -> int:
+        return len(self._storage)
+
+    def __repr__(self) -> str:
+        parts = f"storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}"
+        return f"{type(self).__name__}({parts}, transform={self._transform!r}, batch_size={self._batch_size})"
+
+    @property
+    def storage(self) -> Storage:
+        """Where steps are kept."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """What chooses steps."""
+        return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        """What decides where steps go."""
+        return self._writer
+
+    @property
+    def batch_size(self) -> int | None:
+        """Steps in a batch, unless ``sample`` is told."""
+        return self._batch_size
+
+    @property
+    def write_count(self) -> int:
+        """Steps written since the buffer was made or emptied, those included that were overwritten."""
+        return self._write_count
+
+    # ---- writing
+
+    def add(self, step: TensorDictBase) -> int | torch.Tensor:
+        """Writes one step [*lanes]; returns its row, or [*lanes] rows in a storage of more dimensions."""
+        rows = self.extend(step.unsqueeze(self._storage.ndim - 1)).squeeze(-1)
+        return rows if rows.ndim else int(rows)
+
+    def extend(self, steps: TensorDictBase | Sequence[TensorDictBase]) -> torch.Tensor:
+        """Writes steps and returns their rows, int64.
+
+        Args:
+            steps: [n], or [*lanes, n] into a storage of more dimensions, in time order; or a list of n steps. A batch
+                of several lanes written to a storage of one dimension is laid lane behind lane.
+
+        Raises:
+            SchemaMismatchError: keys, dtypes or shapes differ from the first write's; nothing is written.
+        """
+        ready = as_steps(steps, self._storage.ndim, self._dim_extend)
+        ready = self._transform.inv(ready)
+        with self._lock.write():
+            rows = self._writer.extend(self._storage, ready)
+            with self._sampler_lock:
+                self._sampler.extended(self._storage, rows.reshape(-1))
+            self._write_count += ready.batch_size[: self._storage.ndim].numel()
+            self._written(rows)
+        return torch.from_numpy(rows)
+
+    def __setitem__(self, index: Any, steps: TensorDictBase) -> None:
+        """Changes stored steps; their place in time stays."""
+        with self._lock.write():
+            rows = rows_of(index, self._storage)
+            ready = steps if rows.ndim else steps[None]
+            ready = self._transform.inv(ready.reshape(rows.size))
+            self._storage.update(rows.reshape(-1), ready)
+            self._written(rows)
+
+    def _written(self, rows: Rows) -> None:
+        self._left = deque(draw for draw in self._left if not (draw.describes_steps and np.isin(draw.rows, rows).any()))
+        if self._prefetcher is not None:
+            self._prefetcher.written(rows)
+
+    def empty(self) -> None:
+        """Forgets all steps."""
+        with self._lock.write(), self._sampler_lock:
+            self._storage.empty()
+            self._writer.empty()
+            self._sampler.emptied()
+            self._write_count = 0
+            self._discard()
+
+    def update_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
+        """Tells the sampler how surprising steps were.
+
+        Args:
+            rows: [n] rows, as in ``info["index"]``; or one.
+            priority: [n] or [n, 1], or one for all.
+        """
+        at = np.atleast_1d(np.asarray(rows, np.int64)).reshape(-1)
+        values = torch.as_tensor(priority).detach().cpu().numpy().reshape(-1)
+        with self._lock.read(), self._sampler_lock:
+            self._sampler.update_priority(at, np.broadcast_to(values, at.shape))
+
+    # ---- sampling
+
+    @overload
+    def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> TensorDictBase: ...
+    @overload
+    def sample(
+        self, batch_size: int | None = None, *, return_info: Literal[True]
+    ) -> tuple[TensorDictBase, dict[Any, Any]]: ...
+    def sample(
+        self, batch_size: int | None = None, return_info: bool = False
+    ) -> TensorDictBase | tuple[TensorDictBase, dict[Any, Any]]:
+        """A batch; with ``return_info`` also a dict of what the sampler said and the rows (``index``).
+
+        Args:
+            batch_size: steps, where the buffer was given no size of its own.
+            return_info: whether to return more than the batch.
+
+        Raises:
+            SamplingError: nothing fits what was asked for; SliceTooLongError, no trajectory is that long.
+            ValueError: no batch size, or another than the buffer's own.
+        """
+        draw, batch = self._sample(self._size(batch_size))
+        if not return_info:
+            return batch
+        return batch, {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in self._info(draw).items()}
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        """Batches of the buffer's own size without end; of a sampler without replacement, those of one epoch."""
+        size = self._size(None)
+        ends = False
+        while not ends:
+            draw, batch = self._sample(size)
+            ends = draw.ends_epoch
+            yield batch
+
+    def _size(self, batch_size: int | None) -> int:
+        if batch_size is None and self._batch_size is None:
+            raise ValueError("no batch size: give one to sample or to the buffer")
+        if batch_size is not None and self._batch_size not in (None, batch_size):
+            raise ValueError(f"batch of {batch_size} steps: the buffer was made for batches of {self._batch_size}")
+        size = self._batch_size if batch_size is None else batch_size
+        if size is None or size < 1:
+            raise ValueError(f"batch of {size} steps: expected 1 or more")
+        return size
+
+    def _sample(self, size: int) -> tuple[Draw, TensorDictBase]:
+        if self._prefetcher is not None:
+            return self._prefetcher.take()
+        with self._lock.read():
+            draw = self._draw(size)
+            steps = self._gather(draw)
+        return draw, self._finish(steps)
+
+    def _draw(self, size: int) -> Draw:
+        with self._sampler_lock:
+            if self._left:
+                return self._left.popleft()
+            rows, info = self._sampler.sample(self._storage, size)
+            return Draw(rows, info, bool(getattr(self._sampler, "ran_out", False)))
+
+    def _gather(self, draw: Draw) -> TensorDictBase:
+        around, _ = split(self._transform.transforms)
+        steps = reader(self._storage, around).read(draw.rows)
+        write_info(steps, self._marks(draw))
+        return steps
+
+    def _finish(self, steps: TensorDictBase) -> TensorDictBase:
+        batch = steps if self._collate is None else self._collate(steps)
+        for transform in split(self._transform.transforms)[1]:
+            batch = transform(batch)
+        return batch.pin_memory() if self._pin_memory else batch
+
+    def _info(self, draw: Draw) -> dict[Any, Any]:
+        return {**draw.info, "index": draw.rows}
+
+    def _marks(self, draw: Draw) -> Mapping[Any, Any]:
+        """What is written into a batch beside the stored steps."""
+        return draw.info
+
+    def __getitem__(self, index: Any) -> TensorDictBase:
+        """The steps at rows, transformed: an integer, a list or 1-d array of rows, or a slice of every lane's rows."""
+        with self._lock.read():
+            rows = rows_of(index, self._storage)
+            around, rest = split(self._transform.transforms)
+            steps = reader(self._storage, around).read(rows.reshape(-1))
+        for transform in rest:
+            steps = transform(steps)
+        return steps if rows.ndim == 1 else steps.reshape(rows.shape)
+
+    # ---- parts
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
+        """Adds a transform behind the others; with ``invert`` its two directions are swapped. Returns the buffer."""
+        return self.insert_transform(len(self._transform), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
+        """Adds a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer."""
+        with self._lock.write():
+            self._transform.insert(index, Inverted(transform) if invert else transform)
+            pending = self._pending()
+            self._discard()
+            self._left.extend(pending)
+        return self
+
+    def set_storage(self, storage: Storage) -> Storage:
+        """Uses another storage; returns the one before. The sampler is told of what it holds."""
+        with self._lock.write(), self._sampler_lock:
+            before, self._storage = self._storage, storage
+            self._sampler.emptied()
+            if len(storage):
+                self._sampler.extended(storage, storage.row_at(np.arange(len(storage))))
+            self._discard()
+        return before
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Uses another sampler; returns the one before. The new one is told of what is stored."""
+        with self._lock.write(), self._sampler_lock:
+            before, self._sampler = self._sampler, sampler
+            if len(self._storage):
+                sampler.extended(self._storage, self._storage.row_at(np.arange(len(self._storage))))
+            self._discard()
+        return before
+
+    def set_writer(self, writer: Writer) -> Writer:
+        """Uses another writer; returns the one before."""
+        with self._lock.write():
+            before, self._writer = self._writer, writer
+        return before
+
+    def _discard(self) -> None:
+        self._left.clear()
+        if self._prefetcher is not None:
+            self._prefetcher.discard()
+
+    def _pending(self) -> list[Draw]:
+        ahead = [] if self._prefetcher is None else self._prefetcher.pending()
+        return [*ahead, *self._left]
+
+    # ---- at rest
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of the buffer, the steps included; goes through ``torch.save`` with ``weights_only=True``."""
+        with self._lock.read(), self._sampler_lock:
+            return {**self._state(), "steps": steps_state(self._storage)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there: the next batches are those that the other buffer would have given.
+
+        Raises:
+            SchemaMismatchError: more steps than this buffer's storage holds, or of other dimensions.
+        """
+        self._restore(state, steps_of(state["steps"]))
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Writes the buffer to a directory, in place of the checkpoint that may be there; that one stays until then.
+
+        Raises:
+            DatasetExistsError: there is something else.
+        """
+        with self._lock.read():
+            with self._sampler_lock:
+                state = self._state()
+            save(Path(path), state, blocks(self._storage), self._save_hooks)
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Becomes what ``dumps`` wrote, as ``load_state_dict`` does.
+
+        Into a storage of another capacity, if it is large enough, steps are written anew: the sampler begins anew too.
+
+        Raises:
+            DatasetNotFoundError: there is no checkpoint.
+            FormatVersionError: another format version wrote it.
+            CorruptDatasetError: it is damaged; the buffer may be left empty.
+            SchemaMismatchError: it has more steps than this buffer's storage holds, or other dimensions.
+        """
+        self._restore(*load(Path(path), self._load_hooks))
+
+    dump = dumps
+    load = loads
+
+    def register_save_hook(self, hook: Hook) -> None:
+        """Adds what is done to each block of steps [n] before ``dumps`` writes it."""
+        self._save_hooks.append(hook)
+
+    def register_load_hook(self, hook: Hook) -> None:
+        """Adds what is done to each block of steps [n] after ``loads`` read it."""
+        self._load_hooks.append(hook)
+
+    def _state(self) -> dict[str, Any]:
+        state = describe(self._storage, self._sampler, self._writer, self._pending())
+        return {**state, "write_count": self._write_count}
+
+    def _restore(self, state: Mapping[str, Any], steps: Iterator[TensorDictBase]) -> None:
+        with self._lock.write(), self._sampler_lock:
+            self._discard()
+            self._left.extend(restore(state, steps, self._storage, self._sampler, self._writer))
+            self._write_count = state["write_count"]
+
+    def shutdown(self) -> None:
+        """Ends the threads that read ahead; sampling starts them again. Without it they end with the buffer."""
+        if self._prefetcher is not None:
+            self._prefetcher.shutdown()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock.read(), self._sampler_lock:
+            state = {key: value for key, value in self.__dict__.items() if key not in ("_prefetcher", "_sampler_lock")}
+            return {**state, "_left": deque(self._pending())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._sampler_lock = threading.Lock()
+        self._prefetcher = self._new_prefetcher()

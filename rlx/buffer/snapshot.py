@@ -1,0 +1,137 @@
+"""All that a buffer is, as numbers and blocks of steps; and a buffer as a snapshot says."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.prefetch import Draw
+from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
+from rlx.errors import SchemaMismatchError
+
+BLOCK_BYTES = 8 << 20
+
+
+def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[Draw]) -> dict[str, Any]:
+    """All but the steps: numbers, strings, lists and tensors."""
+    return {
+        "capacity": storage.max_size,
+        "ndim": storage.ndim,
+        "steps": len(storage),
+        "lane_shape": list(storage.lane_shape),
+        "rows": torch.from_numpy(ordered_rows(storage)),
+        "storage": storage.state_dict(),
+        "sampler": sampler.state_dict(),
+        "writer": writer.state_dict(),
+        "pending": [_draw_state(draw) for draw in pending],
+    }
+
+
+def ordered_rows(storage: Storage) -> Rows:
+    """[lanes, n] the rows of every lane, oldest first."""
+    lanes = storage.lanes if len(storage) else 1
+    return storage.row_at(np.arange(len(storage))).reshape(lanes, -1)
+
+
+def blocks(storage: Storage) -> Iterator[TensorDictBase]:
+    """The stored steps in time order: blocks [lanes * n] of n steps of every lane."""
+    rows = ordered_rows(storage)
+    if not rows.size:
+        return
+    row_bytes = sum(leaf.nbytes for leaf in storage.get(rows[0, :1]).values(True, True))
+    at_once = max(1, BLOCK_BYTES // max(1, row_bytes * len(rows)))
+    for start in range(0, rows.shape[1], at_once):
+        yield storage.get(rows[:, start : start + at_once].reshape(-1))
+
+
+def restore(
+    state: Mapping[str, Any], steps: Iterable[TensorDictBase], storage: Storage, sampler: Sampler, writer: Writer
+) -> list[Draw]:
+    """Makes these parts what ``describe`` and ``blocks`` said; returns the draws that were pending.
+
+    Into a storage of another capacity the steps are written anew, oldest first: their rows may differ, so the sampler
+    begins anew as well, and nothing is pending.
+
+    Raises:
+        SchemaMismatchError: the storage is too small, or of other dimensions.
+    """
+    lanes = int(np.prod(state["lane_shape"], dtype=np.int64))
+    if state["ndim"] != storage.ndim:
+        raise SchemaMismatchError(f"checkpoint has {state['ndim']} dimensions, the storage {storage.ndim}")
+    if state["steps"] > storage.max_size // lanes * lanes:
+        raise SchemaMismatchError(
+            f"checkpoint has {state['steps']:,} steps, the storage has room for {storage.max_size:,}",
+            hint="give the storage a max_size of at least that many",
+        )
+    if state["capacity"] != storage.max_size:
+        _write_anew(state, steps, storage, sampler, writer)
+        return []
+    storage.restore(state["storage"], _with_rows(state["rows"].numpy(), steps))
+    sampler.load_state_dict(state["sampler"])
+    writer.load_state_dict(state["writer"])
+    return [_draw_of(pending) for pending in state["pending"]]
+
+
+def _with_rows(rows: Rows, steps: Iterable[TensorDictBase]) -> Iterator[tuple[Rows, TensorDictBase]]:
+    done = 0
+    for block in steps:
+        count = block.batch_size[0] // len(rows)
+        yield rows[:, done : done + count].reshape(-1), block
+        done += count
+
+
+def _write_anew(
+    state: Mapping[str, Any], steps: Iterable[TensorDictBase], storage: Storage, sampler: Sampler, writer: Writer
+) -> None:
+    storage.empty()
+    sampler.emptied()
+    writer.empty()
+    for block in steps:
+        rows = writer.extend(storage, block.reshape(*state["lane_shape"], -1))
+        sampler.extended(storage, rows.reshape(-1))
+
+
+def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:
+    """The stored steps in the order of ``ordered_rows``, by key."""
+    rows = ordered_rows(storage)
+    return leaves(storage.get(rows.T.reshape(-1))) if rows.size else []
+
+
+def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[TensorDictBase]:
+    """The steps [n] of ``steps_state``, as one block; none if it was empty."""
+    if state:
+        yield tree(dict(state), len(state[0][1]))
+
+
+def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
+    """The tensors of steps by their paths.
+
+    Raises:
+        SchemaMismatchError: something is no tensor.
+    """
+    found = []
+    for key, value in steps.items(include_nested=True, leaves_only=True):
+        path = (key,) if isinstance(key, str) else key
+        if not isinstance(value, torch.Tensor):
+            raise SchemaMismatchError(f"{'/'.join(path)} is a {type(value).__name__}: only tensors can be saved")
+        found.append((path, value.contiguous()))
+    return found
+
+
+def tree(named: Mapping[tuple[str, ...], torch.Tensor], count: int) -> TensorDictBase:
+    """Steps [count] of tensors by their paths."""
+    steps = TensorDict({}, [count])
+    for path, value in named.items():
+        steps.set(path, value)
+    return steps
+
+
+def _draw_state(draw: Draw) -> dict[str, Any]:
+    info = [(key, torch.from_numpy(np.ascontiguousarray(value))) for key, value in draw.info.items()]
+    return {"rows": torch.from_numpy(draw.rows), "info": info, "ends_epoch": draw.ends_epoch}
+
+
+def _draw_of(state: Mapping[str, Any]) -> Draw:
+    return Draw(state["rows"].numpy(), {key: value.numpy() for key, value in state["info"]}, state["ends_epoch"])

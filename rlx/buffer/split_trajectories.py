@@ -1,0 +1,130 @@
+"""Cutting a batch of collected steps into trajectories."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import NestedKey, TensorDict, TensorDictBase
+
+from rlx.buffer.transform.neighbourhood import path
+from rlx.errors import SchemaMismatchError
+
+_IDS = (("collector", "traj_ids"), "episode", "traj_ids")
+
+
+def split_trajectories(
+    steps: TensorDictBase,
+    *,
+    prefix: NestedKey | None = None,
+    trajectory_key: NestedKey | None = None,
+    done_key: NestedKey = "done",
+    as_nested: bool = False,
+) -> TensorDictBase:
+    """Trajectories [N, T], T the longest one's steps, zeros behind the end of the others; a row each, by first step.
+
+    ``("collector", "mask")`` (bool [N, T]) says where there are steps. A trajectory ends where ``("next", done)`` is
+    set. Steps of one id in one row of the batch belong together until then, also where another id's come between, as
+    workers who write in turns leave them; after its end an id stands for a new trajectory. Without ids, the steps of a
+    row follow each other until done.
+
+    Args:
+        steps: [*B, T], time last.
+        prefix: where ``mask`` goes and ids are looked for, instead of ``collector``.
+        trajectory_key: where the ids are; by default ``(prefix, "traj_ids")``, ``episode`` or ``traj_ids``, if any is.
+        done_key: name of the flag under ``next``.
+        as_nested: whether the entries are nested tensors [N, *], without mask, rather than padded.
+
+    Raises:
+        SchemaMismatchError: there are neither ids nor the flag, or not one a step.
+
+    Example:
+        >>> done = torch.tensor([False, True, False])[:, None]
+        >>> steps = TensorDict({"observation": torch.arange(3), "next": {"done": done}}, [3])
+        >>> split_trajectories(steps)["observation"]
+        tensor([[0, 1],
+                [2, 0]])
+    """
+    if not steps.batch_dims:
+        raise SchemaMismatchError("steps of shape []: expected at least a dimension of time")
+    group = ("collector",) if prefix is None else path(prefix)
+    flat = steps.reshape(-1)
+    row = np.repeat(np.arange(flat.batch_size[0] // max(1, steps.batch_size[-1])), steps.batch_size[-1])
+    order, lengths = _chains(row, _ids(flat, group, trajectory_key), _done(flat, done_key))
+    sorted_steps = flat[torch.from_numpy(order)]
+    if as_nested:
+        return _nested(sorted_steps, lengths)
+    return _padded(sorted_steps, lengths, group)
+
+
+def _ids(flat: TensorDictBase, group: tuple[str, ...], key: NestedKey | None) -> NDArray[np.int64] | None:
+    if key is not None:
+        if (ids := flat.get(key, None)) is None:
+            raise SchemaMismatchError(f"steps have no {key!r}, expected trajectory ids there")
+        return _one_a_step(ids, key)
+    for found in ((*group, "traj_ids"), *_IDS):
+        if (ids := flat.get(found, None)) is not None:
+            return _one_a_step(ids, found)
+    return None
+
+
+def _done(flat: TensorDictBase, key: NestedKey) -> NDArray[np.bool_] | None:
+    done = flat.get(("next", *path(key)), None)
+    return None if done is None else _one_a_step(done, key).astype(bool)
+
+
+def _one_a_step(values: torch.Tensor, key: NestedKey) -> NDArray[Any]:
+    if values.numel() != len(values):
+        raise SchemaMismatchError(f"{key!r} of shape {list(values.shape)}: expected one a step")
+    column: NDArray[Any] = values.reshape(-1).cpu().numpy()
+    return column
+
+
+def _chains(
+    row: NDArray[np.int64], ids: NDArray[np.int64] | None, done: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[S] the steps, trajectory behind trajectory, in the order of their first steps; [N] steps of each."""
+    if ids is None and done is None:
+        raise SchemaMismatchError("steps have neither trajectory ids nor ('next', 'done'): nothing says where one ends")
+    count = len(row)
+    # A stable sort brings the steps of an id in a row together, in order of time.
+    by_id = np.lexsort((np.zeros(count, np.int64) if ids is None else ids, row))
+    starts = np.ones(count, bool)
+    starts[1:] = np.diff(row[by_id]) != 0
+    if ids is not None:
+        starts[1:] |= np.diff(ids[by_id]) != 0
+    if done is not None:
+        starts[1:] |= done[by_id][:-1]
+    first = np.flatnonzero(starts)
+    lengths = np.diff(first, append=count)
+    rank = np.argsort(by_id[first], kind="stable")
+    lengths_by_rank = lengths[rank]
+    offsets = np.arange(count) - np.repeat(np.cumsum(lengths_by_rank) - lengths_by_rank, lengths_by_rank)
+    return by_id[np.repeat(first[rank], lengths_by_rank) + offsets], lengths_by_rank
+
+
+def _padded(flat: TensorDictBase, lengths: NDArray[np.int64], group: tuple[str, ...]) -> TensorDictBase:
+    counts = torch.from_numpy(lengths)
+    mask = torch.arange(int(lengths.max(initial=0))) < counts[:, None]
+    padded: TensorDictBase = flat.apply(lambda leaf: _pad(leaf, mask), batch_size=list(mask.shape))
+    padded.set((*group, "mask"), mask.to(flat.device))
+    padded.names = [None, "time"]
+    return padded
+
+
+def _pad(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    padded = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
+    padded[mask.to(leaf.device)] = leaf
+    return padded
+
+
+def _nested(flat: TensorDictBase, lengths: NDArray[np.int64]) -> TensorDictBase:
+    sizes = lengths.tolist()
+    entries = {
+        key: torch.nested.nested_tensor(list(value.split(sizes)), layout=torch.strided)
+        for key, value in flat.items(True, True)
+    }
+    nested = TensorDict({}, [len(sizes)], device=flat.device)
+    for key, value in entries.items():
+        nested.set(key, value)
+    return nested

@@ -1,0 +1,71 @@
+"""A replay buffer whose batches say which rows they are, and take their priorities back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.prefetch import Draw
+from rlx.buffer.protocol import Sampler, Storage, Writer
+from rlx.buffer.replay_buffer import Collate, ReplayBuffer
+from rlx.buffer.transform.compose import Transform
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A ``ReplayBuffer`` that puts ``index`` (int64 [n], the rows) into every batch.
+
+    Args:
+        priority_key: where ``update_tensordict_priority`` finds priorities; all else as for ``ReplayBuffer``.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffer = TensorDictReplayBuffer(batch_size=4)
+        >>> rows = buffer.extend(TensorDict({"observation": torch.arange(10, 13)}, [3]))
+        >>> batch = buffer.sample()
+        >>> bool((batch["observation"] == batch["index"] + 10).all())
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage | None = None,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        transform: Transform | None = None,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        collate_fn: Collate | None = None,
+        generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
+        priority_key: NestedKey = "td_error",
+    ) -> None:
+        super().__init__(
+            storage=storage,
+            sampler=sampler,
+            writer=writer,
+            transform=transform,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn,
+            generator=generator,
+            dim_extend=dim_extend,
+        )
+        self._priority_key = priority_key
+
+    def update_tensordict_priority(self, batch: TensorDictBase) -> None:
+        """Takes the priorities of a batch, by its ``index`` and what stands at the priority key, [n] or [n, ...].
+
+        Of more than one number a step the largest counts.
+
+        Raises:
+            KeyError: the batch has no index, or no priorities.
+        """
+        rows, priority = batch["index"], batch[self._priority_key]
+        self.update_priority(rows, priority.reshape(rows.numel(), -1).amax(1))
+
+    def _marks(self, draw: Draw) -> Mapping[Any, Any]:
+        return self._info(draw)

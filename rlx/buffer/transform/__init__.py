@@ -1,0 +1,20 @@
+"""Transforms on sample: any callable from TensorDict to TensorDict, and those that look at the steps around."""
+
+from rlx.buffer.transform.compose import Compose, Inverted
+from rlx.buffer.transform.frame_stack import FrameStack
+from rlx.buffer.transform.n_step import NStep
+from rlx.buffer.transform.pointwise import RewardClip, RewardSign, ToDevice, ToDtype, ToFloat
+from rlx.buffer.transform.return_to_go import ReturnToGo
+
+__all__ = [
+    "Compose",
+    "FrameStack",
+    "Inverted",
+    "NStep",
+    "ReturnToGo",
+    "RewardClip",
+    "RewardSign",
+    "ToDevice",
+    "ToDtype",
+    "ToFloat",
+]

@@ -1,0 +1,68 @@
+"""The last k observations as one, as an agent with a frame stack saw them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.transform.neighbourhood import Reader, path, wanted
+
+
+@dataclass(frozen=True, slots=True)
+class FrameStack:
+    """Stacks each observation on the k - 1 before it, oldest first: [n, *shape] becomes [n, k, *shape].
+
+    ``("next", observation)`` becomes the last k - 1 of them and the next one. Observations come from the storage, not
+    from the batch: steps may be random, and a slice's first stack reaches back before the slice. Where the episode has
+    fewer, or the storage has lost them, the oldest there is takes their place, as in
+    ``gymnasium.wrappers.FrameStackObservation``.
+
+    Args:
+        k: observations in a stack.
+        padding: ``repeat`` the oldest observation, or ``zeros``.
+        keys: which observations.
+    """
+
+    k: int
+    padding: Literal["repeat", "zeros"] = "repeat"
+    keys: Sequence[NestedKey] = ("observation",)
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"frame stack of {self.k}: expected 1 or more")
+        if self.padding not in ("repeat", "zeros"):
+            raise ValueError(f"padding {self.padding!r}: expected 'repeat' or 'zeros'")
+
+    def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
+        """The steps at these rows with their observations stacked."""
+        mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *path(key)), keys)]
+        batch = below.read(rows, keys)
+        if not mine:
+            return batch
+        if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
+            raise ValueError("FrameStack after NStep: the next stack cannot be told any more; put FrameStack first")
+        back = below.index.precede(rows, self.k)
+        missing = back < 0
+        oldest = back[np.arange(len(rows)), missing.sum(1)]
+        distinct, position = np.unique(np.where(missing, oldest[:, None], back), return_inverse=True)
+        steps = below.read(distinct, mine)
+        for key in mine:
+            stack = self._stack(steps.get(key), position.reshape(back.shape), missing)
+            after = ("next", *path(key))
+            if (then := batch.get(after, None)) is not None:
+                batch.set(after, torch.cat([stack[:, 1:], then[:, None]], 1))
+            batch.set(key, stack)
+        return batch
+
+    def _stack(
+        self, frames: torch.Tensor, position: Rows, missing: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    ) -> torch.Tensor:
+        picked = frames.index_select(0, torch.from_numpy(position.reshape(-1)).to(frames.device))
+        stack = picked.reshape(*position.shape, *frames.shape[1:])
+        if self.padding == "zeros":
+            stack[torch.from_numpy(missing)] = 0
+        return stack

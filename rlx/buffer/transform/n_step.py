@@ -1,0 +1,72 @@
+"""Transitions over n steps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.transform.neighbourhood import Reader, wanted
+
+_REWARD = ("next", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class NStep:
+    """Makes each step a transition over the n steps from it on, or as many as its trajectory still has.
+
+    ``next`` becomes that of the last of them (observation, done, terminated, truncated and all else), with as
+    ``("next", "reward")`` the discounted sum of their rewards. Added are ``steps_to_next_obs`` (int64 [n, 1], how many
+    steps), ``gamma`` (float32 [n, 1], what to discount the value of the next observation by: gamma to that power) and
+    ``("next", "original_reward")``. It stops at terminations, at truncations, and at the newest step stored.
+
+    Args:
+        n: steps.
+        gamma: discount of a step.
+    """
+
+    n: int
+    gamma: float = 0.99
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"{self.n} steps: expected 1 or more")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma {self.gamma}: expected 0 to 1")
+
+    def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
+        """The steps at these rows, each made to span n."""
+        batch = below.read(rows, keys)
+        if not (wanted("gamma", keys) or any(wanted(key, keys) for key in batch.keys(True) if key[0] == "next")):
+            return batch
+        ahead = below.index.follow(rows, self.n)
+        inside = ahead >= 0
+        count = inside.sum(1)
+        last, position = np.unique(ahead[np.arange(len(rows)), count - 1], return_inverse=True)
+        after = below.read(last, ["next"] if wanted("next", keys) else keys)
+        device = batch.device
+        batch.set("next", after.get("next")[torch.from_numpy(position)])
+        batch.set("steps_to_next_obs", torch.from_numpy(count[:, None]).to(device))
+        batch.set("gamma", torch.from_numpy(np.float32(self.gamma) ** count[:, None]).to(device))
+        if wanted(_REWARD, keys):
+            rewards = self._rewards(below, rows, ahead, inside)
+            batch.set(("next", "original_reward"), rewards[:, 0])
+            batch.set(_REWARD, self._discounted(rewards, inside))
+        return batch
+
+    def _rewards(
+        self, below: Reader, rows: Rows, ahead: Rows, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    ) -> torch.Tensor:
+        """[n, steps, *shape] the rewards of each step and of those behind it, anything where there is none."""
+        distinct, position = np.unique(np.where(inside, ahead, rows[:, None]), return_inverse=True)
+        reward = below.read(distinct, [_REWARD]).get(_REWARD)
+        picked: torch.Tensor = reward[torch.from_numpy(position.reshape(ahead.shape))]
+        return picked
+
+    def _discounted(
+        self, rewards: torch.Tensor, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    ) -> torch.Tensor:
+        weights = torch.from_numpy(inside * self.gamma ** np.arange(self.n))
+        weights = weights.reshape(*weights.shape, *[1] * (rewards.ndim - 2)).to(rewards.device, rewards.dtype)
+        return (rewards * weights).sum(1)

@@ -1,0 +1,161 @@
+"""Stored steps as a chain of transforms makes them: how a transform gets at the steps around those of the batch.
+
+A chain is a stack of readers. The lowest reads the storage; each transform reads from the one below and changes what it
+got. So a transform that needs the steps before or behind a row sees them as the transforms before it made them: the
+n-step return of clipped rewards, the stack of the frames n steps ahead.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+
+
+class Reader(Protocol):
+    """Reads steps as they are after some of the transforms."""
+
+    @property
+    def index(self) -> TrajectoryIndex:
+        """Which rows follow each other."""
+
+    def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """The steps [n] at these rows; with ``keys`` at least those of them that there are."""
+
+
+@runtime_checkable
+class NeighbourTransform(Protocol):
+    """A transform that needs steps other than those it changes."""
+
+    def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
+        """The steps [n] at these rows, changed; with ``keys`` only those matter.
+
+        Args:
+            rows: [n] rows.
+            keys: the TED keys that are wanted, or None for all.
+            below: reads any rows as the transforms before this one make them. Rows that occur twice are read twice:
+                ask for distinct ones.
+        """
+
+
+class Pointwise:
+    """A transform that makes each step from that step alone, and makes do with any of its keys."""
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        """The batch, changed."""
+        raise NotImplementedError
+
+
+class StoredSteps:
+    """The lowest reader. It remembers the first rows that were read whole, and reads none of them twice."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._batch: TensorDictBase | None = None
+
+    @cached_property
+    def index(self) -> TrajectoryIndex:
+        """Which rows follow each other."""
+        return self._storage.index()
+
+    def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """The steps [n] at these rows."""
+        if keys is None:
+            steps = self._storage.get(rows)
+            if self._batch is None:
+                self._remember(rows, steps)
+            return steps
+        keys = [key for key in keys if self._has(key)]
+        place = self._places(rows)
+        known = np.flatnonzero(place >= 0)
+        if self._batch is None or not len(known):
+            return self._storage.get(rows, keys)
+        fresh = np.flatnonzero(place < 0)
+        steps = self._batch.select(*keys)[torch.from_numpy(place[known])]
+        if not len(fresh):
+            return steps
+        position = np.empty(len(rows), np.int64)
+        position[known], position[fresh] = np.arange(len(known)), np.arange(len(known), len(rows))
+        both: TensorDictBase = torch.cat([steps, self._storage.get(rows[fresh], keys)])  # type: ignore[call-overload]
+        return both[torch.from_numpy(position)]
+
+    def _remember(self, rows: Rows, steps: TensorDictBase) -> None:
+        # A shallow copy: the transforms replace entries of the batch, and must not replace them here.
+        self._batch = steps.copy()
+        self._rows, self._first = np.unique(rows, return_index=True)
+
+    def _places(self, rows: Rows) -> Rows:
+        """[n] where each row is in the remembered batch; -1 where it is not."""
+        if self._batch is None or not len(self._rows):
+            return np.full(len(rows), -1)
+        place = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
+        return np.where(self._rows[place] == rows, self._first[place], -1)
+
+    def _has(self, key: NestedKey) -> bool:
+        return self._batch is None or key in self._batch.keys(include_nested=True)
+
+
+class Transformed:
+    """The steps of a reader, changed by one transform."""
+
+    def __init__(self, transform: Any, below: Reader) -> None:
+        self._transform = transform
+        self._below = below
+
+    @property
+    def index(self) -> TrajectoryIndex:
+        """Which rows follow each other."""
+        return self._below.index
+
+    def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """The steps [n] at these rows, changed.
+
+        Raises:
+            ValueError: a callable does not give a step for a step, so that none behind it can find its neighbours.
+        """
+        if isinstance(self._transform, NeighbourTransform):
+            return self._transform.around(rows, keys, self._below)
+        if isinstance(self._transform, Pointwise):
+            return self._transform(self._below.read(rows, keys))
+        # What keys a callable needs is known to it alone.
+        steps: TensorDictBase = self._transform(self._below.read(rows))
+        if steps.batch_size[:1] != (len(rows),):
+            raise ValueError(
+                f"transform {self._transform!r} made {list(steps.batch_size)} of {len(rows)} steps: "
+                "a transform that needs neighbours cannot follow one that changes their number"
+            )
+        return steps
+
+
+def reader(storage: Storage, transforms: Sequence[Any]) -> Reader:
+    """Reads a storage through transforms, the first of which is applied first."""
+    top: Reader = StoredSteps(storage)
+    for transform in transforms:
+        top = Transformed(transform, top)
+    return top
+
+
+def split(transforms: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The transforms up to the last that needs neighbours, and those behind it."""
+    needy = [i for i, transform in enumerate(transforms) if isinstance(transform, NeighbourTransform)]
+    cut = needy[-1] + 1 if needy else 0
+    return transforms[:cut], transforms[cut:]
+
+
+def path(key: NestedKey) -> tuple[str, ...]:
+    """A TED key as a tuple.
+
+    Example:
+        >>> path("reward"), path(("next", "reward"))
+        (('reward',), ('next', 'reward'))
+    """
+    return (key,) if isinstance(key, str) else tuple(part for item in key for part in path(item))
+
+
+def wanted(key: NestedKey, keys: Keys | None) -> bool:
+    """Whether this leaf is among the keys, or below one of them; it is when all are wanted."""
+    return keys is None or any(path(key)[: len(path(other))] == path(other) for other in keys)

@@ -1,0 +1,88 @@
+"""What an episode still pays from each step on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.transform.neighbourhood import Reader, wanted
+
+_REWARD = ("next", "reward")
+_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnToGo:
+    """Adds the discounted sum of the rewards from each step to the end of its trajectory as far as it is stored.
+
+    Each reward is read once, also when many steps of the batch lie in one trajectory.
+
+    Args:
+        gamma: discount of a step.
+        key: where it is put: float32 [n, 1].
+    """
+
+    gamma: float = 1.0
+    key: NestedKey = "return_to_go"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma {self.gamma}: expected 0 to 1")
+
+    def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
+        """The steps at these rows, with their returns to go."""
+        batch = below.read(rows, keys)
+        if wanted(self.key, keys) and len(rows):
+            returns = torch.from_numpy(self._returns(rows, below).astype(np.float32)[:, None])
+            batch.set(self.key, returns.to(batch.device))
+        return batch
+
+    def _returns(self, rows: Rows, below: Reader) -> NDArray[np.float64]:
+        """[n] the returns to go of rows."""
+        remaining = below.index.remaining(rows)
+        # Steps of one trajectory have their last step in common; its first one in the batch stands for all of them.
+        _, trajectory = np.unique(below.index.after(rows, remaining - 1), return_inverse=True)
+        longest = np.zeros(trajectory.max() + 1, np.int64)
+        np.maximum.at(longest, trajectory, remaining)
+        first = np.zeros(len(longest), np.int64)
+        is_first = remaining == longest[trajectory]
+        first[trajectory[is_first]] = rows[is_first]
+        returns = discounted(self._rewards(first, int(longest.max()), below), self.gamma)
+        found: NDArray[np.float64] = returns[trajectory, longest[trajectory] - remaining]
+        return found
+
+    def _rewards(self, first: Rows, steps: int, below: Reader) -> NDArray[np.float64]:
+        """[N, steps] rewards from the first step of each trajectory on, zeros behind its end."""
+        ahead = below.index.follow(first, steps)
+        inside = ahead >= 0
+        rewards = np.zeros(ahead.shape)
+        reward = below.read(ahead[inside], [_REWARD]).get(_REWARD)
+        rewards[inside] = reward.reshape(-1).cpu().numpy()
+        return rewards
+
+
+def discounted(rewards: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+    """[N, T] the discounted sum of each reward and of all behind it.
+
+    Args:
+        rewards: [N, T].
+        gamma: discount of a step.
+
+    Example:
+        >>> discounted(np.array([[1.0, 1.0, 1.0]]), 0.5)
+        array([[1.75, 1.5 , 1.  ]])
+    """
+    count, steps = rewards.shape
+    blocks = -(-steps // _BLOCK)
+    padded = np.zeros((count, blocks * _BLOCK))
+    padded[:, :steps] = rewards
+    distance = np.arange(_BLOCK)[:, None] - np.arange(_BLOCK)  # of a reward in a block behind a step in it
+    weights = np.where(distance >= 0, gamma ** np.maximum(distance, 0), 0.0)
+    result = padded.reshape(count, blocks, _BLOCK) @ weights
+    beyond = gamma ** np.arange(_BLOCK, 0, -1)
+    for block in range(blocks - 2, -1, -1):
+        result[:, block] += beyond * result[:, block + 1, :1]
+    return result.reshape(count, -1)[:, :steps]
