@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import int64
 
 from rlx.block import Block
 from rlx.manifest import Manifest
@@ -13,8 +15,8 @@ from rlx.schema import Role, Schema
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed, open_writer
-from rlx.store.layout import shard_name
-from rlx.store.writer import train_dictionaries, write_shard
+from rlx.store.layout import shard_directory, shard_name
+from rlx.store.writer import checksums, train_dictionaries, write_shard
 
 SMALL = Schema.of(observation=("int32", (2,)), action=("int64", ()))
 # Rows of 1,200 bytes: what a codec compresses.
@@ -50,12 +52,13 @@ def make_block(
 
 def join(blocks: Sequence[Block]) -> Block:
     """One block of several that end with whole trajectories."""
+    data = {name: np.concatenate([block.data[name] for block in blocks]) for name in blocks[0].data}
     return Block(
-        {name: np.concatenate([block.data[name] for block in blocks]) for name in blocks[0].data},
-        *(
-            np.concatenate([getattr(block, column) for block in blocks])
-            for column in ("lengths", "episodes", "from_reset", "final_recorded")
-        ),
+        data,
+        np.concatenate([block.lengths for block in blocks]),
+        np.concatenate([block.episodes for block in blocks]),
+        np.concatenate([block.from_reset for block in blocks]),
+        np.concatenate([block.final_recorded for block in blocks]),
     )
 
 
@@ -63,7 +66,7 @@ def cut(block: Block, steps: Sequence[int]) -> list[Block]:
     """The same steps in blocks that end after so many steps each; the rest is one more block."""
     ends = np.cumsum(block.lengths)
     edges = [0, *np.minimum(np.cumsum(steps, dtype=np.int64), block.steps).tolist(), block.steps]
-    return [_piece(block, ends, start, stop) for start, stop in zip(edges, edges[1:], strict=False) if stop > start]
+    return [_piece(block, ends, start, stop) for start, stop in pairwise(edges) if stop > start]
 
 
 def _piece(block: Block, ends: NDArray[np.int64], start: int, stop: int) -> Block:
@@ -96,13 +99,25 @@ def write_dataset(
     with claimed(path):
         writer = open_writer(path, described)
         form = writer.format()
+        first = next(filter(None, shards), [])
         if not form.dictionaries:
-            form = replace(
-                form, dictionaries=train_dictionaries([block for blocks in shards for block in blocks], form)
-            )
+            form = replace(form, dictionaries=train_dictionaries(first, form))
         for name, blocks in zip(names, shards, strict=False):
             if not writer.is_listed(name):
                 writer.commit(write_shard(writer.partial(name), name, form, blocks), origin={}, dropped={})
         if not writer.manifest.shards:
             writer.save()
     return Dataset(path)
+
+
+def relist(path: Path) -> None:
+    """Lists the shards' files as they are now: a manifest that agrees with whatever was done to them."""
+    listed = Manifest.load(path)
+    shards = [replace(shard, files=checksums(shard_directory(path, shard.name))) for shard in listed.shards]
+    replace(listed, shards=shards).save(path)
+
+
+def seen(dataset: Dataset, steps: Sequence[int]) -> list[int]:
+    """The first number of each step's observation: ``1000 * episode + t``."""
+    numbers: list[int] = dataset[list(steps)]["observation"].flatten(1)[:, 0].to(int64).tolist()
+    return numbers

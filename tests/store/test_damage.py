@@ -1,0 +1,160 @@
+"""Datasets with flipped bits and missing ends: verifying finds every one, and reading them never does harm."""
+
+import json
+import random
+import shutil
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import CorruptDatasetError
+from rlx.manifest import Manifest
+from rlx.store.dataset import Dataset
+from rlx.store.verification import verify
+from tests.factories import LARGE, make_block, relist, write_dataset
+
+STORES = [
+    ("zarr", "zstd-dict"),
+    ("zarr", "zstd:chunk=4"),
+    ("zarr", "zstd:chunk=1"),
+    ("zarr", "lz4"),
+    ("memmap", "none"),
+]
+SHARDS = [[make_block([3, 5, 4], first_episode=3 * shard, schema=LARGE)] for shard in range(2)]
+STEPS = 24
+# The dataset takes 50 kB; its dictionary 77 kB, and what decodes a chunk some more.
+MOST_BYTES = 16 * 2**20
+
+
+@pytest.fixture(scope="module", params=STORES, ids=lambda param: param[1])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store, codec = request.param
+    return write_dataset(tmp_path_factory.mktemp("whole") / "data", SHARDS, schema=LARGE, store=store, codec=codec).path
+
+
+@contextmanager
+def damaged(file: Path, rng: random.Random) -> Iterator[None]:
+    """A file with a few bits flipped, or its end cut off, or its end longer, or with another piece of itself inside."""
+    raw = file.read_bytes()
+    kind, at = rng.choice("fffftlp"), rng.randrange(len(raw))
+    changed = bytearray(raw)
+    if kind == "f":
+        for position in {at, *rng.choices(range(len(raw)), k=rng.randrange(3))}:
+            changed[position] ^= 1 << rng.randrange(8)
+    elif kind == "t":
+        del changed[at:]
+    elif kind == "l":
+        changed += rng.randbytes(rng.randrange(1, 40))
+    else:
+        changed[at : at + 16] = rng.randbytes(len(changed[at : at + 16]))
+    file.write_bytes(changed)
+    try:
+        if changed != raw:
+            yield
+        else:
+            pytest.fail("nothing was damaged: choose another seed")
+    finally:
+        file.write_bytes(raw)
+
+
+def read_all(path: Path) -> None:
+    """Reads a dataset in every way; what comes must have the right shape."""
+    dataset = Dataset(path)
+    for index in (np.arange(len(dataset)), [5, 20, 3, 3], slice(2, 9)):
+        steps = dataset[index]
+        count = len(range(STEPS)[index]) if isinstance(index, slice) else len(index)
+        assert steps["observation"].shape == steps["next", "observation"].shape == (count, 20, 30)
+        assert steps["action"].shape == (count,)
+        assert steps["next", "reward"].shape == (count, 1)
+
+
+def test_every_damage_is_found_and_none_does_harm(whole: Path) -> None:
+    rng = random.Random(whole.parent.name)
+    files = sorted(file for file in whole.rglob("*") if file.is_file() and file.name != ".lock")
+    tracemalloc.start()
+    try:
+        for case in range(130):
+            file = (
+                files[case % len(files)]
+                if case < 100
+                else rng.choice([f for f in files if "observation" in str(f)] or files)
+            )
+            tracemalloc.reset_peak()
+            with damaged(file, rng):
+                assert not verify(whole).ok, file
+                with pytest.raises(CorruptDatasetError):
+                    rlx.open(whole, verify=True)
+                try:
+                    read_all(whole)
+                except CorruptDatasetError as exc:
+                    assert str(exc)
+            assert tracemalloc.get_traced_memory()[1] < MOST_BYTES, file
+    finally:
+        tracemalloc.stop()
+    assert verify(whole).ok
+
+
+def test_damage_that_the_manifest_agrees_with(whole: Path, tmp_path: Path) -> None:
+    """A malicious dataset: every checksum is right, and what the files say is not."""
+    path = tmp_path / "data"
+    rng = random.Random(5)
+    shutil.copytree(whole, path)
+    files = sorted(file for file in path.rglob("*") if "observation" in str(file) and file.is_file())
+    files += [path / "shards/00000/meta.json"] * (path / "shards/00000/meta.json").exists()
+    tracemalloc.start()
+    try:
+        for _ in range(60):
+            file = rng.choice(files)
+            tracemalloc.reset_peak()
+            with damaged(file, rng):
+                relist(path)
+                verify(path)
+                try:
+                    read_all(path)
+                except CorruptDatasetError as exc:
+                    assert str(exc)
+            relist(path)
+            assert tracemalloc.get_traced_memory()[1] < MOST_BYTES, file
+    finally:
+        tracemalloc.stop()
+
+
+HOSTILE: dict[str, Any] = {
+    "chunk_shape": [[10**12, 20, 30], [0, 20, 30], [-1, 20, 30], [1, 20], ["1", 20, 30], [], None, 5],
+    "codecs": [None, [], {}, [{}], [5], [{"name": "bytes"}, {"name": "gzip"}], "zstd", [{"name": "bytes"}] * 3]
+    + [
+        [{"name": "bytes"}, {"name": "rlx.zstd_dict"}],
+        [{"name": "bytes"}, {"name": "rlx.zstd_dict", "configuration": 3}],
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in HOSTILE.items() for value in values], ids=str
+)
+def test_metadata_that_no_writer_wrote(tmp_path: Path, key: str, value: object) -> None:
+    path = write_dataset(tmp_path / "data", SHARDS, schema=LARGE).path
+    node = path / "shards/00001/observation/zarr.json"
+    described = json.loads(node.read_text())
+    described["codecs"][0]["configuration"][key] = value
+    node.write_text(json.dumps(described))
+    relist(path)
+    assert not verify(path).ok
+    with pytest.raises(CorruptDatasetError):
+        read_all(path)
+
+
+def test_more_steps_than_the_files_hold(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", SHARDS, schema=LARGE).path
+    manifest = Manifest.load(path)
+    manifest.with_shard(replace(manifest.shards[0], steps=2**40, trajectories=2**39)).save(path)
+    assert not verify(path).ok
+    with pytest.raises(CorruptDatasetError, match="expected"):
+        Dataset(path)[0]

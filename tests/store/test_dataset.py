@@ -1,0 +1,115 @@
+import multiprocessing
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rlx
+from rlx.errors import CorruptDatasetError, DatasetNotFoundError
+from rlx.store import shards
+from rlx.store.dataset import Dataset
+from tests.factories import LARGE, make_block, seen, write_dataset
+
+# Two trajectories of 3 and 5 steps a shard, three shards: steps 0 to 23.
+TRUTH = [1000 * episode + t for episode in range(6) for t in range((3, 5)[episode % 2])]
+
+
+@pytest.fixture(params=["zarr", "memmap"])
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
+    codec = "zstd-dict" if request.param == "zarr" else "none"
+    blocks = [[make_block([3, 5], first_episode=2 * shard, schema=LARGE)] for shard in range(3)]
+    return write_dataset(tmp_path / "data", blocks, schema=LARGE, store=request.param, codec=codec)
+
+
+def test_repr_says_what_it_is(dataset: Dataset) -> None:
+    assert repr(dataset) == f"Dataset('Test/1', steps=24, trajectories=6, path='{dataset.path}')"
+
+
+def test_it_is_opened_by_id(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_HOME", str(tmp_path))
+    assert len(rlx.open("data")) == len(dataset)
+    with pytest.raises(DatasetNotFoundError):
+        rlx.open("nothing/1")
+
+
+BAD = [24, -25, [0, 24], [True, False], np.zeros((2, 2), int), [0.5], "observation", None, True, 1.0]
+BAD += [np.array([2**64 - 1], np.uint64), torch.zeros(2, 2, dtype=torch.int64), [[0], [1]], ...]
+
+
+@pytest.mark.parametrize("index", BAD, ids=str)
+def test_an_index_that_means_no_step(dataset: Dataset, index: object) -> None:
+    with pytest.raises(IndexError):
+        dataset[index]
+
+
+def test_what_is_read_belongs_to_the_reader(dataset: Dataset) -> None:
+    for index in (slice(0, 3), [0, 2], 1):
+        read = dataset[index]
+        for name in read.flatten_keys("/").keys():  # noqa: SIM118
+            read[tuple(name.split("/"))].fill_(1)
+    assert seen(dataset, range(24)) == TRUTH
+
+
+def test_more_shards_than_may_be_open(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MAX_OPEN_ARRAYS", 1)
+    for steps in ([0, 23, 9, 1, 22, 10], [23, 0, 8]):
+        assert seen(dataset, steps) == [TRUTH[step] for step in steps]
+
+
+def test_threads_share_a_dataset(dataset: Dataset) -> None:
+    wrong: list[object] = []
+    begin = threading.Barrier(8)
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        begin.wait()
+        for _ in range(40):
+            steps = rng.integers(0, 24, rng.integers(1, 40)).tolist()
+            if seen(dataset, steps) != [TRUTH[step] for step in steps]:
+                wrong.append(steps)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_pickling_takes_the_path_along(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(Dataset("data"))
+    assert len(pickled) < 1000
+    monkeypatch.chdir("/")
+    assert seen(pickle.loads(pickled), [9]) == [TRUTH[9]]
+    assert len(dataset) == 24
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_read_it(dataset: Dataset, method: str) -> None:
+    steps = [23, 0, 5, 5, 11]
+    assert seen(dataset, steps) == [TRUTH[step] for step in steps]
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(seen, (dataset, steps)) == [TRUTH[step] for step in steps]
+
+
+def test_blocks_need_a_size(dataset: Dataset) -> None:
+    with pytest.raises(ValueError, match="max_steps is 0"):
+        next(dataset.blocks(0))
+
+
+def test_blocks_are_verified(dataset: Dataset) -> None:
+    path = dataset.path / dataset.shard_files(1)[0]
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    blocks = dataset.blocks()
+    assert next(blocks).episodes.tolist() == [0, 1]
+    with pytest.raises(CorruptDatasetError, match="is damaged: crc32c"):
+        next(blocks)
+    with pytest.raises(CorruptDatasetError, match="has crc32c"):
+        rlx.open(dataset.path, verify=True)

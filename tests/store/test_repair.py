@@ -1,0 +1,121 @@
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlx.errors import DatasetLockedError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.manifest import Manifest
+from rlx.store import lock
+from rlx.store.dataset import Dataset
+from rlx.store.repair import Repair, repair
+from rlx.store.verification import verify
+from tests.factories import LARGE, make_block, seen, write_dataset
+
+SHARDS = [[make_block([3, 5], first_episode=2 * shard, schema=LARGE)] for shard in range(3)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", SHARDS, schema=LARGE).path
+
+
+def flip(file: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+
+
+def bytes_of(path: Path) -> dict[str, bytes]:
+    files = (file for file in path.rglob("*") if file.is_file() and file.name != lock.FILE_NAME)
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+def test_a_whole_dataset_is_left_alone(path: Path) -> None:
+    before = bytes_of(path)
+    assert repair(path) == Repair(["00000", "00001", "00002"], [], [], 0, None)
+    assert bytes_of(path) == before
+
+
+def test_broken_shards_go_and_come_again(path: Path) -> None:
+    before = bytes_of(path)
+    flip(path / Dataset(path).shard_files(1)[2])
+    shutil.rmtree(path / "shards" / "00002" / "trajectories")
+    assert repair(path) == Repair(["00000"], ["00001", "00002"], [], 16, "rlx download Test/1")
+    found = verify(path)
+    assert (found.ok, found.shards, found.missing) == (True, 1, ["00001", "00002"])
+    assert seen(Dataset(path), range(8)) == [0, 1, 2, 1000, 1001, 1002, 1003, 1004]
+    write_dataset(path, SHARDS, schema=LARGE)
+    assert bytes_of(path) == before
+
+
+def test_a_shard_that_disagrees_with_the_manifest_goes(path: Path) -> None:
+    manifest = Manifest.load(path)
+    manifest.with_shard(replace(manifest.shards[0], statistics={})).save(path)
+    assert repair(path).dropped == ["00000"]
+    assert verify(path).ok
+
+
+def test_what_is_not_listed_goes(path: Path) -> None:
+    (path / "shards" / "00000" / "notes.txt").touch()
+    (path / "shards" / "00009.12.partial" / "observation").mkdir(parents=True)
+    (path / "shards" / "stray").touch()
+    (path / "rlx.json.partial").touch()
+    done = repair(path)
+    assert done.removed == ["rlx.json.partial", "shards/00009.12.partial", "shards/stray", "shards/00000/notes.txt"]
+    assert (done.dropped, done.lost_steps, done.hint) == ([], 0, None)
+    assert verify(path).ok
+
+
+def test_links_are_removed_and_not_followed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    (path / "shards" / "link").symlink_to(tmp_path / "precious")
+    assert repair(path).removed == ["shards/link"]
+    assert (tmp_path / "precious" / "file").exists()
+
+
+def test_leftovers_beside_a_broken_shard(path: Path) -> None:
+    (path / "rlx.json.partial").touch()
+    (path / "shards" / "00001" / "extra").touch()
+    flip(path / Dataset(path).shard_files(1)[0])
+    assert repair(path).dropped == ["00001"]
+    assert verify(path).ok
+
+
+def test_a_damaged_manifest_is_put_aside(path: Path) -> None:
+    before = bytes_of(path)
+    flip(path / "rlx.json")
+    done = repair(path)
+    assert (done.kept, done.dropped, done.lost_steps) == ([], ["00000", "00001", "00002"], None)
+    assert done.hint is not None
+    assert "rlx.json.damaged" in done.hint
+    with pytest.raises(IncompleteDatasetError):
+        Dataset(path)
+    write_dataset(path, SHARDS, schema=LARGE)
+    assert verify(path).ok
+    after = bytes_of(path)
+    del after["rlx.json.damaged"]
+    assert after == before
+
+
+def test_a_store_that_there_is_not_is_nothing_to_repair(path: Path) -> None:
+    replace(Manifest.load(path), store="tape").save(path)
+    assert repair(path).removed == []
+    assert Manifest.load(path).store == "tape"
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError):
+        repair(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_not_while_another_process_writes(path: Path) -> None:
+    code = "import sys; from pathlib import Path; from rlx.store import lock, repair; repair.repair(Path(sys.argv[1]))"
+    with lock.writing(path):
+        other = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert other.returncode == 1
+    assert DatasetLockedError.__name__ in other.stderr
