@@ -197,8 +197,20 @@ def test_shards_come_and_go() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [("float128", ()), ("complex64", ()), ("object", ()), ("f4", ()), (">i4", ()), ("datetime64", ()), ("nothing", ())]
-    + [("uint8", (-1,)), ("uint8", (1.5,)), ("uint8", (2**40, 2**40)), ("uint8", (0, 2**62)), ("uint8", (1,) * 40)],
+    [
+        ("float128", ()),
+        ("complex64", ()),
+        ("object", ()),
+        ("f4", ()),
+        (">i4", ()),
+        ("datetime64", ()),
+        ("nothing", ()),
+        ("uint8", (-1,)),
+        ("uint8", (1.5,)),
+        ("uint8", (2**40, 2**40)),
+        ("uint8", (0, 2**62)),
+        ("uint8", (1,) * 40),
+    ],
 )
 def test_fields_that_no_store_could_hold(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(RlxError, match=r"dtype|shape"):
