@@ -4,9 +4,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Self, TypeVar
@@ -76,18 +76,22 @@ class _Workers:
         self._pool = ProcessPoolExecutor(
             jobs, context, initializer=_become_worker, initargs=(self._sender, self._leash)
         )
-        self._relay = threading.Thread(target=self._relay_progress, args=(progress,), name="progress of workers")
+        # Processes are started from a thread that holds back Ctrl-C: it neither leaves one half started, for which the
+        # pool would wait forever, nor reaches one, which inherits that: its parent ends it.
+        held = (signal.SIG_BLOCK, {signal.SIGINT})
+        self._starter = ThreadPoolExecutor(1, "starter of workers", signal.pthread_sigmask, held)
+        self._relay = threading.Thread(target=self._relay_progress, args=(progress,), daemon=True)
         self._relay.start()
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
         """The future of a task; it may start a process."""
-        with _interrupts_held():
-            return self._pool.submit(_work, function, task)
+        return self._starter.submit(self._pool.submit, _work, function, task).result()
 
     def end(self, *, at_once: bool) -> None:
         """Ends the processes, when all is done or at once, and waits until they have ended."""
         if at_once:
             self._hand.close()
+        self._starter.shutdown()
         self._pool.shutdown(wait=True, cancel_futures=at_once)
         self._sender.send(None)
         self._relay.join()
@@ -133,16 +137,6 @@ def _die_with(leash: "Connection[None, None]") -> None:
     with suppress(EOFError, OSError):
         leash.recv()
     os._exit(1)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Holds back Ctrl-C, from processes started meanwhile for good: it goes to all, and their parent ends them."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _work(function: Callable[[T, Progress], R], task: T) -> R:
