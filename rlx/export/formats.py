@@ -1,0 +1,95 @@
+"""The formats that rlx exports to, and how a file comes to be: in full, or not at all."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from rlx.errors import DatasetExistsError, DiskFullError, RlxError
+from rlx.export.h5 import H5Exporter
+from rlx.export.jsonl import JsonlExporter
+from rlx.export.npz import NpzExporter
+from rlx.export.parquet import ParquetExporter
+from rlx.export.protocol import Columns, DirectoryExporter, Exporter
+from rlx.export.pt import PtExporter
+from rlx.export.zarr_group import ZarrExporter
+
+EXPORTERS: Mapping[str, Exporter | DirectoryExporter] = MappingProxyType(
+    {
+        "npz": NpzExporter(),
+        "pt": PtExporter(),
+        "h5": H5Exporter(),
+        "zarr": ZarrExporter(),
+        "parquet": ParquetExporter(),
+        "jsonl": JsonlExporter(),
+    }
+)
+_ALIASES = MappingProxyType({"hdf5": "h5", "pth": "pt", "ndjson": "jsonl"})
+
+
+class UnknownFormatError(RlxError):
+    """A file's name does not tell what format it is to have."""
+
+
+def format_of(path: Path) -> str:
+    """Name of the format that a file's suffix means.
+
+    Raises:
+        UnknownFormatError: none does.
+
+    Example:
+        >>> format_of(Path("slices.hdf5"))
+        'h5'
+    """
+    suffix = path.suffix.removeprefix(".").lower()
+    name = _ALIASES.get(suffix, suffix)
+    if name not in EXPORTERS:
+        raise UnknownFormatError(
+            f"{path.name}: expected a name that ends in .{', .'.join(EXPORTERS)}", hint="or give --format"
+        )
+    return name
+
+
+def export(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
+    """Writes batches to a file, or directory, that is there when all of it is; one that was there is replaced.
+
+    Raises:
+        DatasetExistsError: something lies there that this format could not have written.
+        DiskFullError: there is no room.
+        MissingExtraError: the format needs a package that is not installed.
+    """
+    is_directory = isinstance(exporter, DirectoryExporter)
+    if path.is_dir() and not (is_directory and (path / "zarr.json").is_file()):
+        raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    _remove(partial)
+    try:
+        _write(batches, partial, exporter)
+        if is_directory:
+            _remove(path)
+        partial.replace(path)
+    except BaseException as exc:
+        _remove(partial)
+        if isinstance(exc, OSError) and exc.errno == errno.ENOSPC:
+            raise DiskFullError(f"{path}: no room on the disk") from exc
+        raise
+
+
+def _write(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
+    if isinstance(exporter, DirectoryExporter):
+        exporter.write_directory(batches, path)
+        return
+    with path.open("w+b") as file:
+        exporter.write(batches, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""HDF5: ``h5py.File(file)["next/reward"]``."""
+
+import io
+import shutil
+from collections.abc import Iterable
+from typing import BinaryIO
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.export.protocol import Columns
+
+_CHUNK_BYTES = 2**18
+
+
+class H5Exporter:
+    """Writes a dataset a column, gzipped in chunks of about 256 kB, batch by batch."""
+
+    def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
+        """Writes one dataset a column, in groups as their names say."""
+        if file.seekable():
+            _write(batches, file)
+            return
+        # HDF5 goes back and forth in its file, which a pipe cannot.
+        memory = io.BytesIO()
+        _write(batches, memory)
+        memory.seek(0)
+        shutil.copyfileobj(memory, file)
+
+
+def _write(batches: Iterable[Columns], file: BinaryIO) -> None:
+    with h5py.File(file, "w") as root:
+        for batch in batches:
+            for name, rows in batch.items():
+                if name in root:
+                    _append(root[name], rows)
+                else:
+                    _create(root, name, rows)
+
+
+def _create(file: h5py.File, name: str, rows: NDArray[np.generic]) -> None:
+    shape = rows.shape[1:]
+    row_bytes = max(1, rows.itemsize * int(np.prod(shape)))
+    chunk = max(1, min(len(rows), _CHUNK_BYTES // row_bytes))
+    file.create_dataset(name, data=rows, maxshape=(None, *shape), chunks=(chunk, *shape), compression="gzip")
+
+
+def _append(dataset: h5py.Dataset, rows: NDArray[np.generic]) -> None:
+    before = len(dataset)
+    dataset.resize(before + len(rows), axis=0)
+    dataset[before:] = rows

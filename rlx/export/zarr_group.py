@@ -1,0 +1,34 @@
+"""A zarr v3 group: ``zarr.open(directory)["next/reward"]``."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from rlx.export.protocol import Columns
+
+_CHUNK_BYTES = 2**18
+
+
+class ZarrExporter:
+    """Writes an array a column, in chunks of about 256 kB, batch by batch."""
+
+    def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
+        """Writes one array a column, in groups as their names say."""
+        group = zarr.create_group(directory)
+        arrays: dict[str, zarr.Array[Any]] = {}
+        for batch in batches:
+            for name, rows in batch.items():
+                if name in arrays:
+                    arrays[name].append(rows)
+                else:
+                    arrays[name] = _create(group, name, rows)
+
+
+def _create(group: zarr.Group, name: str, rows: NDArray[np.generic]) -> zarr.Array[Any]:
+    row_bytes = max(1, rows.itemsize * int(np.prod(rows.shape[1:])))
+    chunk = max(1, min(len(rows), _CHUNK_BYTES // row_bytes))
+    return group.create_array(name, data=rows, chunks=(chunk, *rows.shape[1:]))
