@@ -101,20 +101,25 @@ class ZstdChunks:
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
         """The rows of the zstd frames."""
-        # A damaged index may claim any length for every chunk; what they add up to is checked before it is allocated.
-        if sum(map(len, chunks)) > self.most_bytes(len(chunks)):
-            raise CorruptDatasetError(f"compressed chunks are longer than chunks of {self.chunk_bytes:,} bytes can be")
-        return self.decode_run(b"".join(chunks), len(chunks))
+        return self.decode_run(chunks, len(chunks))
 
-    def most_bytes(self, count: int) -> int:
-        """More bytes than so many chunks can take: zstd never makes one longer by more than a 256th and a header."""
-        return count * (self.chunk_bytes + (self.chunk_bytes >> 7) + 256)
-
-    def decode_run(self, frames: Bytes, count: int) -> NDArray[np.uint8]:
-        """The rows of so many zstd frames that stand back to back, decoded by one call straight into one array.
+    def decode_run(self, pieces: Sequence[Bytes], count: int) -> NDArray[np.uint8]:
+        """The rows of so many zstd frames, decoded by one call straight into one array.
 
         What a damaged frame claims to hold is never allocated: it must fit what is left of the array.
+
+        Args:
+            pieces: bytes of the file that, put together, are these frames.
+            count: how many frames they are.
         """
+        # A damaged index may claim any length for every piece; what they add up to is checked before it is allocated.
+        most = self._most_bytes(count)
+        if sum(map(len, pieces)) > most:
+            expected = f"{count} chunks of {self.chunk_bytes:,} bytes"
+            raise CorruptDatasetError(
+                f"compressed chunks of more than {most:,} bytes are longer than {expected} can be"
+            )
+        frames = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         rows = np.empty((count, self.chunk_bytes), np.uint8)
         try:
             with self._decompressor.stream_reader(frames, read_across_frames=True) as reader:
@@ -124,6 +129,10 @@ class ZstdChunks:
         if found != rows.size:
             raise CorruptDatasetError(f"compressed chunks hold {found:,} bytes, expected {rows.size:,}")
         return rows
+
+    def _most_bytes(self, count: int) -> int:
+        """More bytes than so many chunks can take: zstd never makes one longer by more than a 256th and a header."""
+        return count * (self.chunk_bytes + (self.chunk_bytes >> 7) + 256)
 
     def metadata(self) -> list[dict[str, Any]]:
         """The standard ``zstd`` codec, or ``rlx.zstd_dict`` with its dictionary."""

@@ -110,10 +110,12 @@ class ShardFileReader:
         self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
         self._entries = index.cast("Q")
 
-    def frame(self, chunk: int) -> memoryview:
-        """The encoded bytes of one chunk; too few of them where the index points behind the end."""
-        start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
-        return self.file[start : start + length]
+    def frames(self, start: int, stop: int) -> list[memoryview]:
+        """The encoded bytes of the chunks from start to stop; too few of them where the index points behind the end."""
+        if stop - start > 1:
+            return self._pieces(self.index[start:stop])
+        first, length = self._entries[2 * start], self._entries[2 * start + 1]
+        return [self.file[first : first + length]]
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
         """The rows at these indices."""
@@ -133,25 +135,18 @@ class ShardFileReader:
         located = self.index[chunks]
         try:
             if isinstance(self.codec, ZstdChunks):
-                return self.codec.decode_run(self._runs(located, self.codec.most_bytes(len(located))), len(located))
+                return self.codec.decode_run(self._pieces(located), len(located))
             return self.codec.decode([self.file[start : start + length] for start, length in located.tolist()])
         except CorruptDatasetError as exc:
             raise CorruptDatasetError(f"{self._path} is damaged: {exc}") from exc
 
-    def _runs(self, located: NDArray[np.uint64], most_bytes: int) -> bytes | memoryview:
-        """The bytes of chunks, those that lie behind each other in the file taken in one piece.
-
-        Raises:
-            CorruptDatasetError: they are more than so many, which a damaged index may claim.
-        """
+    def _pieces(self, located: NDArray[np.uint64]) -> list[memoryview]:
+        """The bytes of chunks, those that lie behind each other in the file taken in one piece."""
         starts, stops = located[:, 0], located[:, 0] + located[:, 1]
         breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
         firsts = starts[np.concatenate([[0], breaks])[: len(starts)]].tolist()
         lasts = stops[np.concatenate([breaks - 1, [-1]])[: len(stops)]].tolist()
-        pieces = [self.file[first:last] for first, last in zip(firsts, lasts, strict=True)]
-        if sum(map(len, pieces)) > most_bytes:
-            raise CorruptDatasetError(f"its index lists chunks of more than {most_bytes:,} bytes in all")
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return [self.file[first:last] for first, last in zip(firsts, lasts, strict=True)]
 
     def _typed(self, decoded: NDArray[np.uint8]) -> Rows:
         return decoded.reshape(-1).view(self._dtype).reshape(-1, *self._shape)

@@ -1,6 +1,7 @@
 """Reading steps at any indices, across shards, every observation decoded once: numpy in, numpy out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,25 @@ from rlx.store.trajectories import Trajectories
 Indices = NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where steps are, worked out once for all the fields that are read of them.
+
+    Args:
+        steps: [n] indices in range.
+        trajectory: [n] the trajectory of each.
+        shard: [n] the shard of each.
+        is_last: [n] whether it is the last step of its trajectory.
+        starts: [k] which of them do not follow the one before: the first of every run of consecutive steps.
+    """
+
+    steps: Indices
+    trajectory: Indices
+    shard: Indices
+    is_last: NDArray[np.bool_]
+    starts: Indices
+
+
 class StepReader:
     """Reads the fields of steps.
 
@@ -29,81 +49,85 @@ class StepReader:
         self.trajectories: Trajectories = shards.trajectories()
         self.start: Indices = self.trajectories.start
         self._last = self.start + self.trajectories.length - 1
+        self._shard = shards.of_steps(self.start)
         self._flags = {"terminated": self.trajectories.terminated, "truncated": self.trajectories.truncated}
 
-    def trajectory_of(self, steps: Indices) -> Indices:
-        """[n] which trajectory each of these steps belongs to."""
-        return np.searchsorted(self.start, steps, side="right") - 1
+    def locate(self, steps: Indices) -> Places:
+        """Where these steps [n] are, all of them in range."""
+        trajectory = self.start.searchsorted(steps, side="right") - 1
+        rows = steps + trajectory
+        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1] + 1)[: len(rows)])
+        return Places(steps, trajectory, self._shard[trajectory], self._last[trajectory] == steps, starts)
 
-    def read(self, name: str, steps: Indices, trajectory: Indices) -> Rows:
-        """[n, *shape] of a field that has a row a step, in the order asked for.
-
-        Args:
-            name: a field of role ``step`` or ``next``.
-            steps: [n] indices in range.
-            trajectory: [n] the trajectory of each.
-        """
+    def read(self, name: str, places: Places) -> Rows:
+        """[n, *shape] of a field that has a row a step (its role is ``step`` or ``next``), in the order asked for."""
         if name in self._flags:
             # Only the last step of a trajectory can carry a flag, so the table knows; no shard is touched.
-            flags: Rows = self._flags[name][trajectory] & (self._last[trajectory] == steps)
+            flags: Rows = self._flags[name][places.trajectory] & places.is_last
             return flags
-        return self._gather(name, steps, self._shards.of_steps(steps), self._shards.first_step)
+        return self._gather(name, places.steps - self._shards.first_step[places.shard], places.shard, places.starts)
 
-    def read_observations(self, name: str, steps: Indices, trajectory: Indices) -> tuple[Rows, Rows]:
+    def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
         """[n, *shape] of an observation at each step and of the one that followed it.
 
         An observation that is both, as within a slice, is decoded once. For consecutive steps of one trajectory the two
         results are views of the same rows.
         """
-        rows = steps + trajectory
-        follows = np.empty(len(rows), bool)  # whether the next observation is the observation of the next index
-        follows[-1:] = False
-        np.equal(rows[1:], rows[:-1] + 1, out=follows[:-1])
-        extra = np.flatnonzero(~follows)
-        wanted = np.concatenate([rows, rows[extra] + 1])
-        shard = self._shards.of_steps(steps)
-        read = self._gather(name, wanted, np.concatenate([shard, shard[extra]]), self._shards.first_row)
-        n = len(rows)
-        if len(extra) == n:
+        n, starts = len(places.steps), places.starts
+        local = places.steps + places.trajectory - self._shards.first_row[places.shard]
+        # The last step of each run of steps is followed by an observation that is none of theirs.
+        ends = np.append(starts[1:], n)[: len(starts)] - 1
+        wanted = np.concatenate([local, local[ends] + 1])
+        shard = np.concatenate([places.shard, places.shard[ends]])
+        read = self._gather(name, wanted, shard, np.concatenate([starts, np.arange(n, len(wanted))]))
+        if len(starts) == n:
             return read[:n], read[n:]
-        if len(extra) == 1:
+        if len(starts) == 1:
             return read[:n], read[1:]
         position = np.arange(1, n + 1)
-        position[extra] = np.arange(n, n + len(extra))
+        position[ends] = np.arange(n, len(wanted))
         return read[:n], read.take(position, axis=0)
 
-    def _gather(self, name: str, rows: Indices, shard: Indices, first: Indices) -> Rows:
-        """Rows of one field, given by their place in the dataset and the shard they are in."""
-        if not len(rows):
-            field = self._shards.schema[name]
-            return np.empty((0, *field.shape), field.dtype)
-        lowest, highest = int(shard.min()), int(shard.max())
-        if lowest == highest:
-            return self._shards[lowest].arrays[name].read(rows - first[lowest])
-        return self._gather_across(name, rows - first[shard], shard)
+    def _gather(self, name: str, local: Indices, shard: Indices, starts: Indices) -> Rows:
+        """Rows of one field.
 
-    def _gather_across(self, name: str, local: Indices, shard: Indices) -> Rows:
-        arrays = {number: self._shards[number].arrays[name] for number in np.unique(shard).tolist()}
-        readers = list(arrays.values())
+        Args:
+            name: of the field.
+            local: [n] which row of its shard each is.
+            shard: [n] the shard of each.
+            starts: [k] where runs of consecutive rows of one shard begin.
+        """
         field = self._shards.schema[name]
-        pairs = zip(shard.tolist(), local.tolist(), strict=True)
-        if field.shape == () and all(isinstance(reader, RawFileReader) for reader in readers):
-            # An item at a time beats a numpy call a shard, of which a batch touches nearly as many as it has steps.
-            items = {number: reader.item for number, reader in arrays.items() if isinstance(reader, RawFileReader)}
-            return np.array([items[number](row) for number, row in pairs], field.dtype)
+        if not len(local):
+            return np.empty((0, *field.shape), field.dtype)
+        numbers = shard[starts].tolist()
+        arrays = {number: self._shards[number].arrays[name] for number in set(numbers)}
+        readers = list(arrays.values())
+        if len(readers) == 1:
+            return readers[0].read(local)
+        first = local[starts]
+        stop = first + np.diff(starts, append=len(local))
+        runs = list(zip(numbers, first.tolist(), stop.tolist(), strict=True))
+        # Loops of Python's own: a batch touches nearly as many shards as it has runs, so numpy calls would cost more.
         if codec := _common_codec(readers):
-            frames = {number: reader.frame for number, reader in arrays.items() if isinstance(reader, ShardFileReader)}
-            return self._decode(codec, [frames[number](row) for number, row in pairs], name)
+            frames = {number: reader.frames for number, reader in arrays.items() if isinstance(reader, ShardFileReader)}
+            pieces = [piece for number, start, end in runs for piece in frames[number](start, end)]
+            return self._decode(codec, pieces, len(local), name)
+        if field.shape == () and len(runs) == len(local):
+            items = {number: reader.item for number, reader in arrays.items() if isinstance(reader, RawFileReader)}
+            return np.array([items[number](row) for number, row, _ in runs], field.dtype)
+        if isinstance(readers[0], RawFileReader):
+            return np.concatenate([arrays[number].read_range(start, end) for number, start, end in runs])
         result = np.empty((len(local), *field.shape), field.dtype)
         for number, reader in arrays.items():
             here = shard == number
             result[here] = reader.read(local[here])
         return result
 
-    def _decode(self, codec: ZstdChunks, frames: list[memoryview], name: str) -> Rows:
+    def _decode(self, codec: ZstdChunks, pieces: list[memoryview], count: int, name: str) -> Rows:
         field = self._shards.schema[name]
         try:
-            decoded = codec.decode(frames)
+            decoded = codec.decode_run(pieces, count)
         except CorruptDatasetError as exc:
             dataset = self._shards.dataset
             raise CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=f"rlx verify {dataset}") from exc

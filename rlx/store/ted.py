@@ -20,32 +20,27 @@ def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> Te
     ``("collector", "traj_ids")`` (int64 [n], the trajectory), ``index`` (int64 [n], the step), ``done`` (bool [n, 1],
     terminated or truncated). The flags at the root are those of the state before the action: False.
     """
-    trajectory = reader.trajectory_of(steps)
+    places = reader.locate(steps)
     root: Tree = {}
     after: Tree = {}
     for name, field in schema.fields.items():
         if field.role == Role.OBSERVATION:
-            now, then = reader.read_observations(name, steps, trajectory)
-            _put(root, name, _tensor(now))
-            _put(after, name, _tensor(then))
+            now, then = reader.read_observations(name, places)
+            _put(root, name, now)
+            _put(after, name, then)
         else:
-            rows = _tensor(reader.read(name, steps, trajectory))
-            wide = rows.unsqueeze(-1) if name in SCALAR_COLUMNS else rows
-            _put(root if field.role == Role.STEP else after, name, wide)
+            rows = reader.read(name, places)
+            _put(root if field.role == Role.STEP else after, name, rows[:, None] if name in SCALAR_COLUMNS else rows)
     after["done"] = after["terminated"] | after["truncated"]
-    before = torch.zeros((3, len(steps), 1), dtype=torch.bool).unbind(0)
-    root |= dict(zip(("done", "terminated", "truncated"), before, strict=True))
-    root |= {"collector": {"traj_ids": _tensor(trajectory)}, "index": torch.from_numpy(steps), "next": after}
-    return TensorDict(root, [len(steps)])
+    for name, flags in zip(("done", "terminated", "truncated"), np.zeros((3, len(steps), 1), np.bool_), strict=True):
+        _put(root, name, flags)
+    _put(root, "collector/traj_ids", places.trajectory)
+    _put(root, "index", steps)
+    return TensorDict({**root, "next": after}, [len(steps)])
 
 
-def _put(tree: Tree, name: str, value: torch.Tensor) -> None:
+def _put(tree: Tree, name: str, rows: Rows) -> None:
     *parents, leaf = name.split("/")
     for parent in parents:
         tree = tree.setdefault(parent, {})
-    tree[leaf] = value
-
-
-def _tensor(rows: Rows) -> torch.Tensor:
-    tensor: torch.Tensor = torch.from_numpy(rows)
-    return tensor
+    tree[leaf] = torch.from_numpy(rows)
