@@ -164,7 +164,7 @@ class PrioritizedSampler(SeededSampler):
         return self._sums.find(rng.random(count) * self._sums.root)
 
     def _weights(self, rows: Rows) -> NDArray[np.float32]:
-        weights: NDArray[np.float32] = ((self._mins.get(rows) / self._mins.root) ** -self.beta).astype(np.float32)
+        weights: NDArray[np.float32] = ((self._mins.root / self._mins.get(rows)) ** self.beta).astype(np.float32)
         return weights
 
     def _power(self, priority: NDArray[np.float64] | np.float64) -> Any:

@@ -81,13 +81,13 @@ class ListedStorage:
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         ends = [self.steps[row]["end"] for row in rows.tolist()]
-        flags = {
+        flags: dict[Any, list[bool]] = {
             ("next", "done"): [end != "" for end in ends],
             ("next", "truncated"): [end == "truncated" for end in ends],
             ("next", "terminated"): [end == "terminated" for end in ends],
             "is_init": [self.place[row][1] == 0 for row in rows.tolist()],
         }
-        chosen = flags if keys is None else {key: flags[key] for key in keys}  # type: ignore[index]
+        chosen = flags if keys is None else {key: flags[key] for key in keys}
         batch = TensorDict({}, [len(rows)])
         for key, values in chosen.items():
             batch.set(key, torch.tensor(values).reshape(-1, 1))

@@ -38,7 +38,7 @@ def test_fifty_million() -> None:
 
 
 def test_every_order_of_four_is_as_likely() -> None:
-    orders = {order: 0 for order in itertools.permutations(range(4))}
+    orders = dict.fromkeys(itertools.permutations(range(4)), 0)
     for epoch in range(2400):
         orders[tuple(permute(np.arange(4), 4, 11, epoch).tolist())] += 1
     assert fits(list(orders.values()), np.ones(24))
@@ -60,7 +60,9 @@ def test_neighbours_go_separate_ways(n: int) -> None:
 
 def test_seed_and_epoch_decide() -> None:
     orders = {
-        (seed, epoch): tuple(permute(np.arange(50), 50, seed, epoch).tolist()) for seed in range(20) for epoch in range(20)
+        (seed, epoch): tuple(permute(np.arange(50), 50, seed, epoch).tolist())
+        for seed in range(20)
+        for epoch in range(20)
     }
     assert len(set(orders.values())) == len(orders)
 

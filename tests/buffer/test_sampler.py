@@ -20,6 +20,10 @@ def filled(steps: int, max_size: int = 100, lanes: int = 1) -> ListedStorage:
     return storage
 
 
+def flat(batches: list[list[int]]) -> list[int]:
+    return [row for batch in batches for row in batch]
+
+
 def epoch(sampler: SamplerWithoutReplacement, storage: ListedStorage, batch_size: int) -> list[list[int]]:
     """The batches up to the end of an epoch."""
     batches: list[list[int]] = []
@@ -54,12 +58,12 @@ class TestSamplerWithoutReplacement(SamplerContract):
         storage, sampler = filled(steps * lanes, 61 * lanes, lanes), SamplerWithoutReplacement(seed=seed)
         for _ in range(3):
             batches = epoch(sampler, storage, batch_size)
-            assert sorted(sum(batches, [])) == sorted(storage.steps)
+            assert sorted(flat(batches)) == sorted(storage.steps)
             assert {len(batch) for batch in batches[:-1]} <= {batch_size}
 
     def test_another_order_every_epoch(self) -> None:
         storage, sampler = filled(20), SamplerWithoutReplacement(seed=0)
-        assert len({tuple(sum(epoch(sampler, storage, 7), [])) for _ in range(50)}) == 50
+        assert len({tuple(flat(epoch(sampler, storage, 7))) for _ in range(50)}) == 50
 
     def test_in_the_order_of_the_rows(self) -> None:
         sampler = SamplerWithoutReplacement(shuffle=False)
@@ -71,7 +75,7 @@ class TestSamplerWithoutReplacement(SamplerContract):
         for _ in range(3):
             batches = epoch(sampler, storage, 4)
             assert [len(batch) for batch in batches] == [4, 4]
-            assert len(set(sum(batches, []))) == 8
+            assert len(set(flat(batches))) == 8
 
     def test_a_larger_batch_than_is_left_of_the_epoch(self) -> None:
         storage, sampler = filled(10), SamplerWithoutReplacement(drop_last=True, seed=0)
@@ -89,8 +93,8 @@ class TestSamplerWithoutReplacement(SamplerContract):
         batches = [sampler.sample(storage, 4)[0].tolist()]
         sampler.extended(storage, storage.write(*[(0, "")] * 25))
         batches += epoch(sampler, storage, 4)
-        assert sorted(sum(batches, [])) == list(range(10))
-        assert sorted(sum(epoch(sampler, storage, 4), [])) == list(range(35))
+        assert sorted(flat(batches)) == list(range(10))
+        assert sorted(flat(epoch(sampler, storage, 4))) == list(range(35))
 
     def test_growth_in_several_lanes_waits_too(self) -> None:
         storage, sampler = filled(12, 40, lanes=4), SamplerWithoutReplacement(seed=0)
@@ -99,14 +103,14 @@ class TestSamplerWithoutReplacement(SamplerContract):
         for lane in range(4):
             storage.write(*[(lane, "")] * 7, lane=lane)
         batches += epoch(sampler, storage, 5)
-        assert sorted(sum(batches, [])) == before
+        assert sorted(flat(batches)) == before
 
     def test_overwritten_rows_come_once(self) -> None:
         storage, sampler = filled(10, 10), SamplerWithoutReplacement(seed=0)
         batches = [sampler.sample(storage, 4)[0].tolist()]
         sampler.extended(storage, storage.write(*[(0, "")] * 7))
         batches += epoch(sampler, storage, 4)
-        assert sorted(sum(batches, [])) == list(range(10))
+        assert sorted(flat(batches)) == list(range(10))
 
     @pytest.mark.parametrize("count", [1, 2, 3, 7, 10])
     @pytest.mark.parametrize("shuffle", [True, False])
@@ -114,8 +118,8 @@ class TestSamplerWithoutReplacement(SamplerContract):
         storage, sampler = filled(10), SamplerWithoutReplacement(seed=4, shuffle=shuffle)
         for _ in range(2):
             shards = [sampler.shard(index, count) for index in range(count)]
-            parts = [sum(epoch(shard, storage, 3), []) for shard in shards]
-            assert sorted(sum(parts, [])) == list(range(10))
+            parts = [flat(epoch(shard, storage, 3)) for shard in shards]
+            assert sorted(flat(parts)) == list(range(10))
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
     def test_a_shard_of_nothing(self) -> None:
