@@ -71,8 +71,13 @@ def download(
         DatasetLockedError: another process is writing the dataset.
         DatasetExistsError: the destination holds something else.
     """
-    base = open_base(source or rl_unplugged.URL)
+    base, layout = _opened(source, layout)
     return download_from(base, run, destination, options, layout=layout, progress=progress)
+
+
+def _opened(source: str | None, layout: str | None) -> tuple[Base, str | None]:
+    """The base that a user means, and its layout where that is known: RL Unplugged's bucket need not be asked."""
+    return (open_base(source), layout) if source else (open_base(rl_unplugged.URL), layout or "rlu")
 
 
 def download_from(
@@ -136,7 +141,7 @@ def plan_download(
 ) -> list[PlannedFile]:
     """The files that ``download`` would need, and which of them are here already. The destination is not touched."""
     game, number = parse_run(run)
-    base = open_base(source or rl_unplugged.URL)
+    base, layout = _opened(source, layout)
     listed = _listed(destination)
     if isinstance(base, DirectoryBase):
         local = find_run(base.root, run, layout)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rlx.errors import CodecError
 from rlx.store.codec import DEFAULT, NONE, Codec
 
 
@@ -26,6 +27,9 @@ class Options:
         overwrite: whether to start afresh where the dataset exists.
         keep_source: whether to keep downloaded files once their shard is written.
         command: what the lineage says made the dataset.
+
+    Raises:
+        CodecError: the store cannot hold the codec.
     """
 
     store: str = "zarr"
@@ -35,6 +39,10 @@ class Options:
     overwrite: bool = False
     keep_source: bool = False
     command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.store == "memmap" and self.codec not in (None, NONE):
+            raise CodecError(f"store memmap cannot hold codec {self.codec}: expected none", hint="take store zarr")
 
     @property
     def effective_codec(self) -> Codec:
