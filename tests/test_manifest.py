@@ -195,22 +195,12 @@ def test_shards_come_and_go() -> None:
     assert both.without_shards({"00001"}).missing == ["00001"]
 
 
+NO_DTYPES = ["float128", "complex64", "object", "f4", ">i4", "datetime64", "nothing"]
+NO_SHAPES: list[tuple[float, ...]] = [(-1,), (1.5,), (2**40, 2**40), (0, 2**62), (1,) * 40]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [
-        ("float128", ()),
-        ("complex64", ()),
-        ("object", ()),
-        ("f4", ()),
-        (">i4", ()),
-        ("datetime64", ()),
-        ("nothing", ()),
-        ("uint8", (-1,)),
-        ("uint8", (1.5,)),
-        ("uint8", (2**40, 2**40)),
-        ("uint8", (0, 2**62)),
-        ("uint8", (1,) * 40),
-    ],
+    ("dtype", "shape"), [(dtype, ()) for dtype in NO_DTYPES] + [("uint8", shape) for shape in NO_SHAPES], ids=str
 )
 def test_fields_that_no_store_could_hold(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(RlxError, match=r"dtype|shape"):
