@@ -61,7 +61,9 @@ class Ring:
         """
         lane, place = np.divmod(rows, self.size)
         if len(rows) and not 0 <= int(lane.min()) <= int(lane.max()) < self.lanes:
-            raise IndexError(f"row {self._first(rows, (lane < 0) | (lane >= self.lanes))} is none of {self.size * self.lanes:,}")
+            raise IndexError(
+                f"row {self._first(rows, (lane < 0) | (lane >= self.lanes))} is none of {self.size * self.lanes:,}"
+            )
         head = self.head[lane]
         time = head + (place - head) % self.size
         empty = time >= self.tail[lane]

@@ -1,0 +1,226 @@
+"""Segments of trajectories in the lanes of a ring, chained in order of time.
+
+A *segment* is a run of consecutive rows of one lane that belong to one trajectory. The segments of a trajectory are
+chained, so that the chunks of workers who take turns are put together again; what the ring overwrites is dropped.
+Nothing here is as long as what is stored.
+"""
+
+from collections.abc import Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.buffer.open_trajectories import OpenTrajectories
+from rlx.buffer.protocol import Rows
+from rlx.buffer.records import LaneLog, Records, sum_within
+from rlx.buffer.ring import Ring
+
+Flags = NDArray[np.bool_]
+
+_SEGMENT = np.dtype(
+    [(name, "i8") for name in ("lane", "time", "length", "trajectory", "before", "previous", "next", "serial")]
+    + [("detached", "?"), ("sealed", "?")]
+)
+_TRAJECTORY = np.dtype(
+    [(name, "i8") for name in ("head", "tail", "lane", "id", "length", "born")] + [("is_open", "?"), ("is_spread", "?")]
+)
+
+
+class Segments:
+    """What is stored of every trajectory.
+
+    Args:
+        ring: the lanes, without steps; it is moved on from here.
+
+    Attributes:
+        ring: the lanes.
+        log: numbers of the segments of every lane.
+        table: the segments. ``time``: of the first step ever written. ``before``: steps of the trajectory before it.
+            ``detached``: it follows nothing that is stored. ``sealed``: nothing may follow it.
+        trajectories: ``head`` and ``tail``: the first and the last stored segment, -1 without. ``length``: steps up to
+            the last one, overwritten ones included. ``lane``: where it is going on. ``born``: orders first writes.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.log = LaneLog(ring.lanes)
+        self._records = Records(np.zeros(1, _SEGMENT))
+        blank = np.zeros(1, _TRAJECTORY)
+        blank["head"] = -1
+        self._trajectories = Records(blank)
+        self._open = OpenTrajectories()
+        self._serial = 0
+
+    @property
+    def table(self) -> NDArray[np.void]:
+        """The segments by number."""
+        return self._records.table
+
+    @property
+    def trajectories(self) -> NDArray[np.void]:
+        """The trajectories by number."""
+        return self._trajectories.table
+
+    def append(
+        self,
+        lane: Rows,
+        length: Rows,
+        ids: Rows | None,
+        done: Flags,
+        *,
+        lost: Rows | None = None,
+        detached: Flags | None = None,
+        sealed: Flags | None = None,
+        wandering: Set[int] = frozenset(),
+    ) -> None:
+        """Adds runs [m] of consecutive steps of one trajectory each, every one where its lane stands.
+
+        Args:
+            lane: the lane of each.
+            length: the steps of each, at least 1.
+            ids: the id of each, or None.
+            done: whether its last step ends the trajectory.
+            lost: steps that the trajectory had before, if it is new with this run.
+            detached: whether the run is new whatever is open.
+            sealed: whether nothing may follow the run.
+            wandering: ids known to move between lanes, though several lanes have them here.
+        """
+        nothing = np.zeros(len(lane), bool)
+        detached, sealed = nothing if detached is None else detached, nothing if sealed is None else sealed
+        spare = self._trajectories.take(len(lane))
+        assigned = self._open.assign(lane, ids, done | sealed, detached, spare, wandering)
+        run, used = assigned.started_by, len(assigned.started_by)
+        self._trajectories.give(spare[used:])
+        new = np.zeros(used, _TRAJECTORY)
+        new["head"] = new["tail"] = -1
+        new["lane"], new["id"] = lane[run], 0 if ids is None else ids[run]
+        new["length"], new["born"] = 0 if lost is None else lost[run], self._serial + run
+        new["is_open"] = True
+        self.trajectories[spare[:used]] = new
+        self._chain(lane, length, assigned.trajectory, detached, sealed)
+        self.trajectories["is_open"][assigned.closed] = False
+        self._bury(assigned.closed)
+        self._trim(np.unique(lane))
+        self._trajectories.give(self._open.forget())
+
+    def _chain(self, lane: Rows, length: Rows, trajectory: Rows, detached: Flags, sealed: Flags) -> None:
+        """Makes segments of runs, or the last segment of a lane longer, and links them to what they follow."""
+        owners, inverse = np.unique(trajectory, return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        tail = np.cumsum(np.bincount(inverse)) - 1
+        head = np.append(0, tail[:-1] + 1)
+        first, last = order[head], order[tail]
+        known = self.trajectories[owners]
+        run = np.zeros(len(lane), _SEGMENT)
+        run["lane"], run["length"], run["trajectory"] = lane, length, trajectory
+        run["detached"], run["sealed"] = detached, sealed
+        run["time"] = self.ring.tail[lane] + sum_within(lane, length)
+        run["before"] = self.trajectories["length"][trajectory] + sum_within(trajectory, length)
+        run["serial"] = self._serial + np.arange(len(lane))
+        number = self._number(run, first, known)
+        run["previous"][order[1:]] = number[order[:-1]]
+        run["previous"][first] = known["tail"]
+        run["next"][order[:-1]] = number[order[1:]]
+        run["next"][last] = -1
+        linked = first[(known["tail"] >= 0) & (known["tail"] != number[first])]
+        self.table["next"][run["previous"][linked]] = number[linked]
+        self._place(run, number)
+        known["head"] = np.where(known["head"] < 0, number[first], known["head"])
+        known["tail"], known["length"] = number[last], run["before"][last] + length[last]
+        known["is_spread"] |= np.bincount(inverse, lane != known["lane"][inverse]) > 0
+        known["lane"] = lane[last]
+        self.trajectories[owners] = known
+        self._serial += len(lane)
+
+    def _number(self, run: NDArray[np.void], first: Rows, known: NDArray[np.void]) -> Rows:
+        """[m] the segment of each run: a new one, or the newest of its lane if the run goes on exactly there."""
+        newest = self.log.last(run["lane"][first])
+        joins = (newest >= 0) & (known["tail"] == newest) & (run["time"][first] == self.ring.tail[run["lane"][first]])
+        number = np.full(len(run), -1)
+        number[first[joins]] = newest[joins]
+        number[number < 0] = self._records.take(int((number < 0).sum()))
+        return number
+
+    def _place(self, run: NDArray[np.void], number: Rows) -> None:
+        """Writes runs down as segments."""
+        lanes, inverse = np.unique(run["lane"], return_inverse=True)
+        newest = self.log.last(run["lane"])
+        joins, new = number == newest, number != newest
+        at = number[joins]
+        self.table["length"][at] += run["length"][joins]
+        self.table["next"][at], self.table["sealed"][at] = run["next"][joins], run["sealed"][joins]
+        self.table[number[new]] = run[new]
+        self.log.append(run["lane"][new], run["time"][new], number[new])
+        self.ring.push(lanes, np.bincount(inverse, run["length"]).astype(np.int64))
+
+    def _trim(self, lanes: Rows) -> None:
+        """Drops what the ring has overwritten."""
+        heads = self.ring.head[lanes]
+        dead = self.log.drop(lanes, heads)
+        owners = self.table["trajectory"][np.append(dead, self.log.at(lanes, heads))]
+        for trajectory in np.unique(owners[self.trajectories["is_spread"][owners]]).tolist():
+            self._split(trajectory, dead)
+        owners = self.table["trajectory"][dead]
+        plain = ~self.trajectories["is_spread"][owners]
+        # In one lane segments come in order of time, and of equal owners the last assignment counts.
+        self.trajectories["head"][owners[plain]] = self.table["next"][dead[plain]]
+        self._bury(np.unique(owners[plain]))
+        self._records.give(dead)
+
+    def _bury(self, numbers: Rows) -> None:
+        """Frees the trajectories of which nothing is stored; those that may go on are remembered."""
+        empty = numbers[self.trajectories["head"][numbers] < 0]
+        self.trajectories["tail"][empty] = -1
+        found = self.trajectories[empty]
+        waiting = found["is_open"]
+        self._open.wait(empty[waiting], found["id"][waiting], found["lane"][waiting])
+        self._trajectories.give(empty[~waiting])
+
+    def _split(self, trajectory: int, dead: Rows) -> None:
+        """Cuts a trajectory that lies in several lanes where one of them has lost a part of it."""
+        pieces, number = self._pieces(trajectory, set(dead.tolist()))
+        head = int(self.trajectories["head"][trajectory])
+        last = pieces.pop() if number else []
+        for piece in pieces:
+            self._part(piece, trajectory, is_first=piece[0] == head)
+        self.trajectories["head"][trajectory] = last[0] if last else -1
+        if pieces and last:
+            self.table["detached"][last[0]] = True
+            self.trajectories["born"][trajectory] = self.table["serial"][last[0]]
+        self._bury(np.array([trajectory]))
+
+    def _pieces(self, trajectory: int, dead: set[int]) -> tuple[list[list[int]], bool]:
+        """Segments of a trajectory between which nothing is lost, and whether the last of them is its end."""
+        pieces: list[list[int]] = []
+        number, is_linked = int(self.trajectories["head"][trajectory]), False
+        while number >= 0:
+            segment = self.table[number]
+            is_trimmed = segment["time"] < self.ring.head[segment["lane"]]
+            if number not in dead:
+                if is_trimmed or not is_linked:
+                    pieces.append([])
+                pieces[-1].append(number)
+            is_linked = number not in dead
+            number = int(segment["next"])
+        return pieces, is_linked
+
+    def _part(self, piece: list[int], origin: int, *, is_first: bool) -> None:
+        """Makes segments whose continuation is lost a trajectory of their own, which is over."""
+        number = self._trajectories.take(1)
+        end, record = self.table[piece[-1]], self.trajectories[[origin]]
+        record["head"], record["tail"], record["lane"] = piece[0], piece[-1], end["lane"]
+        record["length"], record["is_open"] = end["before"] + end["length"], False
+        if not is_first:
+            record["born"] = self.table["serial"][piece[0]]
+            self.table["detached"][piece[0]] = True
+        self.table["next"][piece[-1]] = -1
+        self.table["sealed"][piece[-1]] = True
+        self.table["trajectory"][piece] = number
+        self.trajectories[number] = record
+
+    def remember(self, other: "Segments") -> None:
+        """Takes over the open trajectories of which nothing is stored."""
+        for number, (key, lane) in other._open.waiting.items():
+            mine = self._trajectories.take(1)
+            self.trajectories[mine] = other.trajectories[number]
+            self._open.put(int(mine[0]), key, lane)

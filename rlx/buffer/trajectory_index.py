@@ -1,0 +1,236 @@
+"""The index of a ring storage: which row follows which in time, whoever wrote in between."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.buffer.protocol import Rows
+from rlx.buffer.ring import Ring
+from rlx.buffer.segments import Flags, Segments
+
+Columns = Callable[[Rows], tuple[Rows | None, Flags]]
+
+
+class RingTrajectoryIndex:
+    """Trajectories by id, by flags that end them, or by both; a look-up is one binary search among segments.
+
+    A chunk goes on with the trajectory of its id that is open in its lane; else with the one that is open in another
+    lane, unless several lanes have the id: then each numbers its own. Behind its end an id stands for a new trajectory.
+    Without ids the steps of a lane follow each other until a flag ends the trajectory.
+
+    Args:
+        size: rows a lane.
+        lanes: how many there are.
+        head: [lanes] time of the next step of each, where steps before it are known to be lost.
+        columns: gives ids (or None) and done of the steps at rows; needed by ``changed``.
+
+    Example:
+        >>> index = RingTrajectoryIndex(size=8)
+        >>> index.write(np.arange(5), np.array([7, 7, 9, 9, 7]), np.zeros(5, bool))
+        >>> index.follow(np.array([0, 2]), steps=3)
+        array([[ 0,  1,  4],
+               [ 2,  3, -1]])
+    """
+
+    def __init__(self, size: int, lanes: int = 1, *, head: Rows | None = None, columns: Columns | None = None) -> None:
+        self.generation = 0
+        self._columns = columns
+        self._stale: Rows | None = None
+        self._segments = _empty(size, np.zeros(lanes, np.int64) if head is None else head)
+
+    def __len__(self) -> int:
+        return len(self._segments.ring)
+
+    def write(self, rows: Rows, ids: Rows | None, done: Flags) -> None:
+        """Takes note of new steps, in time order within a lane, each where its lane stands.
+
+        Args:
+            rows: [n] where they go; more than a lane has if the first are overwritten at once.
+            ids: [n] trajectory ids, or None.
+            done: [n] whether the step ends its trajectory.
+        """
+        if not len(rows):
+            return
+        lane = rows // self._segments.ring.size
+        starts = _run_starts(lane, ids, done)
+        last = np.append(starts[1:], len(rows)) - 1
+        self.write_runs(lane[starts], last + 1 - starts, None if ids is None else ids[starts], done[last])
+
+    def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags) -> None:
+        """Takes note of runs [m] of steps of one trajectory each: what ``write`` makes of rows.
+
+        Args:
+            lane: the lane of each.
+            length: its steps, at least 1.
+            ids: its id, or None.
+            done: whether its last step ends the trajectory.
+        """
+        self._settle()
+        self._segments.append(lane, length, ids, done)
+        self.generation += 1
+
+    def changed(self, replaced: Rows) -> None:
+        """Takes note that ids or flags of stored steps changed; everything is cut anew when next needed.
+
+        Args:
+            replaced: [n] rows that now hold other steps, which follow nothing; may be empty.
+        """
+        self._stale = replaced if self._stale is None else np.append(self._stale, replaced)
+        self.generation += 1
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """[n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
+        return self._segments.ring.row_at(ordinals)
+
+    def remaining(self, rows: Rows) -> Rows:
+        """[n] steps from each row to the end of its trajectory as far as it is stored, itself included."""
+        segment, _, offset = self._locate(rows)
+        remaining: Rows = self._segments.trajectories["length"][segment["trajectory"]] - offset
+        return remaining
+
+    def elapsed(self, rows: Rows) -> Rows:
+        """[n] stored steps of the trajectory before each row."""
+        segment, _, offset = self._locate(rows)
+        return self._elapsed(segment, offset)
+
+    def _elapsed(self, segment: NDArray[np.void], offset: Rows) -> Rows:
+        return offset - self._lost(self._segments.trajectories["head"][segment["trajectory"]])[1]
+
+    def at_reset(self, rows: Rows) -> Flags:
+        """[n] whether each row is the first step of its episode: not the first that is left of an overwritten one."""
+        return self._locate(rows)[2] == 0
+
+    def trajectories(self) -> tuple[Rows, Rows]:
+        """[N] the first row, and [N] the stored steps, of every trajectory, in the order of their first write."""
+        self._settle()
+        found = self._segments.trajectories
+        found = found[found["head"] >= 0]
+        found = found[np.argsort(found["born"], kind="stable")]
+        time, lost = self._lost(found["head"])
+        return self._segments.ring.row(self._segments.table["lane"][found["head"]], time), found["length"] - lost
+
+    def follow(self, rows: Rows, steps: int) -> Rows:
+        """[n, steps] each row and those that follow it in time; -1 behind the end of the trajectory."""
+        segment, time, _ = self._locate(rows)
+        result = np.full((len(rows), steps), -1, np.int64)
+        column = np.arange(steps)
+        active, filled = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+        while len(active):
+            count = np.minimum(segment["time"] + segment["length"] - time, steps - filled)
+            wanted = (column >= filled[:, None]) & (column < (filled + count)[:, None])
+            found = self._segments.ring.row(segment["lane"][:, None], (time - filled)[:, None] + column)
+            result[active] = np.where(wanted, found, result[active])
+            filled = filled + count
+            goes_on = (filled < steps) & (segment["next"] >= 0)
+            active, filled = active[goes_on], filled[goes_on]
+            segment = self._segments.table[segment["next"][goes_on]]
+            time = segment["time"]
+        return result
+
+    def precede(self, rows: Rows, steps: int) -> Rows:
+        """[n, steps] those that precede each row, oldest first, and itself last; -1 before what is stored of it."""
+        segment, time, offset = self._locate(rows)
+        count = np.minimum(self._elapsed(segment, offset), steps - 1)
+        # From the row `count` steps earlier they follow each other, from the left; they belong to the right.
+        following = self.follow(self._back(segment, time, count), steps)
+        column = np.arange(steps) - (steps - 1 - count)[:, None]
+        return np.where(column < 0, -1, np.take_along_axis(following, np.maximum(column, 0), axis=1))
+
+    def _back(self, segment: NDArray[np.void], time: Rows, steps: Rows) -> Rows:
+        """[n] the rows so many steps earlier, all of them stored."""
+        segment, time, left = segment.copy(), time.copy(), steps.copy()
+        while (far := np.flatnonzero(left > time - segment["time"])).size:
+            left[far] -= time[far] - segment["time"][far] + 1
+            segment[far] = self._segments.table[segment["previous"][far]]
+            time[far] = segment["time"][far] + segment["length"][far] - 1
+        return self._segments.ring.row(segment["lane"], time - left)
+
+    def _locate(self, rows: Rows) -> tuple[NDArray[np.void], Rows, Rows]:
+        """[n] the segment of each row, its time, and its place in the whole trajectory.
+
+        Raises:
+            IndexError: a row that holds nothing.
+        """
+        self._settle()
+        lane, time = self._segments.ring.locate(rows)
+        segment = self._segments.table[self._segments.log.at(lane, time)]
+        return segment, time, segment["before"] + time - segment["time"]
+
+    def _lost(self, head: Rows) -> tuple[Rows, Rows]:
+        """[n] time of the first stored step of segments that start trajectories, and [n] the steps lost before it."""
+        segment = self._segments.table[head]
+        time = np.maximum(segment["time"], self._segments.ring.head[segment["lane"]])
+        return time, segment["before"] + time - segment["time"]
+
+    def _settle(self) -> None:
+        """Cuts everything anew if ids or flags were changed."""
+        if self._stale is None:
+            return
+        if self._columns is None:
+            raise ValueError("an index without columns cannot learn what changed")
+        old, replaced = self._segments, self._stale
+        self._stale = None
+        self._segments = _recut(old, self._columns, replaced)
+
+
+def _empty(size: int, head: Rows) -> Segments:
+    ring = Ring(size, len(head))
+    ring.head, ring.tail = head.copy(), head.copy()
+    return Segments(ring)
+
+
+def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None = None) -> Rows:
+    """[m] where, among steps in the order of writing, another lane, id or trajectory starts, or it is forced."""
+    starts = np.empty(len(lane), bool)
+    starts[:1] = True
+    np.not_equal(lane[1:], lane[:-1], out=starts[1:])
+    starts[1:] |= done[:-1]
+    if ids is not None:
+        starts[1:] |= ids[1:] != ids[:-1]
+    if forced is not None:
+        starts |= forced
+    return np.flatnonzero(starts)
+
+
+def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
+    """The same steps in the order of their writing, cut by what ids and flags say now."""
+    numbers = old.log.all()
+    numbers = numbers[np.argsort(old.table["serial"][numbers], kind="stable")]
+    segment = old.table[numbers]
+    begin = np.maximum(segment["time"], old.ring.head[segment["lane"]])
+    length = segment["time"] + segment["length"] - begin
+    first = np.cumsum(length) - length
+    lane = np.repeat(segment["lane"], length)
+    rows = old.ring.row(lane, np.arange(len(lane)) + np.repeat(begin - first, length))
+    ids, done = columns(rows)
+
+    sealed = np.isin(rows, replaced)
+    detached = sealed.copy()
+    detached[1:] |= sealed[:-1]
+    detached[first] |= segment["detached"]
+    sealed[first + length - 1] |= segment["sealed"]
+    lost = np.zeros(len(rows), np.int64)
+    starts_one = (old.trajectories["head"][segment["trajectory"]] == numbers) | segment["detached"]
+    lost[first] = np.where(starts_one, segment["before"] + begin - segment["time"], 0)
+    lost[detached] = np.maximum(lost[detached], 1)  # where its trajectory started is not known
+    forced = detached.copy()
+    forced[first] = True
+
+    start = _run_starts(lane, ids, done, forced)
+    last = np.append(start[1:], len(rows)) - 1
+    new = _empty(old.ring.size, old.ring.head)
+    new.remember(old)
+    new.append(
+        lane[start],
+        last + 1 - start,
+        None if ids is None else ids[start],
+        done[last],
+        lost=lost[start],
+        detached=detached[start],
+        sealed=sealed[last],
+        wandering=set(
+            old.trajectories["id"][segment["trajectory"]][old.trajectories["is_spread"][segment["trajectory"]]].tolist()
+        ),
+    )
+    return new
