@@ -25,16 +25,13 @@ class Draw:
         rows: [n] rows.
         info: what it says of them, by TED key, each [n, ...].
         ends_epoch: whether it was the last draw of an epoch.
+        describes_steps: whether it means the steps that were stored there, as slices do, and not the rows alone.
     """
 
     rows: Rows
     info: Mapping[Any, NDArray[Any]]
     ends_epoch: bool = False
-
-    @property
-    def describes_steps(self) -> bool:
-        """Whether it says something of what is stored there (the ends of slices), and not of the draw alone."""
-        return any(isinstance(key, tuple) for key in self.info)
+    describes_steps: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +47,8 @@ class Prefetcher:
 
     Draws are made by the thread that takes a batch, so their order is that of the sampler; only reading, collating and
     transforming is done by the pool. Every write to the storage is to be reported by ``written``. A batch that it
-    touches is not handed out as it was read: its rows are read again, or, where the draw told something of the steps
-    that were there (slices), another is drawn in its place. So a batch holds what its rows held when it was taken.
+    touches is not handed out as it was read: its rows are read again, or, where the draw was of the steps that were
+    there (slices), another is drawn in its place. So a batch holds what its rows held when it was taken.
 
     Args:
         depth: threads, and batches ahead.

@@ -15,7 +15,7 @@ from rlx.buffer.batch import as_steps, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.prefetch import Draw, Prefetcher
-from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
+from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler import RandomSampler
 from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
@@ -252,13 +252,20 @@ class ReplayBuffer:
             if self._left:
                 return self._left.popleft()
             rows, info = self._sampler.sample(self._storage, size)
-            return Draw(rows, info, bool(getattr(self._sampler, "ran_out", False)))
+            ran_out, slicing = getattr(self._sampler, "ran_out", False), getattr(self._sampler, "slicing", None)
+            return Draw(rows, info, ran_out, slicing is not None or any(isinstance(key, tuple) for key in info))
 
     def _gather(self, draw: Draw) -> TensorDictBase:
         around, _ = split(self._transform.transforms)
-        steps = reader(self._storage, around).read(draw.rows)
+        steps = reader(self._storage, around, self._index).read(draw.rows)
         write_info(steps, self._marks(draw))
         return steps
+
+    def _index(self) -> TrajectoryIndex:
+        """Which steps follow each other: by the keys of the slices, where the sampler draws slices."""
+        slicing = getattr(self._sampler, "slicing", None)
+        index: TrajectoryIndex = self._storage.index() if slicing is None else slicing.index(self._storage)
+        return index
 
     def _finish(self, steps: TensorDictBase) -> TensorDictBase:
         batch = steps if self._collate is None else self._collate(steps)
@@ -278,7 +285,7 @@ class ReplayBuffer:
         with self._lock.read():
             rows = rows_of(index, self._storage)
             around, rest = split(self._transform.transforms)
-            steps = reader(self._storage, around).read(rows.reshape(-1))
+            steps = reader(self._storage, around, self._index).read(rows.reshape(-1))
         for transform in rest:
             steps = transform(steps)
         return steps if rows.ndim == 1 else steps.reshape(rows.shape)

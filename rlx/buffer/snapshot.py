@@ -130,8 +130,8 @@ def tree(named: Mapping[tuple[str, ...], torch.Tensor], count: int) -> TensorDic
 
 def _draw_state(draw: Draw) -> dict[str, Any]:
     info = [(key, torch.from_numpy(np.ascontiguousarray(value))) for key, value in draw.info.items()]
-    return {"rows": torch.from_numpy(draw.rows), "info": info, "ends_epoch": draw.ends_epoch}
+    return {"rows": torch.from_numpy(draw.rows), "info": info, "flags": [draw.ends_epoch, draw.describes_steps]}
 
 
 def _draw_of(state: Mapping[str, Any]) -> Draw:
-    return Draw(state["rows"].numpy(), {key: value.numpy() for key, value in state["info"]}, state["ends_epoch"])
+    return Draw(state["rows"].numpy(), {key: value.numpy() for key, value in state["info"]}, *state["flags"])

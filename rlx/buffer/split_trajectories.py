@@ -33,7 +33,7 @@ def split_trajectories(
         prefix: where ``mask`` goes and ids are looked for, instead of ``collector``.
         trajectory_key: where the ids are; by default ``(prefix, "traj_ids")``, ``episode`` or ``traj_ids``, if any is.
         done_key: name of the flag under ``next``.
-        as_nested: whether the entries are nested tensors [N, *], without mask, rather than padded.
+        as_nested: whether the entries are jagged nested tensors [N, *], without mask, rather than padded.
 
     Raises:
         SchemaMismatchError: there are neither ids nor the flag, or not one a step.
@@ -119,12 +119,8 @@ def _pad(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _nested(flat: TensorDictBase, lengths: NDArray[np.int64]) -> TensorDictBase:
-    sizes = lengths.tolist()
-    entries = {
-        key: torch.nested.nested_tensor(list(value.split(sizes)), layout=torch.strided)
-        for key, value in flat.items(True, True)
-    }
-    nested = TensorDict({}, [len(sizes)], device=flat.device)
-    for key, value in entries.items():
-        nested.set(key, value)
+    offsets = torch.from_numpy(np.append(0, np.cumsum(lengths)))
+    nested = TensorDict({}, [len(lengths)], device=flat.device)
+    for key, values in flat.items(include_nested=True, leaves_only=True):
+        nested.set(key, torch.nested.nested_tensor_from_jagged(values, offsets.to(values.device)))
     return nested

@@ -48,7 +48,7 @@ class NStep:
         device = batch.device
         batch.set("next", after.get("next")[torch.from_numpy(position)])
         batch.set("steps_to_next_obs", torch.from_numpy(count[:, None]).to(device))
-        batch.set("gamma", torch.from_numpy(np.float32(self.gamma) ** count[:, None]).to(device))
+        batch.set("gamma", torch.from_numpy((self.gamma ** count[:, None]).astype(np.float32)).to(device))
         if wanted(_REWARD, keys):
             rewards = self._rewards(below, rows, ahead, inside)
             batch.set(("next", "original_reward"), rewards[:, 0])

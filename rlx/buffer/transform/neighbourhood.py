@@ -5,7 +5,7 @@ got. So a transform that needs the steps before or behind a row sees them as the
 n-step return of clipped rewards, the stack of the frames n steps ahead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -53,14 +53,15 @@ class Pointwise:
 class StoredSteps:
     """The lowest reader. It remembers the first rows that were read whole, and reads none of them twice."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, index: Callable[[], TrajectoryIndex]) -> None:
         self._storage = storage
+        self._make_index = index
         self._batch: TensorDictBase | None = None
 
     @cached_property
     def index(self) -> TrajectoryIndex:
         """Which rows follow each other."""
-        return self._storage.index()
+        return self._make_index()
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """The steps [n] at these rows."""
@@ -131,9 +132,15 @@ class Transformed:
         return steps
 
 
-def reader(storage: Storage, transforms: Sequence[Any]) -> Reader:
-    """Reads a storage through transforms, the first of which is applied first."""
-    top: Reader = StoredSteps(storage)
+def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], TrajectoryIndex]) -> Reader:
+    """Reads a storage through transforms, the first of which is applied first.
+
+    Args:
+        storage: where the steps are.
+        transforms: callables, or transforms that need neighbours.
+        index: makes the index, if one of them needs it.
+    """
+    top: Reader = StoredSteps(storage, index)
     for transform in transforms:
         top = Transformed(transform, top)
     return top

@@ -35,6 +35,8 @@ class ReturnToGo:
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """The steps at these rows, with their returns to go."""
         batch = below.read(rows, keys)
+        if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
+            raise ValueError("ReturnToGo after NStep would add rewards up several times; put ReturnToGo first")
         if wanted(self.key, keys) and len(rows):
             returns = torch.from_numpy(self._returns(rows, below).astype(np.float32)[:, None])
             batch.set(self.key, returns.to(batch.device))

@@ -1,0 +1,156 @@
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.prioritized_sampler import PrioritizedSampler
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.slice_sampler import SliceSampler
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.errors import SamplingError
+from tests.buffer import producers
+
+SAMPLERS: dict[str, Any] = {
+    "random": lambda: RandomSampler(seed=3),
+    "without replacement": lambda: SamplerWithoutReplacement(seed=3),
+    "prioritized": lambda: PrioritizedSampler(64, 0.7, 0.9, seed=3),
+    "slices": lambda: SliceSampler(slice_len=3, seed=3),
+}
+
+
+def buffer(prefetch: int, sampler: Any, **arguments: Any) -> ReplayBuffer:
+    made = ReplayBuffer(
+        storage=LazyTensorStorage(64), sampler=sampler, batch_size=6, prefetch=prefetch, **arguments
+    )
+    for batch in producers.asynchronous(8, 10):
+        made.extend(batch)
+    return made
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_same_batches_in_the_same_order(sampler: str) -> None:
+    plain, ahead = buffer(0, SAMPLERS[sampler]()), buffer(3, SAMPLERS[sampler]())
+    for _ in range(40):
+        expected, found = plain.sample(), ahead.sample()
+        assert (expected == found).all()
+    ahead.shutdown()
+
+
+def test_reading_overlaps() -> None:
+    inside = threading.Barrier(3, timeout=30)
+
+    def collate(batch: TensorDictBase) -> TensorDictBase:
+        inside.wait()  # until three are in here at once
+        return batch
+
+    made = buffer(3, RandomSampler(seed=0), collate_fn=collate)
+    for _ in range(3):
+        made.sample()
+    assert not inside.broken
+    inside.abort()
+    made.shutdown()
+
+
+def test_a_batch_whose_rows_were_overwritten_is_read_again() -> None:
+    made = buffer(4, RandomSampler(seed=3))
+    made.sample()
+    for late in list(producers.asynchronous(30, 10))[-7:]:
+        made.extend(late)
+        batch, info = made.sample(return_info=True)
+        assert (batch == made[info["index"]]).all()
+    made[0:64] = made[0:64].set("action", torch.full((64,), 99))
+    assert all((made.sample()["action"] == 99).all() for _ in range(10))
+    made.shutdown()
+
+
+def test_slices_are_drawn_again_where_others_lie_now() -> None:
+    made = buffer(4, SliceSampler(slice_len=3, seed=3))
+    made.sample()
+    for batch in producers.asynchronous(30, 10):
+        made.extend(batch)
+        for _ in range(2):
+            producers.check_slices(made.sample(), 3)
+    made.shutdown()
+
+
+def test_after_emptying_nothing_old_comes() -> None:
+    made = buffer(4, SamplerWithoutReplacement(seed=3))
+    made.sample()
+    made.empty()
+    with pytest.raises(SamplingError):
+        made.sample()
+    made.extend(next(producers.single(1, 3)))
+    assert all(set(made.sample()["observation"].flatten().tolist()) <= {0.0, 1.0, 2.0} for _ in range(5))
+    made.shutdown()
+
+
+def test_no_batch_is_lost_or_comes_twice_whoever_takes_it() -> None:
+    made = ReplayBuffer(
+        storage=LazyTensorStorage(400), sampler=SamplerWithoutReplacement(seed=0), batch_size=4, prefetch=3
+    )
+    made.extend(TensorDict({"a": torch.arange(400)}, [400]))
+    taken: list[list[int]] = [[], []]
+
+    def take(mine: list[int]) -> None:
+        for _ in range(50):
+            mine.extend(made.sample()["a"].tolist())
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made.shutdown()
+    assert sorted(taken[0] + taken[1]) == list(range(400))
+
+
+def test_an_error_in_a_thread_comes_out_of_sample() -> None:
+    calls = []
+
+    def fail_once(batch: TensorDictBase) -> TensorDictBase:
+        calls.append(len(calls))
+        if calls[-1] == 1:
+            raise ZeroDivisionError("in a thread")
+        return batch
+
+    made = buffer(1, RandomSampler(seed=0), collate_fn=fail_once)
+    made.sample()
+    with pytest.raises(ZeroDivisionError, match="in a thread"):
+        made.sample()
+    assert len(made.sample()) == 6
+    made.shutdown()
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rlx prefetch")]
+
+
+def test_no_thread_outlives_the_buffer() -> None:
+    made = buffer(2, RandomSampler(seed=0))
+    made.sample()
+    running = [thread for thread in threading.enumerate() if thread.name.startswith("rlx prefetch")]
+    assert running
+    made.shutdown()
+    assert not threads()
+    made.sample()
+    running = [thread for thread in threading.enumerate() if thread.name.startswith("rlx prefetch")]
+    del made
+    gc.collect()
+    for thread in running:
+        thread.join(timeout=20)
+    assert not threads()
+
+
+def test_iteration_ends_with_the_epoch() -> None:
+    made = ReplayBuffer(
+        storage=LazyTensorStorage(10), sampler=SamplerWithoutReplacement(seed=0), batch_size=3, prefetch=4
+    )
+    made.extend(TensorDict({"a": torch.arange(10)}, [10]))
+    for _ in range(3):
+        assert sorted(np.concatenate([batch["a"].numpy() for batch in made]).tolist()) == list(range(10))
+    made.shutdown()

@@ -1,0 +1,239 @@
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.prioritized_sampler import PrioritizedSampler
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.slice_sampler import SliceSampler
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
+from rlx.buffer.writer import RoundRobinWriter
+from rlx.errors import SamplingError, SchemaMismatchError
+from tests.buffer import producers
+
+
+def numbers(start: int, stop: int) -> Any:
+    return TensorDict({"a": torch.arange(start, stop)}, [stop - start])
+
+
+def buffer(capacity: int = 10, **arguments: Any) -> ReplayBuffer:
+    return ReplayBuffer(storage=LazyTensorStorage(capacity), **arguments)
+
+
+def test_extend_and_add_say_where_steps_went() -> None:
+    made = buffer(4)
+    assert made.extend(numbers(0, 3)).tolist() == [0, 1, 2]
+    assert made.add(numbers(3, 4)[0]) == 3
+    assert made.extend([numbers(4, 5)[0], numbers(5, 6)[0]]).tolist() == [0, 1]
+    assert made[:]["a"].tolist() == [4, 5, 2, 3]
+    assert len(made) == 4
+    assert made.write_count == 6
+
+
+def test_lanes() -> None:
+    made = ReplayBuffer(storage=LazyTensorStorage(8, ndim=2))
+    steps = numbers(0, 6).reshape(2, 3)
+    assert made.extend(steps).tolist() == [[0, 1, 2], [4, 5, 6]]
+    added = made.add(steps[:, 0])
+    assert isinstance(added, torch.Tensor)
+    assert added.tolist() == [3, 7]
+    assert made[:]["a"].tolist() == [[0, 1, 2, 0], [3, 4, 5, 3]]
+    assert made[:2].batch_size == torch.Size([2, 2])
+    assert made[[6, 0]]["a"].tolist() == [5, 0]
+
+
+def test_time_may_be_another_dimension() -> None:
+    made = ReplayBuffer(storage=LazyTensorStorage(8, ndim=2), dim_extend=0)
+    made.extend(numbers(0, 6).reshape(3, 2))
+    assert made[:]["a"].tolist() == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_lanes_in_one_dimension_need_ids_to_be_told_apart() -> None:
+    made = buffer()
+    with pytest.raises(SchemaMismatchError, match="without trajectory ids: expected 1 dimension, found 2"):
+        made.extend(numbers(0, 6).reshape(2, 3))
+    steps = numbers(0, 6).reshape(2, 3)
+    steps["collector", "traj_ids"] = torch.tensor([[0, 0, 0], [1, 1, 1]])
+    assert made.extend(steps).tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(SchemaMismatchError, match="expected 2 dimensions, found 1"):
+        ReplayBuffer(storage=LazyTensorStorage(8, ndim=2)).extend(numbers(0, 3))
+    with pytest.raises(SchemaMismatchError, match="expected 2 dimensions, found 3"):
+        ReplayBuffer(storage=LazyTensorStorage(8, ndim=2)).extend(numbers(0, 4).reshape(1, 2, 2))
+
+
+def test_indexing_reads_and_changes_rows() -> None:
+    made = buffer()
+    made.extend(numbers(0, 5))
+    assert made[1]["a"].item() == 1
+    assert made[-1]["a"].item() == 4
+    assert made[torch.tensor([3, 0])]["a"].tolist() == [3, 0]
+    assert made[np.array([True, False, False, False, True])]["a"].tolist() == [0, 4]
+    assert made[3:1:-1]["a"].tolist() == [3, 2]
+    made[[0, 1]] = numbers(50, 52)
+    made[2] = numbers(60, 61)[0]
+    assert made[:]["a"].tolist() == [50, 51, 60, 3, 4]
+    for wrong in (5, [-6], "a", 1.5, [[0]]):
+        with pytest.raises((IndexError, ValueError)):
+            made[wrong]
+
+
+def test_what_is_read_is_a_copy() -> None:
+    made = buffer()
+    made.extend(numbers(0, 3))
+    made[:]["a"].fill_(9)
+    made.sample(3)["a"].fill_(9)
+    assert made[:]["a"].tolist() == [0, 1, 2]
+
+
+def test_batch_sizes_that_do_not_go_together() -> None:
+    made = buffer(batch_size=2)
+    made.extend(numbers(0, 3))
+    assert len(made.sample()) == len(made.sample(2)) == 2
+    with pytest.raises(ValueError, match="batch of 3 steps: the buffer was made for batches of 2"):
+        made.sample(3)
+    with pytest.raises(ValueError, match="no batch size"):
+        buffer().sample()
+    with pytest.raises(ValueError, match="no batch size"):
+        next(iter(buffer()))
+    with pytest.raises(ValueError, match="expected 1 or more"):
+        buffer().sample(0)
+    with pytest.raises(ValueError, match="expected 1 or more"):
+        buffer(batch_size=0)
+    with pytest.raises(ValueError, match="expected a batch_size to read ahead"):
+        buffer(prefetch=2)
+    with pytest.raises(ValueError, match="brings its own seed"):
+        buffer(sampler=RandomSampler(), generator=torch.Generator())
+
+
+def test_an_empty_buffer_has_nothing_to_sample() -> None:
+    made = buffer()
+    with pytest.raises(SamplingError):
+        made.sample(1)
+    made.extend(numbers(0, 3))
+    made.empty()
+    assert len(made) == made.write_count == 0
+    with pytest.raises(SamplingError):
+        made.sample(1)
+
+
+def test_what_a_sampler_says_comes_with_the_batch() -> None:
+    made = buffer(sampler=PrioritizedSampler(10, 0.7, 0.5, seed=0))
+    rows = made.extend(numbers(0, 3))
+    made.update_priority(rows, torch.tensor([[1.0], [5.0], [1.0]]))
+    made.update_priority(int(rows[0]), 2.0)
+    batch, info = made.sample(8, return_info=True)
+    assert (batch["priority_weight"] == info["priority_weight"]).all()
+    assert (batch["a"] == info["index"]).all()
+    assert "index" not in batch.keys()  # noqa: SIM118
+
+
+def test_a_tensordict_buffer_takes_priorities_by_index() -> None:
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=PrioritizedSampler(10, 1.0, 1.0, seed=0))
+    made.extend(numbers(0, 3))
+    batch = made.sample(16)
+    assert (batch["index"] == batch["a"]).all()
+    batch["td_error"] = torch.where(batch["a"] == 1, 1e6, 1e-6)[:, None]
+    made.update_tensordict_priority(batch)
+    assert set(made.sample(16)["a"].tolist()) == {1}
+
+
+def test_iteration_ends_with_the_epoch_of_a_sampler_that_has_one() -> None:
+    made = buffer(sampler=SamplerWithoutReplacement(seed=0), batch_size=2)
+    made.extend(numbers(0, 5))
+    for _ in range(2):
+        assert sorted(number for batch in made for number in batch["a"].tolist()) == [0, 1, 2, 3, 4]
+    endless = iter(buffer_with(numbers(0, 2)))
+    assert [len(next(endless)) for _ in range(5)] == [3] * 5
+
+
+def buffer_with(steps: Any) -> ReplayBuffer:
+    made = buffer(batch_size=3)
+    made.extend(steps)
+    return made
+
+
+def test_collate_and_transforms_see_the_marks() -> None:
+    seen: list[bool] = []
+
+    def collate(batch: TensorDictBase) -> TensorDictBase:
+        seen.append(("collector", "slice_end") in batch.keys(include_nested=True))
+        return batch.select("observation")
+
+    made = buffer(100, sampler=SliceSampler(slice_len=2, seed=0), collate_fn=collate, transform=lambda b: b.reshape(-1, 2))
+    made.extend(next(producers.single(1, 30)))
+    batch = made.sample(8)
+    assert seen == [True]
+    assert batch.batch_size == torch.Size([4, 2])
+    assert list(batch.keys()) == ["observation"]
+
+
+def test_parts_can_be_exchanged() -> None:
+    made = buffer_with(numbers(0, 3))
+    before = made.sampler
+    weighted = PrioritizedSampler(10, 1.0, 1.0, seed=0)
+    assert made.set_sampler(weighted) is before
+    assert "priority_weight" in made.sample().keys()  # noqa: SIM118
+    other = LazyTensorStorage(10)
+    other.append(numbers(7, 9))
+    assert len(made.set_storage(other)) == 3
+    assert set(made.sample()["a"].tolist()) <= {7, 8}
+    writer = made.writer
+    assert made.set_writer(RoundRobinWriter()) is writer
+    assert repr(made).endswith("batch_size=3)")
+
+
+def test_it_can_be_sent_to_another_process() -> None:
+    made = buffer(sampler=SamplerWithoutReplacement(seed=0), batch_size=2, prefetch=2)
+    made.extend(numbers(0, 8))
+    made.sample()
+    copy = pickle.loads(pickle.dumps(made))
+    assert [copy.sample()["a"].tolist() for _ in range(6)] == [made.sample()["a"].tolist() for _ in range(6)]
+    copy.shutdown()
+    made.shutdown()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_threads_write_and_sample_at_once(prefetch: int) -> None:
+    made = buffer(16, batch_size=8, prefetch=prefetch, sampler=RandomSampler(seed=0))
+    made.extend(numbered(0))
+    stop, wrong = threading.Event(), list[Any]()
+    oldest = [0]  # of the writes that had certainly been overwritten before a sample began
+
+    def write() -> None:
+        for number in range(1, 400):
+            made.extend(numbered(number))
+            oldest[0] = max(oldest[0], number - 4)  # the ring holds the last four
+        stop.set()
+
+    def sample() -> None:
+        while not stop.is_set():
+            least = oldest[0]
+            batch = made.sample()
+            if (batch["a"] != batch["next", "a"]).any() or (batch["a"] != batch["wide"].amax((1, 2))).any():
+                wrong.append(("torn", batch["a"].tolist()))
+            if (batch["a"] < least).any():
+                wrong.append(("stale", least, batch["a"].tolist()))
+
+    def change() -> None:
+        while not stop.is_set():
+            made.update_priority(torch.tensor([0, 1]), 1.0)
+
+    threads = [threading.Thread(target=target) for target in (write, sample, sample, change)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made.shutdown()
+    assert not wrong
+
+
+def numbered(number: int) -> Any:
+    """Four steps that say in every key which write they are of."""
+    value = torch.full((4,), number)
+    return TensorDict({"a": value, "next": {"a": value.clone()}, "wide": value.reshape(4, 1, 1).expand(4, 64, 64).clone()}, [4])

@@ -1,0 +1,103 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rlx.buffer.split_trajectories import split_trajectories
+from rlx.errors import SchemaMismatchError
+
+
+def steps_of(ids: list[list[int]], done: list[list[bool]] | None = None) -> TensorDict:
+    """[B, T] steps numbered row by row from 1, so that padding shows."""
+    shape = np.array(ids).shape
+    steps = TensorDict({}, list(shape))
+    steps["observation"] = torch.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape)
+    steps["collector", "traj_ids"] = torch.tensor(ids)
+    if done is not None:
+        steps["next", "done"] = torch.tensor(done).unsqueeze(-1)
+    return steps
+
+
+def oracle(ids: list[list[int]], done: list[list[bool]]) -> list[list[int]]:
+    """Step by step: what each trajectory observed."""
+    trajectories: list[list[int]] = []
+    number = 0
+    for row_ids, row_done in zip(ids, done, strict=True):
+        open_ones: dict[int, list[int]] = {}
+        for i, ended in zip(row_ids, row_done, strict=True):
+            number += 1
+            if i not in open_ones:
+                open_ones[i] = []
+                trajectories.append(open_ones[i])
+            open_ones[i].append(number)
+            if ended:
+                del open_ones[i]
+    return trajectories
+
+
+CASES: dict[str, tuple[list[list[int]], list[list[bool]] | None, list[list[int]]]] = {
+    "one after the other": ([[0, 0, 1]], None, [[1, 2], [3]]),
+    "workers in turns": ([[0, 0, 1, 1, 0, 1]], None, [[1, 2, 5], [3, 4, 6]]),
+    "an id comes back after its end": ([[0, 0, 1, 0]], [[False, True, False, False]], [[1, 2], [3], [4]]),
+    "an id in two rows of the batch": ([[0, 0], [0, 0]], None, [[1, 2], [3, 4]]),
+    "done ends what an id does not": ([[0, 0, 0]], [[True, False, False]], [[1], [2, 3]]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_trajectories_are_cut_where_they_end(case: str) -> None:
+    ids, done, expected = CASES[case]
+    split = split_trajectories(steps_of(ids, done))
+    mask = split["collector", "mask"]
+    assert [row[real].tolist() for row, real in zip(split["observation"], mask, strict=True)] == expected
+    assert not split["observation"][~mask].any()
+    assert split.names[-1] == "time"
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_it_agrees_with_going_step_by_step(data: st.DataObject) -> None:
+    rows, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
+    ids = [[data.draw(st.integers(0, 2)) for _ in range(steps)] for _ in range(rows)]
+    done = [[data.draw(st.booleans()) for _ in range(steps)] for _ in range(rows)]
+    split = split_trajectories(steps_of(ids, done))
+    mask = split["collector", "mask"]
+    found = [row[real].tolist() for row, real in zip(split["observation"], mask, strict=True)]
+    assert found == oracle(ids, done)
+
+
+def test_without_ids_done_cuts() -> None:
+    steps = steps_of([[0, 0, 0]], [[False, True, False]]).exclude("collector")
+    assert split_trajectories(steps)["observation"].tolist() == [[1, 2], [3, 0]]
+
+
+def test_nested_has_no_padding_and_no_mask() -> None:
+    split = split_trajectories(steps_of([[0, 1, 1]]), as_nested=True)
+    assert [part.tolist() for part in split["observation"].unbind()] == [[1], [2, 3]]
+    assert ("collector", "mask") not in split.keys(include_nested=True)
+
+
+def test_prefix_and_keys_of_ones_own() -> None:
+    steps = steps_of([[0, 0, 1]])
+    steps["mine", "ids"] = torch.tensor([[5, 6, 6]])
+    split = split_trajectories(steps, prefix="mine", trajectory_key=("mine", "ids"))
+    assert split["observation"].tolist() == [[1, 0], [2, 3]]
+    assert split["mine", "mask"].tolist() == [[True, False], [True, True]]
+
+
+def test_nothing_that_says_where_trajectories_end() -> None:
+    with pytest.raises(SchemaMismatchError, match="neither trajectory ids nor"):
+        split_trajectories(TensorDict({"observation": torch.arange(3)}, [3]))
+    with pytest.raises(SchemaMismatchError, match="'missing'"):
+        split_trajectories(steps_of([[0]]), trajectory_key="missing")
+
+
+def test_no_steps_are_no_trajectories() -> None:
+    split: Any = split_trajectories(steps_of([[0, 0]])[:, :0])
+    assert split.batch_size == torch.Size([0, 0])
+
+

@@ -1,0 +1,76 @@
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.transform import Compose, FrameStack, Inverted
+
+
+class Add:
+    """Adds on the way out what it takes off on the way in."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        return batch.set("a", batch["a"] + self.number)
+
+    def inv(self, steps: TensorDictBase) -> TensorDictBase:
+        return steps.set("a", steps["a"] - self.number)
+
+
+def double(batch: TensorDictBase) -> TensorDictBase:
+    return batch.set("a", batch["a"] * 2)
+
+
+def numbers(*values: int) -> Any:
+    return TensorDict({"a": torch.tensor(values)}, [len(values)])
+
+
+def test_order_out_and_in() -> None:
+    both = Compose(Add(1), Compose(double, Add(10)))
+    assert len(both) == 3
+    assert both(numbers(5))["a"].tolist() == [22]
+    assert both.inv(numbers(5))["a"].tolist() == [-6]
+
+
+def test_appending_and_inserting() -> None:
+    both = Compose(double).append(Add(1)).insert(0, Add(3))
+    assert both(numbers(1))["a"].tolist() == [9]
+    with pytest.raises(IndexError, match="expected -3 to 3"):
+        both.insert(4, double)
+
+
+def buffer(*transforms: Any) -> ReplayBuffer:
+    made = ReplayBuffer(storage=LazyTensorStorage(4), transform=Compose(*transforms))
+    made.extend(numbers(5))
+    return made
+
+
+def test_a_buffer_applies_inv_to_what_is_written_and_the_transform_to_what_is_read() -> None:
+    made = buffer(Add(2))
+    assert made.storage.get(torch.tensor([0]).numpy())["a"].tolist() == [3]
+    assert made.sample(1)["a"].tolist() == made[[0]]["a"].tolist() == [5]
+    made[[0]] = numbers(9)
+    assert made.storage.get(torch.tensor([0]).numpy())["a"].tolist() == [7]
+
+
+def test_inverted_swaps_the_two() -> None:
+    made = ReplayBuffer(storage=LazyTensorStorage(4)).append_transform(Add(2), invert=True)
+    made.extend(numbers(5))
+    assert made.storage.get(torch.tensor([0]).numpy())["a"].tolist() == [7]
+    assert made.sample(1)["a"].tolist() == [5]
+    assert Inverted(double)(numbers(3))["a"].tolist() == [3]
+
+
+def test_neighbours_cannot_be_looked_at_before_they_are_stored() -> None:
+    with pytest.raises(TypeError, match="needs stored steps"):
+        Inverted(FrameStack(2))  # type: ignore[arg-type]
+
+
+def test_inserting_into_a_buffer() -> None:
+    made = buffer(double).insert_transform(0, Add(1)).append_transform(Add(100))
+    assert made.sample(1)["a"].tolist() == [112]

@@ -1,0 +1,114 @@
+from typing import Literal
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.transform import FrameStack, NStep, ToFloat
+from tests.buffer.transform.stored import back, buffers, stored
+
+
+def episodes(*lengths: int) -> TensorDict:
+    """Steps of whole episodes; observations count from 1."""
+    total = sum(lengths)
+    ends = np.cumsum(lengths) - 1
+    done = torch.zeros(total, 1, dtype=torch.bool)
+    done[ends] = True
+    ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    observation = torch.arange(1, total + 1).reshape(-1, 1)
+    after = {"observation": observation + 1, "done": done, "terminated": done, "truncated": ~done & done}
+    return TensorDict({"observation": observation, "collector": {"traj_ids": ids}, "next": after}, [total])
+
+
+def buffer_of(steps: TensorDict, capacity: int = 100) -> ReplayBuffer:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(capacity))
+    buffer.extend(steps)
+    return buffer
+
+
+CASES: dict[str, tuple[Literal["repeat", "zeros"], int, list[int], list[int]]] = {
+    "the first step repeats itself": ("repeat", 0, [1, 1, 1], [1, 1, 2]),
+    "the second has one before it": ("repeat", 1, [1, 1, 2], [1, 2, 3]),
+    "enough before it": ("repeat", 3, [2, 3, 4], [3, 4, 5]),
+    "the next episode begins anew": ("repeat", 4, [5, 5, 5], [5, 5, 6]),
+    "zeros before the first": ("zeros", 0, [0, 0, 1], [0, 1, 2]),
+    "zeros before the second": ("zeros", 5, [0, 5, 6], [5, 6, 7]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stacks_begin_with_the_episode(case: str) -> None:
+    padding, row, expected, after = CASES[case]
+    buffer = buffer_of(episodes(4, 4))
+    buffer.append_transform(FrameStack(3, padding))
+    step = buffer[[row]]
+    assert step["observation"].flatten().tolist() == expected
+    assert step["next", "observation"].flatten().tolist() == after
+
+
+@settings(deadline=None, max_examples=60)
+@given(buffer=buffers(), k=st.integers(1, 5))
+def test_it_agrees_with_going_back_step_by_step(buffer: ReplayBuffer, k: int) -> None:
+    known = stored(buffer)
+    buffer.append_transform(FrameStack(k))
+    batch = buffer.sample(16)
+    for stack, after in zip(batch["observation"], batch["next", "observation"], strict=True):
+        path = back(int(stack[-1]), known)[-k:]
+        assert stack.flatten().tolist() == [path[0]] * (k - len(path)) + path
+        assert after.flatten().tolist() == [*stack.flatten().tolist()[1:], path[-1] + 1]
+
+
+def test_it_is_what_gymnasium_stacks() -> None:
+    env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("CartPole-v1"), 4)
+    seen, _ = env.reset(seed=0)
+    stacks, done = [], False
+    while not done:
+        before = seen
+        seen, _, terminated, truncated, _ = env.step(len(stacks) % 2)
+        done = bool(terminated or truncated)
+        stacks.append((before, seen, done))
+    env.close()
+    rows = [
+        TensorDict(
+            {
+                "observation": torch.from_numpy(now[-1]),
+                "next": {"observation": torch.from_numpy(then[-1]), "done": torch.tensor([ended])},
+            }
+        )
+        for now, then, ended in stacks
+    ]
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    buffer.extend(rows)
+    buffer.append_transform(FrameStack(4))
+    batch = buffer[:]
+    assert (batch["observation"].numpy() == np.stack([now for now, _, _ in stacks])).all()
+    assert (batch["next", "observation"].numpy() == np.stack([then for _, then, _ in stacks])).all()
+
+
+def test_other_keys_and_what_comes_before_it() -> None:
+    buffer = buffer_of(episodes(3).set("pixels", torch.full((3, 2, 2), 51, dtype=torch.uint8)))
+    buffer.append_transform(ToFloat(keys=["pixels"])).append_transform(FrameStack(2, keys=["pixels"]))
+    step = buffer[[1]]
+    assert step["pixels"].shape == (1, 2, 2, 2)
+    assert step["pixels"].flatten().tolist() == pytest.approx([0.2] * 8)
+    assert step["observation"].tolist() == [[2]]
+
+
+def test_behind_n_step_it_has_lost_the_way() -> None:
+    buffer = buffer_of(episodes(3).set(("next", "reward"), torch.ones(3, 1)))
+    buffer.append_transform(NStep(2)).append_transform(FrameStack(2))
+    with pytest.raises(ValueError, match="put FrameStack first"):
+        buffer[[0]]
+
+
+def test_arguments_that_mean_nothing() -> None:
+    with pytest.raises(ValueError, match="expected 1 or more"):
+        FrameStack(0)
+    with pytest.raises(ValueError, match="expected 'repeat' or 'zeros'"):
+        FrameStack(2, "ones")  # type: ignore[arg-type]

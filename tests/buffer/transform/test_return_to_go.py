@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.transform import NStep, ReturnToGo
+from rlx.buffer.transform.return_to_go import discounted
+from tests.buffer.transform.stored import buffers, onward, stored
+
+
+@settings(deadline=None, max_examples=60)
+@given(buffer=buffers(), gamma=st.sampled_from([0.0, 0.5, 1.0]))
+def test_it_agrees_with_going_on_step_by_step(buffer: ReplayBuffer, gamma: float) -> None:
+    known = stored(buffer)
+    buffer.append_transform(ReturnToGo(gamma))
+    batch = buffer.sample(16)
+    assert batch["return_to_go"].shape == (16, 1)
+    assert batch["return_to_go"].dtype == torch.float32
+    for step in batch:
+        path = onward(int(step["observation"]), known)
+        expected = sum(o % 1000 * gamma**i for i, o in enumerate(path))
+        assert step["return_to_go"].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("steps", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+def test_blocks_add_up_to_the_plain_sum(steps: int, gamma: float) -> None:
+    rewards = np.random.default_rng(0).normal(size=(3, steps))
+    expected = np.zeros((3, steps + 1))
+    for step in reversed(range(steps)):
+        expected[:, step] = rewards[:, step] + gamma * expected[:, step + 1]
+    assert np.allclose(discounted(rewards, gamma), expected[:, :-1])
+
+
+@settings(deadline=None, max_examples=1)
+@given(buffer=buffers())
+def test_behind_n_step_it_would_count_rewards_twice(buffer: ReplayBuffer) -> None:
+    buffer.append_transform(NStep(2)).append_transform(ReturnToGo())
+    with pytest.raises(ValueError, match="put ReturnToGo first"):
+        buffer.sample(2)
+    with pytest.raises(ValueError, match="expected 0 to 1"):
+        ReturnToGo(-1)
