@@ -37,25 +37,35 @@ def test_fifty_million() -> None:
     assert fits(np.bincount(places * 100 // n), np.ones(100))
 
 
-def test_every_order_of_four_is_as_likely() -> None:
-    orders = dict.fromkeys(itertools.permutations(range(4)), 0)
-    for epoch in range(2400):
-        orders[tuple(permute(np.arange(4), 4, 11, epoch).tolist())] += 1
-    assert fits(list(orders.values()), np.ones(24))
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_every_order_of_a_few_is_as_likely(n: int) -> None:
+    orders = dict.fromkeys(itertools.permutations(range(n)), 0)
+    for epoch in range(20 * len(orders)):
+        orders[tuple(permute(np.arange(n), n, 11, epoch).tolist())] += 1
+    assert fits(list(orders.values()), np.ones(len(orders)))
 
 
-@pytest.mark.parametrize("n", [5, 10, 37, 256])
+@pytest.mark.parametrize("n", [5, 37, 1024, 1025, 1600, 5000, 50_000_000])
 def test_every_place_is_as_likely(n: int) -> None:
-    places = np.stack([permute(np.arange(n), n, 1, epoch) for epoch in range(3000)])
-    for ordinal in (0, n // 2, n - 1):
-        assert fits(np.bincount(places[:, ordinal], minlength=n), np.ones(n))
+    ordinals, parts = np.array([0, n // 2, n - 1]), min(n, 64)
+    places = np.stack([permute(ordinals, n, 1, epoch) for epoch in range(3000)])
+    for column in places.T:
+        assert fits(np.bincount(column * parts // n, minlength=parts), _sizes(n, parts))
 
 
-@pytest.mark.parametrize("n", [5, 10, 37, 256])
-def test_neighbours_go_separate_ways(n: int) -> None:
-    places = np.stack([permute(np.arange(n), n, 1, epoch) for epoch in range(3000)])
-    apart = (places[:, 1] - places[:, 0]) % n
-    assert fits(np.bincount(apart, minlength=n)[1:], np.ones(n - 1))
+@pytest.mark.parametrize("n", [5, 37, 1024, 1025, 1600, 5000, 50_000_000])
+@pytest.mark.parametrize("step", [1, 2, 32, 33])
+def test_neighbours_go_separate_ways(n: int, step: int) -> None:
+    ordinals, parts = np.array([1, 1 + step]) % n, min(n - 1, 64)
+    places = np.stack([permute(ordinals, n, 1, epoch) for epoch in range(3000)])
+    apart = (places[:, 1] - places[:, 0]) % n - 1
+    assert fits(np.bincount(apart * parts // (n - 1), minlength=parts), _sizes(n - 1, parts))
+
+
+def _sizes(n: int, parts: int) -> list[int]:
+    """How many of range(n) lie in each part."""
+    edges = [-(-part * n // parts) for part in range(parts + 1)]
+    return [high - low for low, high in itertools.pairwise(edges)]
 
 
 def test_seed_and_epoch_decide() -> None:

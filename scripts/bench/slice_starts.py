@@ -1,0 +1,90 @@
+"""Choosing slices out of rings of 10^4 to 10^8 steps: milliseconds a batch, and how that grows with what is stored."""
+
+import time
+from argparse import ArgumentParser
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from tensordict import NestedKey
+
+from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
+from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement, SeededSampler
+from rlx.buffer.slice_sampler import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.trajectory_index import RingTrajectoryIndex
+from scripts.bench.timing import median_ms, parse, report
+
+CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+
+
+@dataclass
+class Indexed:
+    """As much of a storage as samplers ask of it: an index, and no flags."""
+
+    max_size: int
+    its_index: RingTrajectoryIndex
+    lanes: int = 1
+
+    def __len__(self) -> int:
+        return len(self.its_index)
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """[n] rows."""
+        return self.its_index.row_at(ordinals)
+
+    def has(self, key: NestedKey) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:  # noqa: ARG002
+        """The index."""
+        return self.its_index
+
+
+def full(capacity: int) -> Storage:
+    """A ring that was written one and a half times, in episodes of 200 to 1,800 steps."""
+    lengths = np.random.default_rng(0).integers(200, 1800, size=max(1, capacity * 3 // 2000))
+    index = RingTrajectoryIndex(capacity)
+    for part in np.array_split(lengths, max(1, len(lengths) // 4096)):
+        index.write_runs(np.zeros(len(part), np.int64), part, None, np.ones(len(part), bool))
+    return cast(Storage, Indexed(capacity, index))
+
+
+def main() -> None:
+    """Times, prints."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--slice-len", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=500)
+    options = parse(parser)
+    storages = [full(capacity) for capacity in CAPACITIES]
+    samplers: dict[str, SeededSampler] = {
+        "random": RandomSampler(seed=0),
+        "without_replacement": SamplerWithoutReplacement(seed=0),
+        "slices": SliceSampler(slice_len=options.slice_len, seed=0),
+        "slices_by_trajectory": SliceSampler(slice_len=options.slice_len, weighting="trajectory", seed=0),
+        "slices_without_replacement": SliceSamplerWithoutReplacement(slice_len=options.slice_len, seed=0),
+    }
+    result: dict[str, Any] = {}
+    for name, sampler in samplers.items():
+        by_capacity = {
+            capacity: _seconds(sampler.shard(0, 1), storage, options.batch_size, options.rounds)
+            for capacity, storage in zip(CAPACITIES, storages, strict=True)
+        }
+        medians = {f"{capacity}": median_ms(taken) for capacity, taken in by_capacity.items()}
+        result[name] = medians | {"growth": round(max(medians.values()) / min(medians.values()), 2)}
+    report({"batch_size": options.batch_size, "slice_len": options.slice_len, "ms": result}, options)
+
+
+def _seconds(sampler: Any, storage: Storage, batch_size: int, rounds: int) -> list[float]:
+    sampler.sample(storage, batch_size)
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        sampler.sample(storage, batch_size)
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+if __name__ == "__main__":
+    main()
