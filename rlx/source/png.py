@@ -20,6 +20,7 @@ MAX_PNG_BYTES = 1 << 14
 _HEIGHT, _WIDTH = FRAME_SHAPE
 _ROW_BYTES = 1 + _WIDTH  # the filter's number comes first
 _INFLATED_BYTES = _HEIGHT * _ROW_BYTES
+_PLACE_BYTES = (_HEIGHT + 1) * _ROW_BYTES  # with the empty row
 _STACKED_FRAMES = 64  # what is being worked on stays in the processor's cache
 _LAST_FILTER = 4
 
@@ -42,11 +43,14 @@ def decode_frames(pngs: Sequence[bytes | memoryview]) -> NDArray[np.uint8]:
     for start in range(0, len(pngs), _STACKED_FRAMES):
         batch = pngs[start : start + _STACKED_FRAMES]
         stack = np.zeros((len(batch), _HEIGHT + 1, _ROW_BYTES), np.uint8)
+        room = stack.reshape(-1).data
         for number, png in enumerate(batch):
             try:
-                _inflate(_image_data(png), stack[number, :_HEIGHT])
+                place = number * _PLACE_BYTES
+                _inflate(_image_data(png), room[place : place + _INFLATED_BYTES])
             except MalformedPngError as exc:
                 raise MalformedPngError(f"frame {start + number}: {exc}") from exc
+        _check_filters(stack, start)
         frames[start : start + len(batch)] = _unfilter(stack)
     return frames
 
@@ -69,9 +73,7 @@ def _image_data(png: bytes | memoryview) -> bytes:
         found = isal_zlib.crc32(png[at + 4 : stop])
         (expected,) = _CRC.unpack_from(png, stop)
         if expected != found:
-            raise MalformedPngError(
-                f"crc32 of chunk {kind!r}: expected {expected:#010x}, found {found:#010x}"
-            )
+            raise MalformedPngError(f"crc32 of chunk {kind!r}: expected {expected:#010x}, found {found:#010x}")
         if kind == b"IDAT":
             data.append(png[at + _CHUNK.size : stop])
         at = stop + _CRC.size
@@ -80,16 +82,23 @@ def _image_data(png: bytes | memoryview) -> bytes:
     return b"".join(data)
 
 
-def _inflate(deflated: bytes, rows: NDArray[np.uint8]) -> None:
-    """Fills a frame's rows [84, 85], filters first."""
+def _inflate(deflated: bytes, rows: memoryview) -> None:
+    """Fills a frame's rows [84 * 85], filters first."""
     try:
-        inflated = imagecodecs.deflate_decode(deflated, out=rows.reshape(-1).data)
+        inflated = imagecodecs.deflate_decode(deflated, out=rows)
     except (imagecodecs.DeflateError, ValueError) as exc:
         raise MalformedPngError(f"expected {_INFLATED_BYTES:,} deflated bytes, found: {exc}") from exc
     if len(inflated) != _INFLATED_BYTES:
         raise MalformedPngError(f"expected {_INFLATED_BYTES:,} deflated bytes, found {len(inflated):,}")
-    if rows[:, 0].max() > _LAST_FILTER:
-        raise MalformedPngError(f"filter: expected at most {_LAST_FILTER}, found {rows[:, 0].max()}")
+
+
+def _check_filters(stack: NDArray[np.uint8], first: int) -> None:
+    """Raises MalformedPngError where a row of the frames [n, 85, 85] names a filter that there is not."""
+    filters = stack[:, :, 0]
+    if filters.max() > _LAST_FILTER:
+        number = int(np.argmax(filters.max(axis=1) > _LAST_FILTER))
+        found = filters[number].max()
+        raise MalformedPngError(f"frame {first + number}: filter: expected at most {_LAST_FILTER}, found {found}")
 
 
 def _unfilter(stack: NDArray[np.uint8]) -> NDArray[np.uint8]:
