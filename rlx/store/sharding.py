@@ -110,12 +110,14 @@ class ShardFileReader:
         self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
         self._entries = index.cast("Q")
 
+    def frame(self, chunk: int) -> memoryview:
+        """The encoded bytes of one chunk; too few of them where the index points behind the end."""
+        start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
+        return self.file[start : start + length]
+
     def frames(self, start: int, stop: int) -> list[memoryview]:
-        """The encoded bytes of the chunks from start to stop; too few of them where the index points behind the end."""
-        if stop - start > 1:
-            return self._pieces(self.index[start:stop])
-        first, length = self._entries[2 * start], self._entries[2 * start + 1]
-        return [self.file[first : first + length]]
+        """The encoded bytes of the chunks from start to stop, in as few pieces as they lie in."""
+        return self._pieces(self.index[start:stop])
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
         """The rows at these indices."""

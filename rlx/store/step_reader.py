@@ -110,8 +110,11 @@ class StepReader:
         runs = list(zip(numbers, first.tolist(), stop.tolist(), strict=True))
         # Loops of Python's own: a batch touches nearly as many shards as it has runs, so numpy calls would cost more.
         if codec := _common_codec(readers):
-            frames = {number: reader.frames for number, reader in arrays.items() if isinstance(reader, ShardFileReader)}
-            pieces = [piece for number, start, end in runs for piece in frames[number](start, end)]
+            files = {number: reader for number, reader in arrays.items() if isinstance(reader, ShardFileReader)}
+            if len(runs) == len(local):
+                pieces = [files[number].frame(row) for number, row, _ in runs]
+            else:
+                pieces = [piece for number, start, end in runs for piece in files[number].frames(start, end)]
             return self._decode(codec, pieces, len(local), name)
         if field.shape == () and len(runs) == len(local):
             items = {number: reader.item for number, reader in arrays.items() if isinstance(reader, RawFileReader)}
