@@ -103,7 +103,8 @@ def _download(remote: RemoteRun, destination: Path, options: Options, progress: 
     stats = remote.stats(_files(ingest.source, pending))
     sizes = {name: stat.bytes or 0 for name, stat in stats.items() if name not in index}
     progress.expect("bytes", sum(sizes.values()))
-    check_room(destination, _needed(remote, ingest, pending, sizes, ahead))
+    to_come = {name: max(0, size - _bytes_here(directory / name)) for name, size in sizes.items()}
+    check_room(destination, _needed(remote, ingest, pending, sizes, to_come, ahead))
     delivery = Fetching(
         remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
     )
@@ -125,14 +126,30 @@ def _files(source: Source, shards: Sequence[int]) -> list[str]:
     return list(dict.fromkeys(name for shard in shards for name in source.files(shard)))
 
 
-def _needed(remote: RemoteRun, ingest: Ingest, pending: Sequence[int], sizes: Mapping[str, int], ahead: int) -> int:
-    """Bytes of disk that a download takes at most, estimated."""
+def _bytes_here(path: Path) -> int:
+    """How much of a file has arrived already."""
+    for found in (path, path.with_name(f"{path.name}.partial")):
+        if found.is_file():
+            return found.stat().st_size
+    return 0
+
+
+def _needed(
+    remote: RemoteRun,
+    ingest: Ingest,
+    pending: Sequence[int],
+    sizes: Mapping[str, int],
+    to_come: Mapping[str, int],
+    ahead: int,
+) -> int:
+    """Bytes of disk that a download takes at most beyond what is here, estimated."""
     options, total = ingest.options, sum(sizes.values())
+    written = int(total * remote.growth)
     if options.effective_codec.name == "none":
-        written = _STEPS_PER_SHARD * len(pending) * ingest.source.schema.raw_bytes(1, 0) if total > 2**28 else 0
-    else:
-        written = int(total * remote.growth)
-    waiting = total if options.keep_source else sum(sorted(sizes.values())[-ahead:])
+        # How well the source's files are compressed is unknown: assume whole shards, unless the run is a small sample.
+        steps = _STEPS_PER_SHARD * len(pending) if total > 2**28 else 0
+        written = steps * ingest.source.schema.raw_bytes(1, 0)
+    waiting = sum(to_come.values()) if options.keep_source else sum(sorted(to_come.values())[-ahead:])
     return written + waiting
 
 

@@ -42,9 +42,9 @@ def write_rlu(root: Path) -> Path:
     return root
 
 
-def write_dopamine(root: Path, *, prefix: str = "") -> Path:
+def write_dopamine(root: Path, *, prefix: str = "", shape: tuple[int, int] = (84, 84)) -> Path:
     """Pong/1 in four files of 64 rows, some of whose episodes go on in the next."""
-    ring = Ring(root / f"{prefix}Pong/1/replay_logs", 64, shape=(84, 84))
+    ring = Ring(root / f"{prefix}Pong/1/replay_logs", 64, shape=shape)
     ring.run(Episode(length) for length in DOPAMINE_LENGTHS)
     assert len(ring.logged) == 4
     return root

@@ -383,15 +383,15 @@ class TestFullDisk:
     @pytest.mark.parametrize("jobs", [1, 2])
     def test_it_fills_up_half_way(self, tmp_path: Path, small_disk: Path, jobs: int) -> None:
         files = write_rlu(tmp_path / "files")
-        options = {"codec": Codec.parse("none")}  # 7 kB a frame, where a compressed file promised less
-        undisturbed = from_directory(files, tmp_path / "undisturbed", shards=list(RLU_SHARDS), **options)
+        raw = Codec.parse("none")  # 7 kB a frame, where a compressed file promised less
+        undisturbed = from_directory(files, tmp_path / "undisturbed", shards=list(RLU_SHARDS), codec=raw)
         with GcsServer(files) as server:
             with pytest.raises(DiskFullError, match="no room"):
-                fetch(quick(server), small_disk / "set", jobs=jobs, **options)
+                fetch(quick(server), small_disk / "set", jobs=jobs, codec=raw)
             listed = check_listed(small_disk / "set")
             assert len(listed) < 4
             subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
-            report = fetch(quick(server), small_disk / "set", jobs=jobs, **options)
+            report = fetch(quick(server), small_disk / "set", jobs=jobs, codec=raw)
         assert report.skipped_shards == len(listed)
         assert tree(report.dataset) == tree(undisturbed.dataset)
 

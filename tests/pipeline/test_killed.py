@@ -28,7 +28,7 @@ from tests.pipeline.datasets import (
 )
 from tests.pipeline.processes import child
 
-TRICKLE = Fault(trickle=(250, 0.004))
+TRICKLE = Fault(trickle=(500, 0.003))
 
 
 @pytest.fixture

@@ -1,0 +1,182 @@
+"""``convert``: any layout or dataset into any store and codec, and back, without a bit changed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rlx
+from rlx.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    IncompleteDatasetError,
+    SourceNotFoundError,
+)
+from rlx.manifest import FILE_NAME
+from rlx.pipeline.convert import convert
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
+from rlx.source.rl_unplugged import find_runs
+from rlx.store.codec import Codec
+from rlx.store.writer import file_record
+from tests.contracts.source import same
+from tests.pipeline.datasets import (
+    SAMPLE_RUN,
+    check_listed,
+    converted,
+    from_directory,
+    of_source,
+    shard_trees,
+    trajectories,
+    tree,
+    write_dopamine,
+    write_rlu,
+)
+
+CODECS = ["zstd-dict", "zstd", "zstd:level=1,chunk=3", "lz4", "none"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    return write_rlu(tmp_path / "files")
+
+
+@pytest.fixture
+def dataset(files: Path, tmp_path: Path) -> Path:
+    return converted(files, tmp_path / "dataset").dataset
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("store", "codec"), [*(("zarr", codec) for codec in CODECS), ("memmap", "none")])
+def test_there_and_back(dataset: Path, tmp_path: Path, store: str, codec: str, jobs: int) -> None:
+    there = converted(dataset, tmp_path / "there", store=store, codec=Codec.parse(codec), jobs=jobs).dataset
+    assert (rlx.open(there).manifest.store, rlx.open(there).manifest.codec["name"]) == (store, codec.partition(":")[0])
+    assert same(trajectories(there), trajectories(dataset))
+    back = converted(there, tmp_path / "back", jobs=jobs).dataset
+    assert shard_trees(back) == shard_trees(dataset)
+
+
+def test_the_sample_run(tmp_path: Path) -> None:
+    report = converted(SAMPLE_RUN, tmp_path / "set", jobs=2)
+    assert same(trajectories(report.dataset), of_source(find_runs(SAMPLE_RUN)[0]))
+    assert tree(report.dataset).keys() == tree(from_directory(SAMPLE_RUN, tmp_path / "other").dataset).keys()
+
+
+@pytest.mark.parametrize("format", [None, "dopamine"])
+def test_a_dopamine_directory(tmp_path: Path, format: str | None) -> None:
+    logs = write_dopamine(tmp_path / "files") / "Pong/1/replay_logs"
+    report = convert(logs, tmp_path / "set", Options(jobs=1), source_format=format, progress=Silent())
+    assert (report.id, report.shards, report.failures) == ("Pong/1", 4, {})
+    assert rlx.open(report.dataset).manifest.notes["truncation"] == "unrecorded"
+
+
+def test_a_directory_of_another_format(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFoundError, match="no run in"):
+        convert(files, tmp_path / "set", Options(), source_format="dopamine", progress=Silent())
+    with pytest.raises(DatasetNotFoundError, match="no dataset at"):
+        convert(files, tmp_path / "set", Options(), source_format="rlx", progress=Silent())
+    assert not (tmp_path / "set").exists()
+
+
+def test_several_runs_are_named(files: Path, tmp_path: Path) -> None:
+    write_dopamine(files)
+    with pytest.raises(SourceNotFoundError, match=r"2 runs in .*: Pong/1, Pong/5; expected one") as raised:
+        converted(files, tmp_path / "set")
+    assert raised.value.hint == f"rlx download Pong/5 --source {files}"
+
+
+def test_there_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFoundError, match="no run in"):
+        converted(tmp_path / "nothing", tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_dataset_without_a_manifest_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "dataset/shards").mkdir(parents=True)
+    with pytest.raises(IncompleteDatasetError):
+        converted(tmp_path / "dataset", tmp_path / "set")
+
+
+def test_a_damaged_dataset_is_no_source(dataset: Path, tmp_path: Path) -> None:
+    flipped = dataset / "shards/00001/reward/c/0"
+    flipped.write_bytes(bytes([flipped.read_bytes()[0] ^ 1]) + flipped.read_bytes()[1:])
+    with pytest.raises(CorruptDatasetError, match="00001") as raised:
+        converted(dataset, tmp_path / "set")
+    assert raised.value.hint == f"rlx repair {dataset}"
+    assert check_listed(tmp_path / "set") == ["00000"]
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_onto_itself(self, dataset: Path, tmp_path: Path, overwrite: bool) -> None:
+        before = tree(dataset)
+        (tmp_path / "link").symlink_to(dataset)
+        for destination in (dataset, dataset / "shards/..", tmp_path / "link"):
+            with pytest.raises(DatasetExistsError, match="is the source itself"):
+                converted(dataset, destination, overwrite=overwrite)
+        assert tree(dataset) == before
+
+    def test_into_the_dataset(self, dataset: Path) -> None:
+        before = tree(dataset)
+        for below in ("copy", "shards/copy"):
+            with pytest.raises(DatasetExistsError, match="lies inside the source"):
+                converted(dataset, dataset / below)
+        assert tree(dataset) == before
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_above_the_source(self, files: Path, tmp_path: Path, overwrite: bool) -> None:
+        (tmp_path / "set").mkdir()
+        shutil.move(files, tmp_path / "set/source")
+        before = tree(tmp_path / "set")
+        for make in (converted, from_directory):
+            with pytest.raises(DatasetExistsError, match="contains the source"):
+                make(tmp_path / "set/source", tmp_path / "set", overwrite=overwrite)
+        assert tree(tmp_path / "set") == before
+
+    def test_beside_the_raw_files(self, files: Path) -> None:
+        report = converted(files, files / "out")
+        assert converted(files, files / "out").skipped_shards == report.shards == 4
+
+
+class TestResume:
+    def test_another_codec_store_or_schema(self, dataset: Path, files: Path, tmp_path: Path) -> None:
+        write_dopamine(tmp_path / "dopamine")
+        before = tree(dataset)
+        for key, source, options in (
+            ("codec", files, {"codec": Codec.parse("lz4")}),
+            ("store", files, {"store": "memmap"}),
+            ("id", tmp_path / "dopamine", {}),
+        ):
+            with pytest.raises(DatasetExistsError, match=f"holds another dataset: its {key} is") as raised:
+                converted(source, dataset, **options)
+            assert raised.value.hint == "--overwrite starts afresh; -o chooses another directory"
+        assert tree(dataset) == before
+
+    def test_another_schema(self, tmp_path: Path) -> None:
+        small = write_dopamine(tmp_path / "files") / "Pong/1/replay_logs"
+        report = converted(small, tmp_path / "set", shards=[0])
+        for path in small.iterdir():
+            path.unlink()
+        write_dopamine(tmp_path / "files", shape=(42, 42))
+        with pytest.raises(DatasetExistsError, match="its schema is"):
+            converted(small, report.dataset)
+
+    def test_a_source_that_grew_keeps_its_numbers(self, files: Path, tmp_path: Path) -> None:
+        dataset = converted(files, tmp_path / "dataset", shards=[0, 2]).dataset
+        copy = converted(dataset, tmp_path / "copy").dataset
+        assert check_listed(copy) == ["00000", "00002"]
+        converted(files, dataset)
+        assert converted(dataset, copy).skipped_shards == 2
+        assert shard_trees(copy) == shard_trees(dataset)
+
+
+def test_lineage(dataset: Path, tmp_path: Path) -> None:
+    copy = converted(dataset, tmp_path / "copy", store="memmap").dataset
+    first, second = rlx.open(copy).manifest.lineage
+    assert (first, second["command"]) == (rlx.open(dataset).manifest.lineage[0], "rlx convert")
+    assert second["parents"] == [{"id": "Pong/5", "crc32c": file_record(dataset / FILE_NAME).crc32c}]
+    origin = rlx.open(copy).manifest.shards[1].origin
+    assert (origin["source"], origin["shard"]) == ("Pong/5", 1)
+    reward = origin["files"]["shards/00001/reward/c/0"]
+    assert reward["crc32c"] == file_record(dataset / "shards/00001/reward/c/0").crc32c

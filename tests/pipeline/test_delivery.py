@@ -1,0 +1,96 @@
+"""The delivery of remote files: a few ahead, each once, gone when no longer needed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from rlx.errors import SourceNotFoundError
+from rlx.pipeline.delivery import Fetching
+from rlx.progress import Silent
+from rlx.source.dopamine import DopamineLayout
+from rlx.source.rl_unplugged import RLUnpluggedLayout
+from tests.gcs_server import Fault, GcsServer
+from tests.pipeline.datasets import RLU_NAMES, quick, wait_until, write_dopamine, write_rlu
+
+Arrivals = SimpleQueue[tuple[int, Exception | None]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GcsServer]:
+    with GcsServer(write_rlu(tmp_path / "files")) as server:
+        yield server
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path / "here"
+
+
+def begin(server: GcsServer, here: Path, *, ahead: int = 9, keep: bool = False) -> tuple[Fetching, Arrivals]:
+    source = RLUnpluggedLayout("Pong", 5).source(here)
+    delivery, arrivals = Fetching(quick(server), source, here, Silent(), ahead=ahead, keep=keep), Arrivals()
+    delivery.start(range(4), lambda shard, error: arrivals.put((shard, error)))
+    return delivery, arrivals
+
+
+def names(here: Path) -> list[str]:
+    return sorted(path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file())
+
+
+def test_no_more_is_here_than_there_is_room_for(server: GcsServer, here: Path) -> None:
+    delivery, arrivals = begin(server, here, ahead=2)
+    assert {arrivals.get(), arrivals.get()} == {(0, None), (1, None)}
+    assert names(here) == RLU_NAMES[:2]
+    delivery.finished(0)
+    assert arrivals.get() == (2, None)
+    assert names(here) == RLU_NAMES[1:3]
+    delivery.stop()
+    assert len(server.requests) == 3
+
+
+def test_files_stay_on_demand(server: GcsServer, here: Path) -> None:
+    delivery, arrivals = begin(server, here, keep=True)
+    for _ in range(4):
+        shard, _ = arrivals.get()
+        delivery.finished(shard)
+    delivery.stop()
+    assert names(here) == RLU_NAMES
+
+
+def test_an_error_arrives_in_place_of_its_shard(server: GcsServer, here: Path) -> None:
+    server.fault(RLU_NAMES[1], Fault(status=404), times=None)
+    delivery, arrivals = begin(server, here)
+    errors = dict(arrivals.get() for _ in range(4))
+    delivery.stop()
+    assert [shard for shard, error in errors.items() if error is not None] == [1]
+    assert isinstance(errors[1], SourceNotFoundError)
+
+
+def test_stopping_does_not_wait_for_a_silent_server(server: GcsServer, here: Path) -> None:
+    server.fault("*", Fault(stall_after=400), times=None)
+    delivery, arrivals = begin(server, here)
+    wait_until(lambda: len(names(here)) == 8)
+    delivery.stop()
+    assert arrivals.empty()
+    assert names(here) == sorted([f"{name}.partial{end}" for name in RLU_NAMES for end in ("", ".json")])
+
+
+def test_a_file_that_two_shards_need_stays_for_the_second(tmp_path: Path, here: Path) -> None:
+    with GcsServer(write_dopamine(tmp_path / "files")) as server:
+        layout, arrivals = DopamineLayout("Pong", 1), Arrivals()
+        index = [name for name in layout.index_files() if (server.directory / name).exists()]
+        for name in index:
+            quick(server).fetch(name, here, Silent())
+        delivery = Fetching(quick(server), layout.source(here), here, Silent(), present=index, ahead=9, keep=False)
+        delivery.start([0, 1], lambda shard, error: arrivals.put((shard, error)))
+        assert {arrivals.get(), arrivals.get()} == {(0, None), (1, None)}
+        delivery.finished(0)
+        left = sorted(set(names(here)) - set(index))
+        assert [name.rpartition("_")[2] for name in left] == ["ckpt.1.gz", "ckpt.2.gz"]
+        delivery.finished(1)
+        delivery.stop()
+        assert names(here) == sorted(index)
+        asked = [request.name for request in server.requests if "observation" in request.name]
+    assert len(asked) == len(set(asked)) == 3
