@@ -166,7 +166,7 @@ def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
 def _trajectories(path: "Path", manifest: "Manifest") -> list[dict[str, Any]]:
     from rlx.store.dataset import Dataset
 
-    rows = Dataset(path).trajectories
+    rows = Dataset(path, partial=True).trajectories
     shards = [shard.name for shard in manifest.shards for _ in range(shard.trajectories)]
     columns = {
         "shard": shards,

@@ -5,16 +5,17 @@ import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptDatasetError
+from rlx.errors import CorruptDatasetError, IncompleteDatasetError
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.schema import Schema
+from rlx.store import lock
 from rlx.store.layout import SHARDS
 from rlx.store.shard_blocks import shard_blocks
 from rlx.store.shards import Shards
@@ -37,10 +38,11 @@ class Dataset:
         path: the dataset's directory, or its id below ``$RLX_HOME``.
         verify: whether to check every byte against the manifest first. Reading alone notices only damage that cannot be
             decoded, as with any memory map.
+        partial: whether to open a dataset that another process is still writing: the shards that are whole by now.
 
     Raises:
         DatasetNotFoundError: there is no dataset.
-        IncompleteDatasetError: its writing has not come as far as a manifest.
+        IncompleteDatasetError: another process is writing it, or its writing has not come as far as a manifest.
         CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
 
     Attributes:
@@ -48,15 +50,17 @@ class Dataset:
         manifest: what the dataset says of itself.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, verify: bool = False, partial: bool = False) -> None:
         self.path = locate(path)
         self.manifest = Manifest.load(self.path)
+        if not partial and (writer := lock.writer_of(self.path)):
+            raise _being_written(self.path, self.manifest, writer)
         self._shards = Shards(self.path, self.manifest)
         if verify:
             _check(self.path)
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
-        return type(self), (self.path.absolute(),)
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.path.absolute(),)
 
     def __len__(self) -> int:
         return int(self._shards.first_step[-1])
@@ -121,6 +125,19 @@ def _check(path: Path) -> None:
         first = problems[0]
         where = "/".join(part for part in (first.shard, first.file) if part)
         raise CorruptDatasetError(f"{path} is damaged: {where}: {first.problem}", hint=f"rlx repair {path}")
+
+
+def _reopen(path: Path) -> Dataset:
+    """A dataset in another process: whoever sent it has chosen to read it, written or being written."""
+    return Dataset(path, partial=True)
+
+
+def _being_written(path: Path, manifest: Manifest, writer: str) -> IncompleteDatasetError:
+    whole, planned = len(manifest.shards), len(manifest.shards) + len(manifest.missing)
+    return IncompleteDatasetError(
+        f"{path} is being written by pid {writer}: expected {planned} shards, {whole} are whole",
+        hint=f"wait for it, or open what is whole: rlx.open({str(path)!r}, partial=True)",
+    )
 
 
 def _is_integer(index: Any) -> bool:

@@ -1,11 +1,16 @@
+import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rlx.errors import DatasetLockedError
+from rlx.errors import DatasetLockedError, IncompleteDatasetError
 from rlx.store import lock
+from rlx.store.dataset import Dataset
+from tests.factories import make_block, write_dataset
 
 HOLDER = """
 import sys
@@ -41,3 +46,33 @@ def test_a_directory_that_came_to_nothing_is_removed(tmp_path: Path) -> None:
     with lock.writing(tmp_path / "old"):
         pass
     assert (tmp_path / "old").exists()
+
+
+def test_a_dataset_that_is_being_written_opens_only_on_request(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", [[make_block([3, 5])]]).path
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(IncompleteDatasetError, match=f"pid {holder.pid}: expected 1 shards, 1 are whole"):
+            Dataset(path)
+        assert len(Dataset(path, partial=True)) == 8
+        holder.kill()
+    assert len(Dataset(path)) == 8
+
+
+def test_looking_for_a_writer_does_not_keep_one_out(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", [[make_block([3])]]).path
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            assert lock.writer_of(path) in (None, "unknown", str(os.getpid()))
+
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(look)
+        for _ in range(100):
+            with lock.writing(path):
+                pass
+        stop.set()
+        looking.result()
