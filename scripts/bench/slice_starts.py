@@ -1,5 +1,6 @@
 """Choosing slices out of rings of 10^4 to 10^8 steps: milliseconds a batch, and how that grows with what is stored."""
 
+import statistics
 import time
 from argparse import ArgumentParser
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement, SeededSampler
 from rlx.buffer.slice_sampler import SliceSampler, SliceSamplerWithoutReplacement
 from rlx.buffer.trajectory_index import RingTrajectoryIndex
-from scripts.bench.timing import median_ms, parse, report
+from scripts.bench.timing import parse, report
 
 CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 
@@ -71,8 +72,9 @@ def main() -> None:
             capacity: _seconds(sampler.shard(0, 1), storage, options.batch_size, options.rounds)
             for capacity, storage in zip(CAPACITIES, storages, strict=True)
         }
-        medians = {f"{capacity}": median_ms(taken) for capacity, taken in by_capacity.items()}
-        result[name] = medians | {"growth": round(max(medians.values()) / min(medians.values()), 2)}
+        medians = {f"{capacity}": statistics.median(taken) * 1e3 for capacity, taken in by_capacity.items()}
+        growth = max(medians.values()) / min(medians.values())
+        result[name] = {key: round(value, 4) for key, value in (medians | {"growth": growth}).items()}
     report({"batch_size": options.batch_size, "slice_len": options.slice_len, "ms": result}, options)
 
 

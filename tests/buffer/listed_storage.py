@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.trajectory_index import RingTrajectoryIndex
 
 
 class ListedStorage:
@@ -114,6 +115,21 @@ class ListedStorage:
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> "ListedIndex":
         return ListedIndex(self, traj_key, end_key)
+
+
+class RingedStorage(ListedStorage):
+    """The same with the index that real storages have; what the samplers are held against stays the slow one's."""
+
+    def index(self, traj_key: Any = None, end_key: Any = None) -> Any:  # noqa: ARG002
+        if self.known != self.generation:
+            self.ring, self.known = RingTrajectoryIndex(self.max_size // self.lanes, self.lanes), self.generation
+            for row, ident, done in self.log:
+                self.ring.write(np.array([row]), np.array([ident]), np.array([done]))
+            self.ring.generation = self.generation
+        return self.ring
+
+    known = -1
+    ring: RingTrajectoryIndex
 
 
 class ListedIndex:

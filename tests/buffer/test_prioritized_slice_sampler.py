@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlx.buffer.prioritized_slice_sampler import PrioritizedSliceSampler
 from rlx.errors import SamplingError, SliceTooLongError
 from tests.buffer.chance import drawn_like
-from tests.buffer.listed_storage import ListedStorage, episodes
+from tests.buffer.listed_storage import ListedStorage, RingedStorage, episodes
 from tests.contracts.sampler import SamplerContract, saved
 
 
@@ -51,13 +51,14 @@ writes = st.tuples(st.integers(0, 1), st.integers(0, 2), st.lists(ends, min_size
     sequence=st.lists(st.tuples(writes, st.booleans()), min_size=1, max_size=14),
     slice_len=st.integers(1, 5),
     strict=st.booleans(),
+    kind=st.sampled_from([ListedStorage, RingedStorage]),
     seed=st.integers(0, 99),
 )
 def test_what_can_be_drawn_is_what_is_valid(
-    sequence: list[tuple[Any, bool]], slice_len: int, strict: bool, seed: int
+    sequence: list[tuple[Any, bool]], slice_len: int, strict: bool, kind: type[ListedStorage], seed: int
 ) -> None:
     """As the rings move: the tree says of every valid start its priority, and draws none that is not valid."""
-    storage, rng = ListedStorage(24, 2), np.random.default_rng(seed)
+    storage, rng = kind(24, 2), np.random.default_rng(seed)
     sampler = sampler_of(slice_len, strict)
     reference = Reference(storage, slice_len, strict)
     largest = 1.0

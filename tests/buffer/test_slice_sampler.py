@@ -11,7 +11,7 @@ from rlx.buffer.protocol import Rows
 from rlx.buffer.slice_sampler import SliceSampler, SliceSamplerWithoutReplacement
 from rlx.errors import SamplingError, SliceTooLongError
 from tests.buffer.chance import drawn_like
-from tests.buffer.listed_storage import ListedStorage, episodes
+from tests.buffer.listed_storage import ListedStorage, RingedStorage, episodes
 from tests.contracts.sampler import SamplerContract, saved
 
 Info = Mapping[Any, NDArray[Any]]
@@ -22,7 +22,7 @@ DONE, TRUNCATED, SLICE_END = ("next", "done"), ("next", "truncated"), ("collecto
 def rings(draw: st.DrawFn) -> ListedStorage:
     """Rings of one to three lanes, into which workers wrote their trajectories in turns."""
     lanes, size = draw(st.integers(1, 3)), draw(st.integers(1, 20))
-    storage = ListedStorage(lanes * size, lanes, extra=["is_init"])
+    storage = draw(st.sampled_from([ListedStorage, RingedStorage]))(lanes * size, lanes, extra=["is_init"])
     ends = st.sampled_from(["", "", "", "terminated", "truncated"])
     chunks = st.lists(st.tuples(st.integers(0, 3), st.lists(ends, min_size=1, max_size=6)), min_size=1, max_size=12)
     for lane in range(lanes):
@@ -117,8 +117,9 @@ def _starts_of(storage: ListedStorage, rows: list[int], slice_len: int) -> list[
     return firsts
 
 
-def test_every_start_is_as_likely_in_interleaved_lanes() -> None:
-    storage = ListedStorage(40, 2)
+@pytest.mark.parametrize("kind", [ListedStorage, RingedStorage])
+def test_every_start_is_as_likely_in_interleaved_lanes(kind: type[ListedStorage]) -> None:
+    storage = kind(40, 2)
     for chunk in range(9):
         for lane in range(2):
             storage.write(*[(10 * lane + chunk % 2, "")] * 3, lane=lane)
@@ -128,8 +129,9 @@ def test_every_start_is_as_likely_in_interleaved_lanes() -> None:
     assert drawn_like(rows[::4], dict.fromkeys(starts, 1.0))
 
 
-def test_every_trajectory_is_as_likely() -> None:
-    storage = episodes(ListedStorage(60), 12, 4, 3, 2)
+@pytest.mark.parametrize("kind", [ListedStorage, RingedStorage])
+def test_every_trajectory_is_as_likely(kind: type[ListedStorage]) -> None:
+    storage = episodes(kind(60), 12, 4, 3, 2)
     rows = SliceSampler(slice_len=3, weighting="trajectory", seed=0).sample(storage, 3 * 6000)[0]
     assert drawn_like(rows[::3], dict.fromkeys(range(10), 1 / 10) | {12: 1 / 2, 13: 1 / 2} | {16: 1.0})
 
