@@ -49,8 +49,7 @@ def measure(source: RLUnplugged, frames: int) -> dict[str, float]:
     times.append(time.process_time())
     stages = ("gunzip_crc_us", "parse_us", "png_us", "blocks_us")
     return {
-        name: (stop - start) / frames * 1e6
-        for name, start, stop in zip(stages, times[:-1], times[1:], strict=True)
+        name: (stop - start) / frames * 1e6 for name, start, stop in zip(stages, times[:-1], times[1:], strict=True)
     }
 
 

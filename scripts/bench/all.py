@@ -1,0 +1,79 @@
+"""Runs every benchmark and writes what it found into the tables of docs/performance.md.
+
+python -m scripts.bench.all [--write docs/performance.md]
+
+A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, where NAME is the benchmark's.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = ("size", "read", "convert", "start")
+
+
+def run(name: str) -> dict[str, Any]:
+    """The result of one benchmark, in a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", f"scripts.bench.{name}", "--json"]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    result: dict[str, Any] = json.loads(found)
+    return result
+
+
+def leaves(result: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number of a result with the keys that lead to it, the ratios of each group first.
+
+    Example:
+        >>> list(leaves({"Pong": {"ms": 1.5, "ratio": 4}}))
+        [('Pong ratio', 4), ('Pong ms', 1.5)]
+    """
+    for key in sorted(result, key=lambda key: "ratio" not in key):
+        where = f"{path} {key}".strip()
+        if isinstance(result[key], dict):
+            yield from leaves(result[key], where)
+        else:
+            yield where, result[key]
+
+
+def table(result: dict[str, Any]) -> str:
+    """A result as a table in Markdown; what could not be measured, for want of the peer, is a dash."""
+    rows = [f"| {name.replace('_', ' ')} | {_shown(value)} |" for name, value in leaves(result)]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """A document with other content between the marks of this name.
+
+    Example:
+        >>> replaced("<!-- a -->old<!-- /a -->", "a", "new")
+        '<!-- a -->\\nnew\\n<!-- /a -->'
+    """
+    marked = re.compile(f"(<!-- {name} -->).*(<!-- /{name} -->)", re.DOTALL)
+    return marked.sub(lambda match: f"{match[1]}\n{content}\n{match[2]}", text)
+
+
+def main() -> None:
+    """Runs, prints, and writes if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, help="the document whose tables are to be replaced")
+    options = parser.parse_args()
+    for name in BENCHMARKS:
+        content = table(run(name))
+        print(f"{name}\n{content}\n", flush=True)
+        if options.write:
+            options.write.write_text(replaced(options.write.read_text(), name, content))
+
+
+if __name__ == "__main__":
+    main()

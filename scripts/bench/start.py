@@ -1,0 +1,64 @@
+"""Seconds until the command line answers: ``rlx --help``, and ``rlx inspect`` of a dataset of 50 shards.
+
+python -m scripts.bench.start [--rounds 10] [--json]
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rlx.pipeline.convert import convert
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
+from scripts.bench import timing
+from scripts.bench.dopamine_source import write_run
+from scripts.bench.play import play
+
+SHARDS = 50
+_TARGETS = {"help_s": 0.25, "inspect_s": 0.6}
+
+
+def write_dataset(folder: Path) -> Path:
+    """A dataset of 50 shards."""
+    logs = folder / "Pong" / "1" / "replay_logs"
+    logs.mkdir(parents=True)
+    write_run(logs, play("Pong", 2000).frames, 2006, SHARDS)
+    convert(logs, folder / "rlx", Options(jobs=1), source_format=None, progress=Silent())
+    return folder / "rlx"
+
+
+def seconds(command: list[str], rounds: int) -> float:
+    """Median wall time of a command, after one run that does not count."""
+    taken = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        taken.append(time.perf_counter() - start)
+    return round(statistics.median(taken[1:]), 3)
+
+
+def main() -> None:
+    """Prints the times."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    options = timing.parse(parser)
+    rlx = shutil.which("rlx", path=Path(sys.executable).parent) or shutil.which("rlx") or "rlx"
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = str(write_dataset(Path(folder)))
+        result = {
+            "help_s": seconds([rlx, "--help"], options.rounds),
+            "inspect_s": seconds([rlx, "inspect", dataset], options.rounds),
+            "inspect_json_s": seconds([rlx, "inspect", dataset, "--json"], options.rounds),
+            "python_s": seconds([sys.executable, "-c", ""], options.rounds),
+            "targets": _TARGETS,
+        }
+    timing.report(result, options)
+
+
+if __name__ == "__main__":
+    main()
