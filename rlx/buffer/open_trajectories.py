@@ -93,8 +93,12 @@ class OpenTrajectories:
 
     def put(self, number: int, key: int, lane: int) -> None:
         """Adds an open trajectory of which nothing is stored."""
-        self._by_id.setdefault(key, {})[lane] = number
+        self.hold(number, key, lane)
         self._waiting[number] = (key, lane)
+
+    def hold(self, number: int, key: int, lane: int) -> None:
+        """Adds an open trajectory."""
+        self._by_id.setdefault(key, {})[lane] = number
 
     def forget(self) -> Rows:
         """[n] the waiting ones that were too many, the oldest; nothing goes on with them now."""

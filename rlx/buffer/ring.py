@@ -1,7 +1,5 @@
 """Where a storage's lanes stand: every lane is a ring of rows, and time in it never goes back."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,13 +41,13 @@ class Ring:
     def row_at(self, ordinals: Rows) -> Rows:
         """[n] rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
         if self.lanes == 1:
-            return (self.head[0] + ordinals) % self.size
+            return self.row(np.int64(0), self.head[0] + ordinals)
         behind = np.cumsum(self.tail - self.head)
         lane = np.searchsorted(behind, ordinals, side="right")
         ordinal = ordinals - behind[lane] + self.tail[lane]
         return self.row(lane, ordinal)
 
-    def row(self, lane: Rows, time: Rows) -> Rows:
+    def row(self, lane: Rows | np.int64, time: Rows) -> Rows:
         """[n] rows of steps, by lane and time."""
         return lane * self.size + time % self.size
 
@@ -79,11 +77,9 @@ class Ring:
         """Whether steps written at rows go on where their lanes stand, lane after lane, in time order."""
         lane, place = np.divmod(rows, self.size)
         first = np.flatnonzero(np.diff(lane, prepend=-1))
-        if len(np.unique(lane[first])) != len(first) or len(lane) and not 0 <= lane.min() <= lane.max() < self.lanes:
+        if len(np.unique(lane[first])) != len(first):
+            return False
+        if len(lane) and not 0 <= lane.min() <= lane.max() < self.lanes:
             return False
         rank = np.arange(len(rows)) - np.repeat(first, np.diff(first, append=len(rows)))
         return bool((place == (self.tail[lane] + rank) % self.size).all())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the lanes stand."""
-        return {"head": self.head.tolist(), "tail": self.tail.tolist()}

@@ -224,3 +224,49 @@ class Segments:
             mine = self._trajectories.take(1)
             self.trajectories[mine] = other.trajectories[number]
             self._open.put(int(mine[0]), key, lane)
+
+    @property
+    def waiting(self) -> Rows:
+        """[n] the open trajectories of which nothing is stored, the oldest first."""
+        return np.array(list(self._open.waiting), np.int64)
+
+    @property
+    def serial(self) -> int:
+        """How many runs were added."""
+        return self._serial
+
+    def mark(self, detached: Flags, sealed: Flags) -> None:
+        """Sets these flags of all segments, in the order of their writing."""
+        number = self.log.all()
+        number = number[np.argsort(self.table["serial"][number], kind="stable")]
+        self.table["detached"][number], self.table["sealed"][number] = detached, sealed
+
+    def rename(self, ids: Rows, born: Rows, waiting: NDArray[np.int64], serial: int) -> None:
+        """Gives ids to trajectories [N] that were added as 0 to N, and adds waiting ones.
+
+        Args:
+            ids: [N] the id of each.
+            born: [N] what orders their first writes.
+            waiting: [n, 4] id, lane, length and born of those that are open and of which nothing is stored.
+            serial: how many runs were added.
+        """
+        found = np.flatnonzero(self.trajectories["head"] >= 0)
+        number = np.empty(len(found), np.int64)
+        number[self.trajectories["id"][found]] = found
+        self.trajectories["id"][number], self.trajectories["born"][number] = ids, born
+        self._open = OpenTrajectories()
+        for record in number[self.trajectories["is_open"][number]].tolist():
+            self._open.hold(record, int(self.trajectories["id"][record]), int(self.trajectories["lane"][record]))
+        for (key, lane, length, first), record in zip(
+            waiting.tolist(), self._trajectories.take(len(waiting)).tolist(), strict=True
+        ):
+            self.trajectories[record] = (-1, -1, lane, key, length, first, True, False)
+            self._open.put(record, key, lane)
+        self._serial = serial
+
+
+def empty_segments(size: int, head: Rows) -> Segments:
+    """No segments; the lanes' next steps have the times [lanes] ``head``."""
+    ring = Ring(size, len(head))
+    ring.head, ring.tail = head.copy(), head.copy()
+    return Segments(ring)

@@ -1,13 +1,16 @@
 """The index of a ring storage: which row follows which in time, whoever wrote in between."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.ring import Ring
-from rlx.buffer.segments import Flags, Segments
+from rlx.buffer.segment_state import load_segments, save_segments
+from rlx.buffer.segments import Flags, Segments, empty_segments
 
 Columns = Callable[[Rows], tuple[Rows | None, Flags]]
 
@@ -37,7 +40,36 @@ class RingTrajectoryIndex:
         self.generation = 0
         self._columns = columns
         self._stale: Rows | None = None
-        self._segments = _empty(size, np.zeros(lanes, np.int64) if head is None else head)
+        self._segments = empty_segments(size, np.zeros(lanes, np.int64) if head is None else head)
+
+    @classmethod
+    def of(cls, ring: Ring, columns: Columns) -> Self:
+        """The index of what the lanes of a ring hold already, as if lane after lane had been written."""
+        index = cls(ring.size, ring.lanes, head=ring.head, columns=columns)
+        if len(ring):
+            rows = ring.row_at(np.arange(len(ring)))
+            ids, done = columns(rows)
+            run = _runs(rows // ring.size, ids, done)
+            # What a lane has lost belonged to the trajectory that it starts with now, for all that is known.
+            is_first = np.diff(run[0], prepend=-1) != 0
+            index._segments.append(*run, lost=(is_first & (ring.head[run[0]] > 0)).astype(np.int64))
+        return index
+
+    @classmethod
+    def restored(cls, ring: Ring, columns: Columns, state: Mapping[str, torch.Tensor]) -> Self:
+        """The index whose ``state_dict`` this is, over a ring that stands where its ring stood.
+
+        Raises:
+            SchemaMismatchError: the state does not fit the ring.
+        """
+        index = cls(ring.size, ring.lanes, columns=columns)
+        index._segments = load_segments(ring, state)
+        return index
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What follows what, as int64 tensors whose length is the number of segments."""
+        self._settle()
+        return save_segments(self._segments)
 
     def __len__(self) -> int:
         return len(self._segments.ring)
@@ -52,10 +84,7 @@ class RingTrajectoryIndex:
         """
         if not len(rows):
             return
-        lane = rows // self._segments.ring.size
-        starts = _run_starts(lane, ids, done)
-        last = np.append(starts[1:], len(rows)) - 1
-        self.write_runs(lane[starts], last + 1 - starts, None if ids is None else ids[starts], done[last])
+        self.write_runs(*_runs(rows // self._segments.ring.size, ids, done))
 
     def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags) -> None:
         """Takes note of runs [m] of steps of one trajectory each: what ``write`` makes of rows.
@@ -99,7 +128,8 @@ class RingTrajectoryIndex:
 
     def at_reset(self, rows: Rows) -> Flags:
         """[n] whether each row is the first step of its episode: not the first that is left of an overwritten one."""
-        return self._locate(rows)[2] == 0
+        first: Flags = self._locate(rows)[2] == 0
+        return first
 
     def trajectories(self) -> tuple[Rows, Rows]:
         """[N] the first row, and [N] the stored steps, of every trajectory, in the order of their first write."""
@@ -127,6 +157,17 @@ class RingTrajectoryIndex:
             segment = self._segments.table[segment["next"][goes_on]]
             time = segment["time"]
         return result
+
+    def after(self, rows: Rows, steps: Rows) -> Rows:
+        """[n] the row that many steps after each row, 0 being itself; -1 behind the end of the trajectory."""
+        segment, time, offset = self._locate(rows)
+        is_there = steps < self._segments.trajectories["length"][segment["trajectory"]] - offset
+        time, left = time.copy(), np.where(is_there, steps, 0)
+        while (far := np.flatnonzero(time + left >= segment["time"] + segment["length"])).size:
+            left[far] -= segment["time"][far] + segment["length"][far] - time[far]
+            segment[far] = self._segments.table[segment["next"][far]]
+            time[far] = segment["time"][far]
+        return np.where(is_there, self._segments.ring.row(segment["lane"], time + left), -1)
 
     def precede(self, rows: Rows, steps: int) -> Rows:
         """[n, steps] those that precede each row, oldest first, and itself last; -1 before what is stored of it."""
@@ -169,15 +210,16 @@ class RingTrajectoryIndex:
             return
         if self._columns is None:
             raise ValueError("an index without columns cannot learn what changed")
-        old, replaced = self._segments, self._stale
+        # In this order: threads that ask at once do the same work, and none sees what is stale as settled.
+        self._segments = _recut(self._segments, self._columns, self._stale)
         self._stale = None
-        self._segments = _recut(old, self._columns, replaced)
 
 
-def _empty(size: int, head: Rows) -> Segments:
-    ring = Ring(size, len(head))
-    ring.head, ring.tail = head.copy(), head.copy()
-    return Segments(ring)
+def _runs(lane: Rows, ids: Rows | None, done: Flags) -> tuple[Rows, Rows, Rows | None, Flags]:
+    """Lane, length, id and done of the runs among steps in the order of writing."""
+    starts = _run_starts(lane, ids, done)
+    last = np.append(starts[1:], len(lane)) - 1
+    return lane[starts], last + 1 - starts, None if ids is None else ids[starts], done[last]
 
 
 def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None = None) -> Rows:
@@ -219,7 +261,7 @@ def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
 
     start = _run_starts(lane, ids, done, forced)
     last = np.append(start[1:], len(rows)) - 1
-    new = _empty(old.ring.size, old.ring.head)
+    new = empty_segments(old.ring.size, old.ring.head)
     new.remember(old)
     new.append(
         lane[start],

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rlx.buffer.open_trajectories import MAX_WAITING
+from rlx.buffer.protocol import Rows
+from rlx.buffer.ring import Ring
 from rlx.buffer.trajectory_index import RingTrajectoryIndex
 from tests.buffer.trajectory_oracle import Oracle, assert_same
 
@@ -42,8 +45,12 @@ def test_it_says_what_the_oracle_says(
     index, oracle = RingTrajectoryIndex(size, lanes), Oracle(size, lanes)
     for _ in range(int(rng.integers(1, 25))):
         write_at_random(index, oracle, rng, has_ids=has_ids, done=done, max_steps=max_steps)
-        if rng.random() < 0.3:
+        if rng.random() < 0.2:
             assert_same(index, oracle, has_ids=has_ids)
+        if rng.random() < 0.2:
+            ring = Ring(size, lanes)
+            ring.push(np.arange(lanes), np.array(oracle.time))
+            index = RingTrajectoryIndex.restored(ring, no_columns, index.state_dict())
     assert_same(index, oracle, has_ids=has_ids)
 
 
@@ -71,6 +78,10 @@ def test_flags_that_change(seed: int, size: int, has_ids: bool, change_ids: bool
                 oracle.update(int(row), int(ids[row]), bool(done[row]))
                 index.changed(np.empty(0, np.int64))
         assert_same(index, oracle, has_ids=has_ids, check_reset=not change_ids, check_order=False)
+
+
+def no_columns(_: Rows) -> tuple[None, NDArray[np.bool_]]:
+    raise AssertionError("nothing changed")
 
 
 def index_of(*chunks: tuple[int, int], size: int = 16) -> RingTrajectoryIndex:

@@ -83,6 +83,8 @@ def assert_same(
     for steps in (1, 3, 7):
         none = [-1] * steps
         assert index.follow(rows, steps).tolist() == [(found + none)[:steps] for found in ahead]
+        after = [(found + none)[steps - 1] for found in ahead]
+        assert index.after(rows, np.full(len(rows), steps - 1)).tolist() == after
         assert index.precede(rows, steps).tolist() == [(found + none)[:steps][::-1] for found in back]
     if check_reset:
         assert index.at_reset(rows).tolist() == [by_row[row][1] == 0 for row in live]
