@@ -1,0 +1,302 @@
+"""What storages that are written to have in common: lanes, schema and trajectories; how steps are kept is left open."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
+from rlx.buffer.ring import Ring
+from rlx.buffer.segments import Flags
+from rlx.buffer.step_schema import Leaves, StepSchema, check, leaves_of, nested, schema_of
+from rlx.buffer.trajectory_index import RingTrajectoryIndex
+from rlx.buffer.trajectory_keys import Path, TrajectoryKeys, as_path
+from rlx.errors import SamplingError, SchemaMismatchError
+
+
+class RingStorage(ABC):
+    """Keeps steps in rings of rows.
+
+    Args:
+        max_size: steps that there is room for, over all lanes.
+        ndim: dimensions of what is written: time, and before it those of the lanes.
+    """
+
+    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
+        if max_size < 1 or ndim < 1:
+            raise ValueError(f"max_size {max_size}, ndim {ndim}: expected 1 or more of each")
+        self.max_size = max_size
+        self.ndim = ndim
+        self._schema: StepSchema = {}
+        self._lane_shape: tuple[int, ...] = ()
+        self._ring = Ring(max_size)
+        self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
+
+    @abstractmethod
+    def _allocate(self) -> None:
+        """Makes room for steps of the schema."""
+
+    @abstractmethod
+    def _write(self, rows: Rows, leaves: Leaves) -> None:
+        """Writes leaves [n, ...] at rows [n], each once."""
+
+    @abstractmethod
+    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
+        """Copies of these leaves at rows [n] that hold something."""
+
+    def _append(self, rows: Rows, leaves: Leaves) -> None:
+        """Writes leaves [lanes, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes."""
+        flat = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in leaves.items()}
+        self._write(rows.reshape(-1), flat)
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(max_size={self.max_size:,}, ndim={self.ndim}, steps={len(self):,})"
+
+    @property
+    def lane_shape(self) -> tuple[int, ...]:
+        """The leading dimensions of what is written; one lane an element."""
+        return self._lane_shape
+
+    @property
+    def lanes(self) -> int:
+        """How many rings the rows are split into."""
+        return self._ring.lanes
+
+    @property
+    def cursor(self) -> int:
+        """The row of the first lane that is written next."""
+        return int(self._ring.tail[0]) % self._ring.size
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """[n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
+        return self._ring.row_at(ordinals)
+
+    def has(self, key: Any) -> bool:
+        """Whether every step has this leaf; false before the first write."""
+        return as_path(key) in self._schema
+
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """The steps [n] at these rows, in the order asked for; a copy.
+
+        Raises:
+            IndexError: a row that holds nothing.
+            KeyError: a key that is not stored.
+        """
+        self._ring.locate(rows)
+        leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
+        return TensorDict(nested(leaves), [len(rows)])
+
+    def _chosen(self, keys: Keys) -> list[Path]:
+        chosen: dict[Path, None] = {}
+        for key in keys:
+            path = as_path(key)
+            below = [stored for stored in self._schema if stored[: len(path)] == path]
+            if not below:
+                raise KeyError(f"{'/'.join(path)!r} is not stored")
+            chosen |= dict.fromkeys(below)
+        return list(chosen)
+
+    def append(self, steps: TensorDictBase) -> Rows:
+        """Writes steps [*lane_shape, n] behind those of their lanes; returns their rows, of the same shape.
+
+        Raises:
+            SchemaMismatchError: keys, dtypes, shapes or lanes other than the first write's; nothing is written.
+        """
+        shape = tuple(steps.batch_size)
+        if len(shape) != self.ndim:
+            raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {self.ndim} dimensions")
+        leaves = leaves_of(steps)
+        self._admit(leaves, shape[:-1])
+        size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
+        rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
+        flat = {path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :]) for path, leaf in leaves.items()}
+        self._note(rows.reshape(-1), flat)
+        kept = min(count, size)
+        if kept:
+            self._append(rows[:, count - kept :], {path: leaf[:, count - kept :] for path, leaf in flat.items()})
+        self._ring.push(np.arange(lanes), np.full(lanes, count))
+        return rows.reshape(shape)
+
+    def _admit(self, leaves: Leaves, lane_shape: tuple[int, ...]) -> None:
+        """Lets steps in, or raises; the first settle the schema and the lanes."""
+        if not self._schema:
+            schema = schema_of(leaves, len(lane_shape) + 1)
+            self._lay_out(lane_shape)
+            self._schema = schema
+            self._allocate()
+        check(leaves, self._schema, len(lane_shape) + 1)
+        if lane_shape != self._lane_shape:
+            if len(self):
+                raise SchemaMismatchError(f"lanes of shape {list(lane_shape)}: expected {list(self._lane_shape)}")
+            self._lay_out(lane_shape)
+
+    def _lay_out(self, lane_shape: tuple[int, ...]) -> None:
+        lanes = int(np.prod(lane_shape, dtype=np.int64))
+        if not 1 <= lanes <= self.max_size:
+            raise SchemaMismatchError(f"{lanes} lanes: expected 1 to {self.max_size:,}, the storage's max_size")
+        self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
+        self._indices.clear()
+
+    def _note(self, rows: Rows, leaves: Leaves) -> None:
+        """Tells the indices of steps [lanes, n] about to be written at rows [lanes * n]."""
+        if not self._indices:
+            try:
+                self.index()
+            except SamplingError:
+                return  # no trajectories in these steps, unless someone names their key
+        for keys, index in self._indices.items():
+            flat = {path: leaves[path].reshape(len(rows), -1) for path in keys.leaves}
+            index.write(rows, *keys.read(flat))
+
+    def set(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Writes new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
+
+        Raises:
+            IndexError: a row that does not go on with its lane and holds nothing.
+            SchemaMismatchError: as for ``append``.
+        """
+        leaves = leaves_of(steps)
+        if self.ndim == 1 or not len(self):
+            self._settle_first(leaves)
+        check(leaves, self._schema, 1)
+        if not self._ring.continues(rows):
+            self.replace(rows, steps)
+            return
+        self._note(rows, leaves)
+        lanes, count = np.unique(rows // self._ring.size, return_counts=True)
+        last = _last_of(rows)
+        self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
+        self._ring.push(lanes, count)
+
+    def _settle_first(self, leaves: Leaves) -> None:
+        if not self._schema:
+            if self.ndim > 1:
+                raise SchemaMismatchError("the first steps of a storage with lanes: expected append, which shows them")
+            self._admit(leaves, ())
+
+    def replace(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Puts other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
+        self._overwrite(rows, steps)
+        for index in self._indices.values():
+            index.changed(rows)
+
+    def update(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Changes the stored steps [n] at rows, which keep their place in time.
+
+        Raises:
+            IndexError: a row that holds nothing.
+            SchemaMismatchError: as for ``append``.
+        """
+        before = {keys: self._columns(keys)(rows) for keys in self._indices} if len(rows) else {}
+        self._overwrite(rows, steps)
+        for keys, old in before.items():
+            if not all(
+                np.array_equal(a, b) for a, b in zip(old, self._columns(keys)(rows), strict=True) if a is not None
+            ):
+                self._indices[keys].changed(np.empty(0, np.int64))
+
+    def _overwrite(self, rows: Rows, steps: TensorDictBase) -> None:
+        leaves = leaves_of(steps)
+        check(leaves, self._schema, 1)
+        self._ring.locate(rows)
+        last = _last_of(rows)
+        self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
+
+    def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
+        """The index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next", "done").
+
+        Raises:
+            SamplingError: the keys are not stored, or nothing that tells trajectories is.
+        """
+        if not self._schema:
+            return RingTrajectoryIndex(self._ring.size)
+        keys = TrajectoryKeys.find(self._schema, traj_key, end_key)
+        if keys not in self._indices:
+            self._indices[keys] = RingTrajectoryIndex.of(self._ring, self._columns(keys))
+        return self._indices[keys]
+
+    def _columns(self, keys: TrajectoryKeys) -> "_Columns":
+        return _Columns(self, keys)
+
+    def empty(self) -> None:
+        """Forgets everything but the schema."""
+        self._lay_out(self._lane_shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where its lanes stand and which rows follow each other, without the steps."""
+        return {
+            "lane_shape": list(self._lane_shape),
+            "head": torch.from_numpy(self._ring.head.copy()),
+            "tail": torch.from_numpy(self._ring.tail.copy()),
+            "indices": [
+                {"ids": None if keys.ids is None else list(keys.ids), "ends": [list(path) for path in keys.ends]}
+                | index.state_dict()
+                for keys, index in self._indices.items()
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
+        """Becomes what a storage of the same ``max_size`` and ``ndim`` was.
+
+        Args:
+            state: what the other's ``state_dict`` said.
+            steps: blocks of all its steps: rows [n] and the steps [n] at them.
+
+        Raises:
+            SchemaMismatchError: the state does not fit, or steps are not of the schema.
+        """
+        ring = _restored_ring(state, self.max_size, self.ndim)
+        self._lay_out(tuple(state["lane_shape"]))
+        for rows, block in steps:
+            leaves = leaves_of(block)
+            if not self._schema:
+                self._schema = schema_of(leaves, 1)
+                self._allocate()
+            check(leaves, self._schema, 1)
+            self._write(rows, leaves)
+        self._ring = ring
+        for saved in state["indices"]:
+            ids = None if saved["ids"] is None else tuple(saved["ids"])
+            keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]))
+            self._indices[keys] = RingTrajectoryIndex.restored(ring, self._columns(keys), saved)
+
+
+class _Columns:
+    """Reads ids and ends of the steps at rows."""
+
+    def __init__(self, storage: RingStorage, keys: TrajectoryKeys) -> None:
+        self._storage = storage
+        self._keys = keys
+
+    def __call__(self, rows: Rows) -> tuple[Rows | None, Flags]:
+        self._storage._ring.locate(rows)
+        return self._keys.read(self._storage._read(rows, self._keys.leaves))
+
+
+def _restored_ring(state: Mapping[str, Any], max_size: int, ndim: int) -> Ring:
+    shape, head, tail = tuple(state["lane_shape"]), state["head"].numpy(), state["tail"].numpy()
+    lanes = int(np.prod(shape, dtype=np.int64))
+    if (
+        len(shape) not in (0, ndim - 1)
+        or not 1 <= lanes <= max_size
+        or head.shape != (lanes,)
+        or tail.shape != (lanes,)
+    ):
+        raise SchemaMismatchError(f"checkpoint: lanes of shape {list(shape)}, expected {ndim - 1} dimensions")
+    ring = Ring(max_size // lanes, lanes)
+    if ((head < 0) | (tail < head) | (tail - head > ring.size)).any():
+        raise SchemaMismatchError(f"checkpoint: lanes longer than the {ring.size:,} rows they have")
+    ring.head, ring.tail = head.astype(np.int64), tail.astype(np.int64)
+    return ring
+
+
+def _last_of(rows: Rows) -> Rows:
+    """[m] where each row comes up for the last time, ascending."""
+    _, first = np.unique(rows[::-1], return_index=True)
+    return np.sort(len(rows) - 1 - first)

@@ -1,0 +1,136 @@
+"""Where new steps go."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.ring_storage import RingStorage
+from rlx.errors import SchemaMismatchError
+
+
+class RoundRobinWriter:
+    """Writes behind what was written last; once the storage is full, over the oldest."""
+
+    def __init__(self) -> None:
+        self.cursor = 0
+
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
+        """Writes steps [*lanes, n]; returns their rows, of the same shape."""
+        rows = storage.append(steps)
+        if rows.size:
+            self.cursor = (int(rows.reshape(-1, rows.shape[-1])[0, -1]) + 1) % (storage.max_size // storage.lanes)
+        return rows
+
+    def empty(self) -> None:
+        """Starts at row 0 again."""
+        self.cursor = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+        return {"cursor": self.cursor}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+        self.cursor = int(state["cursor"])
+
+
+class TensorDictRoundRobinWriter(RoundRobinWriter):
+    """A ``RoundRobinWriter`` that also stores, as ``index`` (int64), the row of every step."""
+
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
+        """Writes steps [*lanes, n]; returns their rows, of the same shape."""
+        lanes, count = int(np.prod(steps.batch_size[:-1])), steps.batch_size[-1]
+        size = storage.max_size // max(1, lanes)
+        place = (self.cursor + np.arange(count)) % max(1, size)
+        rows = np.arange(lanes)[:, None] * size + place
+        return super().extend(storage, steps.copy().set("index", torch.from_numpy(rows.reshape(steps.batch_size))))
+
+
+class ImmutableDatasetWriter:
+    """Refuses to write."""
+
+    def __init__(self) -> None:
+        self.cursor = 0
+
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
+        """Raises TypeError: what is stored is never changed."""
+        raise TypeError(f"{storage!r} is read-only: {list(steps.batch_size)} steps cannot be written")
+
+    def empty(self) -> None:
+        """Raises TypeError: what is stored is never changed."""
+        raise TypeError("a read-only storage cannot be emptied")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing."""
+
+
+class TensorDictMaxValueWriter:
+    """Keeps the steps that rank highest: once the storage is full, a step takes the place of a lower one or is dropped.
+
+    Args:
+        rank_key: the number that steps are ranked by; of more than one number a step, their sum counts.
+    """
+
+    def __init__(self, rank_key: NestedKey = ("next", "reward")) -> None:
+        self.rank_key = rank_key
+        self.cursor = 0
+        self._ranks: NDArray[np.float64] = np.empty(0)
+
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
+        """Writes the highest of steps [n]; returns the row of each, -1 where it was dropped.
+
+        Raises:
+            SchemaMismatchError: steps have no rank, or the storage has lanes.
+        """
+        if not isinstance(storage, RingStorage) or storage.ndim != 1:
+            raise SchemaMismatchError(f"{storage!r} cannot rank steps: expected one of 1 dimension that is written to")
+        found = steps.get(self.rank_key, None)
+        if found is None:
+            raise SchemaMismatchError(f"key {self.rank_key!r} is missing: expected what steps are ranked by")
+        ranks = found.numpy(force=True).reshape(len(steps), -1).astype(np.float64).sum(axis=1)
+        rows = np.full(len(steps), -1)
+        fitting = min(len(steps), storage.max_size - len(storage))
+        if fitting:
+            rows[:fitting] = storage.append(steps[:fitting])
+            self._ranks = np.append(self._ranks, ranks[:fitting])
+        self._displace(storage, steps, ranks, rows, fitting)
+        self.cursor = len(storage) % storage.max_size
+        return rows
+
+    def _displace(
+        self, storage: RingStorage, steps: TensorDictBase, ranks: NDArray[np.float64], rows: Rows, done: int
+    ) -> None:
+        """Puts the highest of what did not fit in the place of the lowest."""
+        left = np.arange(done, len(ranks))
+        # Of stored and new ones together the highest stay; a stable order lets stored ones stay where ranks are equal.
+        order = np.argsort(-np.append(self._ranks, ranks[left]), kind="stable")
+        stay = order[: len(self._ranks)]
+        new = np.sort(left[stay[stay >= len(self._ranks)] - len(self._ranks)])
+        if not len(new):
+            return
+        out = order[len(self._ranks) :]
+        place = np.sort(out[out < len(self._ranks)])
+        rows[:done][np.isin(rows[:done], place)] = -1
+        storage.replace(place, steps[torch.from_numpy(new)])
+        rows[new], self._ranks[place] = place, ranks[new]
+
+    def empty(self) -> None:
+        """Forgets all ranks."""
+        self.cursor, self._ranks = 0, np.empty(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The ranks of what is stored."""
+        return {"cursor": self.cursor, "ranks": torch.from_numpy(self._ranks.copy())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+        self.cursor, self._ranks = int(state["cursor"]), state["ranks"].numpy().copy()
