@@ -85,12 +85,12 @@ def kill_conversions(source: Path, tmp_path: Path, seeds: range) -> list[int]:
 
 
 def test_download_is_killed(server: GcsServer, tmp_path: Path) -> None:
-    found = kill_downloads(server, tmp_path, range(16))
+    found = kill_downloads(server, tmp_path, range(15))
     assert len(set(found)) > 2, "the moments of death differ"
 
 
 def test_convert_is_killed(tmp_path: Path) -> None:
-    found = kill_conversions(write_dopamine(tmp_path / "files"), tmp_path, range(16))
+    found = kill_conversions(write_dopamine(tmp_path / "files"), tmp_path, range(15))
     assert len(set(found)) > 2, "the moments of death differ"
 
 
