@@ -29,8 +29,8 @@ class StepDataset(IterableDataset[TensorDictBase]):
 
     An epoch's order is a function of the seed and the epoch. Each worker of each rank has consecutive steps, so that it
     opens few shards, and takes them in random order; where its part begins changes with the epoch. Give it to a
-    ``DataLoader`` with ``batch_size=None``, for batches are made here. Workers may be forked or spawned; do not
-    write to a buffer while they start.
+    ``DataLoader`` with ``batch_size=None, collate_fn=unchanged``, for batches are made here. Workers may be forked or
+    spawned; do not write to a buffer while they start.
 
     Args:
         source: a ``Dataset`` or a ``ReplayBuffer`` (its transforms are applied, its sampler is not asked).
@@ -47,7 +47,8 @@ class StepDataset(IterableDataset[TensorDictBase]):
         >>> buffer = ReplayBuffer()
         >>> rows = buffer.extend(TensorDict({"observation": torch.arange(5)}, [5]))
         >>> batches = StepDataset(buffer, 2, shuffle=False)
-        >>> [batch["observation"].tolist() for batch in batches]
+        >>> loader = torch.utils.data.DataLoader(batches, batch_size=None, collate_fn=unchanged)
+        >>> [batch["observation"].tolist() for batch in loader]
         [[0, 1], [2, 3], [4]]
     """
 
@@ -107,6 +108,11 @@ class StepDataset(IterableDataset[TensorDictBase]):
             return total * part // parts, total * (part + 1) // parts
         length = total // parts // self._batch_size * self._batch_size
         return part * length, (part + 1) * length
+
+
+def unchanged(batch: TensorDictBase) -> TensorDictBase:
+    """The batch: what a ``DataLoader``, which cannot convert TensorDicts, is to do with them."""
+    return batch
 
 
 def rows_at(source: StepSource, places: Rows) -> Rows:

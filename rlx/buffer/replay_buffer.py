@@ -154,7 +154,7 @@ class ReplayBuffer:
         with self._lock.write():
             rows = self._writer.extend(self._storage, ready)
             with self._sampler_lock:
-                self._sampler.extended(self._storage, rows.reshape(-1))
+                self._sampler.extended(self._storage, rows[rows >= 0])  # a writer may drop steps
             self._write_count += ready.batch_size[: self._storage.ndim].numel()
             self._written(rows)
         return torch.from_numpy(rows)
@@ -263,9 +263,12 @@ class ReplayBuffer:
 
     def _index(self) -> TrajectoryIndex:
         """Which steps follow each other: by the keys of the slices, where the sampler draws slices."""
-        slicing = getattr(self._sampler, "slicing", None)
-        index: TrajectoryIndex = self._storage.index() if slicing is None else slicing.index(self._storage)
-        return index
+        with self._sampler_lock:
+            slicing = getattr(self._sampler, "slicing", None)
+            index: TrajectoryIndex = self._storage.index() if slicing is None else slicing.index(self._storage)
+            # An index may put off work until it is asked: not by several threads at once.
+            index.remaining(np.empty(0, np.int64))
+            return index
 
     def _finish(self, steps: TensorDictBase) -> TensorDictBase:
         batch = steps if self._collate is None else self._collate(steps)

@@ -19,7 +19,7 @@ def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[D
     return {
         "capacity": storage.max_size,
         "ndim": storage.ndim,
-        "steps": len(storage),
+        "length": len(storage),
         "lane_shape": list(storage.lane_shape),
         "rows": torch.from_numpy(ordered_rows(storage)),
         "storage": storage.state_dict(),
@@ -60,9 +60,9 @@ def restore(
     lanes = int(np.prod(state["lane_shape"], dtype=np.int64))
     if state["ndim"] != storage.ndim:
         raise SchemaMismatchError(f"checkpoint has {state['ndim']} dimensions, the storage {storage.ndim}")
-    if state["steps"] > storage.max_size // lanes * lanes:
+    if state["length"] > storage.max_size // lanes * lanes:
         raise SchemaMismatchError(
-            f"checkpoint has {state['steps']:,} steps, the storage has room for {storage.max_size:,}",
+            f"checkpoint has {state['length']:,} steps, the storage has room for {storage.max_size:,}",
             hint="give the storage a max_size of at least that many",
         )
     if state["capacity"] != storage.max_size:

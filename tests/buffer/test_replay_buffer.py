@@ -165,7 +165,9 @@ def test_collate_and_transforms_see_the_marks() -> None:
         seen.append(("collector", "slice_end") in batch.keys(include_nested=True))
         return batch.select("observation")
 
-    made = buffer(100, sampler=SliceSampler(slice_len=2, seed=0), collate_fn=collate, transform=lambda b: b.reshape(-1, 2))
+    made = buffer(
+        100, sampler=SliceSampler(slice_len=2, seed=0), collate_fn=collate, transform=lambda b: b.reshape(-1, 2)
+    )
     made.extend(next(producers.single(1, 30)))
     batch = made.sample(8)
     assert seen == [True]
@@ -236,4 +238,6 @@ def test_threads_write_and_sample_at_once(prefetch: int) -> None:
 def numbered(number: int) -> Any:
     """Four steps that say in every key which write they are of."""
     value = torch.full((4,), number)
-    return TensorDict({"a": value, "next": {"a": value.clone()}, "wide": value.reshape(4, 1, 1).expand(4, 64, 64).clone()}, [4])
+    return TensorDict(
+        {"a": value, "next": {"a": value.clone()}, "wide": value.reshape(4, 1, 1).expand(4, 64, 64).clone()}, [4]
+    )

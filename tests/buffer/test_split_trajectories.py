@@ -99,5 +99,3 @@ def test_nothing_that_says_where_trajectories_end() -> None:
 def test_no_steps_are_no_trajectories() -> None:
     split: Any = split_trajectories(steps_of([[0, 0]])[:, :0])
     assert split.batch_size == torch.Size([0, 0])
-
-

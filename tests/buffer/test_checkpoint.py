@@ -1,0 +1,257 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import NonTensorData, TensorDict
+
+from rlx.buffer.prioritized_sampler import PrioritizedSampler
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.slice_sampler import SliceSampler
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    FormatVersionError,
+    RlxError,
+    SchemaMismatchError,
+)
+from tests.buffer import producers
+from tests.buffer.transform.stored import PRODUCERS
+
+SAMPLERS: dict[str, Any] = {
+    "random": lambda seed: RandomSampler(seed=seed),
+    "without replacement": lambda seed: SamplerWithoutReplacement(seed=seed),
+    "prioritized": lambda seed: PrioritizedSampler(96, 0.7, 0.9, seed=seed),
+    "slices": lambda seed: SliceSampler(slice_len=2, seed=seed),
+}
+
+
+def buffer(sampler: Any, *, ndim: int = 1, capacity: int = 96, prefetch: int = 0) -> ReplayBuffer:
+    return ReplayBuffer(
+        storage=LazyTensorStorage(capacity, ndim=ndim), sampler=sampler, batch_size=6, prefetch=prefetch
+    )
+
+
+def filled(sampler: Any, batches: int = 20, *, prefetch: int = 0) -> ReplayBuffer:
+    made = buffer(sampler, prefetch=prefetch)
+    for batch in producers.asynchronous(batches, 7):
+        rows = made.extend(batch)
+        made.update_priority(rows, torch.rand(7, generator=torch.Generator().manual_seed(int(rows[0]))))
+    return made
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("batches", [5, 20])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_next_batches_are_those_that_would_have_come(
+    sampler: str, batches: int, prefetch: int, tmp_path: Path
+) -> None:
+    made = filled(SAMPLERS[sampler](0), batches, prefetch=prefetch)
+    for _ in range(3):
+        made.sample()
+    made.dumps(tmp_path / "new" / "checkpoint")
+    state = made.state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    loaded, other = buffer(SAMPLERS[sampler](1)), buffer(SAMPLERS[sampler](2), prefetch=2)
+    loaded.loads(tmp_path / "new" / "checkpoint")
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert len(loaded) == len(other) == len(made)
+    assert loaded.write_count == made.write_count
+    for _ in range(20):
+        expected = made.sample()
+        assert (loaded.sample() == expected).all()
+        assert (other.sample() == expected).all()
+    late = next(producers.single(1, 9))
+    assert made.extend(late).tolist() == loaded.extend(late).tolist() == other.extend(late).tolist()
+    assert (made[:] == loaded[:]).all()
+    made.shutdown()
+    other.shutdown()
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_trajectories_survive(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    produce, ndim = data.draw(st.sampled_from(PRODUCERS))
+    made = buffer(SliceSampler(slice_len=3, strict_length=False, seed=0), ndim=ndim)
+    batches = list(produce(data.draw(st.integers(1, 20)), data.draw(st.integers(1, 7))))
+    cut = data.draw(st.integers(1, len(batches)))
+    for batch in batches[:cut]:
+        made.extend(batch)
+    path = tmp_path_factory.mktemp("checkpoint")
+    made.dumps(path)
+    loaded = buffer(SliceSampler(slice_len=3, strict_length=False, seed=1), ndim=ndim)
+    loaded.loads(path)
+    for batch in batches[cut:]:
+        made.extend(batch)
+        loaded.extend(batch)
+    first, second = made.storage.index(), loaded.storage.index()
+    rows = first.row_at(torch.arange(len(made)).numpy())
+    assert (rows == second.row_at(torch.arange(len(made)).numpy())).all()
+    for of in ("remaining", "elapsed", "at_reset"):
+        assert (getattr(first, of)(rows) == getattr(second, of)(rows)).all(), of
+
+
+@pytest.mark.parametrize("capacity", [96, 97, 300])
+def test_another_capacity_that_is_large_enough(capacity: int, tmp_path: Path) -> None:
+    made = filled(RandomSampler(seed=0))
+    made.dumps(tmp_path)
+    loaded = buffer(SliceSampler(slice_len=2, seed=0), capacity=capacity)
+    if capacity == 96:
+        loaded.set_sampler(RandomSampler())
+    loaded.loads(tmp_path)
+    oldest_first = made.storage.row_at(torch.arange(96).numpy())
+    expected, found = made[oldest_first], loaded[loaded.storage.row_at(torch.arange(96).numpy())]
+    assert (expected == found).all()
+    if capacity > 96:
+        producers.check_slices(loaded.sample(), 2)
+
+
+def test_another_capacity_that_is_not(tmp_path: Path) -> None:
+    filled(RandomSampler(seed=0)).dumps(tmp_path)
+    with pytest.raises(SchemaMismatchError, match="checkpoint has 96 steps, the storage has room for 95"):
+        buffer(RandomSampler(), capacity=95).loads(tmp_path)
+    with pytest.raises(SchemaMismatchError, match="checkpoint has 1 dimensions, the storage 2"):
+        buffer(RandomSampler(), ndim=2).loads(tmp_path)
+
+
+def test_the_default_buffer_can_be_saved(tmp_path: Path) -> None:
+    made = ReplayBuffer()
+    made.extend(next(producers.single(1, 9)))
+    made.dumps(tmp_path)
+    loaded = ReplayBuffer()
+    loaded.loads(tmp_path)
+    assert (loaded[:] == made[:]).all()
+
+
+def test_only_what_is_stored_is_written(tmp_path: Path) -> None:
+    made = ReplayBuffer(storage=LazyTensorStorage(100_000))
+    made.extend(TensorDict({"a": torch.rand(10, 100)}, [10]))
+    made.dumps(tmp_path)
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 20_000
+
+
+def test_a_checkpoint_replaces_the_one_before(tmp_path: Path) -> None:
+    for batches in (1, 2):
+        filled(RandomSampler(seed=0), batches).dumps(tmp_path)
+        loaded = buffer(RandomSampler())
+        loaded.loads(tmp_path)
+        assert len(loaded) == 7 * batches
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
+    made = filled(RandomSampler(seed=0), 1)
+    made.dumps(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+
+    def fail(_: Any) -> Any:
+        raise ZeroDivisionError
+
+    made.register_save_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        made.dumps(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_hooks_change_what_is_written_and_read(tmp_path: Path) -> None:
+    made = filled(RandomSampler(seed=0), 2)
+    made.register_save_hook(lambda steps: steps.set("action", steps["action"] + 100))
+    made.dumps(tmp_path)
+    loaded = buffer(RandomSampler())
+    loaded.register_load_hook(lambda steps: steps.set("action", steps["action"] + 1000))
+    loaded.loads(tmp_path)
+    assert (loaded[:]["action"] == made[:]["action"] + 1100).all()
+
+
+def test_an_empty_buffer(tmp_path: Path) -> None:
+    buffer(RandomSampler()).dumps(tmp_path)
+    loaded = filled(RandomSampler(seed=0))
+    loaded.loads(tmp_path)
+    assert len(loaded) == 0
+
+
+def test_paths_that_hold_something_else(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(DatasetExistsError, match="is no checkpoint"):
+        filled(RandomSampler()).dumps(tmp_path)
+    with pytest.raises(DatasetExistsError, match="is no checkpoint"):
+        filled(RandomSampler()).dumps(tmp_path / "mine.txt")
+    with pytest.raises(DatasetNotFoundError):
+        buffer(RandomSampler()).loads(tmp_path)
+
+
+def test_another_format_version(tmp_path: Path) -> None:
+    filled(RandomSampler()).dumps(tmp_path)
+    change(tmp_path, version=2)
+    with pytest.raises(FormatVersionError, match="format version 2, expected 1"):
+        buffer(RandomSampler()).loads(tmp_path)
+
+
+def change(path: Path, **values: Any) -> None:
+    manifest = json.loads((path / "buffer.json").read_text())
+    (path / "buffer.json").write_text(json.dumps({**manifest, **values}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"files": "../elsewhere"},
+        {"blocks": [{"steps": 10**12, "bytes": [1] * 8}]},
+        {"blocks": [{"steps": 96, "bytes": [10**9] * 8}]},
+        {"blocks": [{"steps": 96, "bytes": [1]}]},
+        {"blocks": 3},
+        {"leaves": [{"key": ["a"], "dtype": "load", "shape": []}]},
+        {"leaves": [{"key": ["a"], "dtype": "uint8", "shape": [-1]}]},
+        {"format": "other"},
+    ],
+)
+def test_a_manifest_that_lies(values: dict[str, Any], tmp_path: Path) -> None:
+    filled(RandomSampler()).dumps(tmp_path)
+    change(tmp_path, **values)
+    with pytest.raises(CorruptDatasetError):
+        buffer(RandomSampler()).loads(tmp_path)
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_damage_is_noticed(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("checkpoint")
+    made = filled(RandomSampler(), 2)
+    made.dumps(path)
+    files = sorted(file for file in path.rglob("*.zst") if file.stat().st_size)
+    file = data.draw(st.sampled_from(files))
+    raw = bytearray(file.read_bytes())
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    else:
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(raw)
+    loaded = buffer(RandomSampler())
+    try:
+        loaded.loads(path)
+    except RlxError:
+        return
+    # A frame has a few bits that mean nothing.
+    assert (loaded[:] == made[:]).all()
+
+
+def test_a_state_that_is_no_state(tmp_path: Path) -> None:
+    filled(RandomSampler()).dumps(tmp_path)
+    (state,) = tmp_path.rglob("state.pt")
+    for damaged in (b"", b"nonsense", state.read_bytes()[:100]):
+        state.write_bytes(damaged)
+        with pytest.raises(CorruptDatasetError, match="is damaged"):
+            buffer(RandomSampler()).loads(tmp_path)
+
+
+def test_what_is_no_tensor_cannot_be_saved(tmp_path: Path) -> None:
+    made = filled(RandomSampler(), 1)
+    made.register_save_hook(lambda steps: steps.set("text", NonTensorData("x", steps.batch_size)))
+    with pytest.raises(SchemaMismatchError, match="text is a NonTensorData"):
+        made.dumps(tmp_path)
