@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ def as_steps(
         SchemaMismatchError: of other dimensions, and laying lane behind lane would join what does not belong together.
     """
     if not isinstance(steps, TensorDictBase):
-        steps = torch.stack(list(steps), ndim - 1)  # type: ignore[call-overload]
+        joined: Any = torch.stack(list(steps), ndim - 1)
+        steps = cast("TensorDictBase", joined)
     found = steps.batch_dims
     if found > 1 and ndim == 1:
         if not any(key in steps.keys(include_nested=True) for key in _IDS):
@@ -48,7 +49,8 @@ def as_steps(
     if time_dim is None or time_dim % ndim == ndim - 1:
         return steps
     order = [dim for dim in range(ndim) if dim != time_dim % ndim]
-    return steps.permute(*order, time_dim % ndim)
+    moved: TensorDictBase = steps.permute(*order, time_dim % ndim)
+    return moved
 
 
 def rows_of(index: Any, storage: Storage) -> Rows:
@@ -68,7 +70,7 @@ def rows_of(index: Any, storage: Storage) -> Rows:
         return rows.reshape(*storage.lane_shape, rows.shape[-1])
     length = filled if lanes == 1 else storage.max_size
     if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
-        return normalize([operator.index(index)], length)[0]
+        return normalize([operator.index(index)], length).reshape(())
     return normalize(index, length)
 
 

@@ -103,7 +103,7 @@ def _write_steps(directory: Path, steps: Iterable[TensorDictBase]) -> dict[str, 
             if not described:
                 described = [_leaf_json(key, tensor) for key, tensor in tensors]
                 files = [stack.enter_context((directory / f"{i}.zst").open("wb")) for i in range(len(tensors))]
-            frames = [compressor.compress(tensor.reshape(-1).view(torch.uint8).numpy()) for _, tensor in tensors]
+            frames = [compressor.compress(tensor.reshape(-1).view(torch.uint8).numpy().data) for _, tensor in tensors]
             for file, frame in zip(files, frames, strict=True):
                 file.write(frame)
             written.append({"steps": block.batch_size[0], "bytes": [len(frame) for frame in frames]})

@@ -1,10 +1,11 @@
 """Several replay buffers sampled as one."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rlx.buffer.draws import Draws
@@ -133,13 +134,14 @@ class ReplayBufferEnsemble:
             buffer.load_state_dict(its)
 
 
-def _probabilities(p: Sequence[float], count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _probabilities(p: Sequence[float], count: int) -> NDArray[np.float64]:
     weights = np.asarray(p, np.float64)
     if weights.shape != (count,):
         raise ValueError(f"p of shape {list(weights.shape)}: expected one for each of {count} buffers")
     if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
         raise ValueError(f"p {list(p)}: expected numbers of 0 or more, not all 0")
-    return weights / weights.sum()
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares
 
 
 def _mark(batch: TensorDictBase, number: int) -> None:
@@ -155,8 +157,8 @@ def _stacked(batches: list[TensorDictBase]) -> TensorDictBase:
     """[n, B / n] of n batches, with the keys that all of them have."""
     common = set.intersection(*(set(batch.keys(True, True)) for batch in batches))
     try:
-        stacked: TensorDictBase = torch.stack([batch.select(*common) for batch in batches])  # type: ignore[call-overload]
+        stacked: Any = torch.stack([batch.select(*common) for batch in batches])
     except RuntimeError as exc:
         shapes = [{key: list(batch.get(key).shape) for key in common} for batch in batches]
         raise SchemaMismatchError(f"batches of the buffers do not stack: {shapes}") from exc
-    return stacked
+    return cast("TensorDictBase", stacked)

@@ -1,7 +1,7 @@
 """Steps for ``torch.utils.data.DataLoader``: every worker of every rank its own part of an epoch."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -74,7 +74,7 @@ class StepDataset(IterableDataset[TensorDictBase]):
         self._rank, self._world = _place(rank, world)
         self._transform = transform
         # Shared, for workers that live longer than an epoch have copies of everything else.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of this epoch; without, each is the same."""
@@ -110,7 +110,7 @@ class StepDataset(IterableDataset[TensorDictBase]):
         return part * length, (part + 1) * length
 
 
-def unchanged(batch: TensorDictBase) -> TensorDictBase:
+def unchanged(batch: Any) -> Any:
     """The batch: what a ``DataLoader``, which cannot convert TensorDicts, is to do with them."""
     return batch
 

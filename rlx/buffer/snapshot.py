@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
@@ -40,7 +40,7 @@ def blocks(storage: Storage) -> Iterator[TensorDictBase]:
     rows = ordered_rows(storage)
     if not rows.size:
         return
-    row_bytes = sum(leaf.nbytes for leaf in storage.get(rows[0, :1]).values(True, True))
+    row_bytes = sum(leaf.nbytes for _, leaf in leaves(storage.get(rows[0, :1])))
     at_once = max(1, BLOCK_BYTES // max(1, row_bytes * len(rows)))
     for start in range(0, rows.shape[1], at_once):
         yield storage.get(rows[:, start : start + at_once].reshape(-1))
@@ -111,8 +111,8 @@ def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     Raises:
         SchemaMismatchError: something is no tensor.
     """
-    found = []
-    for key, value in steps.items(include_nested=True, leaves_only=True):
+    found: list[tuple[tuple[str, ...], torch.Tensor]] = []
+    for key, value in steps.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         path = (key,) if isinstance(key, str) else key
         if not isinstance(value, torch.Tensor):
             raise SchemaMismatchError(f"{'/'.join(path)} is a {type(value).__name__}: only tensors can be saved")

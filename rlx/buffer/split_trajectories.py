@@ -1,12 +1,13 @@
 """Cutting a batch of collected steps into trajectories."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDict, TensorDictBase
 
+from rlx.buffer.snapshot import leaves
 from rlx.buffer.transform.neighbourhood import path
 from rlx.errors import SchemaMismatchError
 
@@ -106,10 +107,10 @@ def _chains(
 def _padded(flat: TensorDictBase, lengths: NDArray[np.int64], group: tuple[str, ...]) -> TensorDictBase:
     counts = torch.from_numpy(lengths)
     mask = torch.arange(int(lengths.max(initial=0))) < counts[:, None]
-    padded: TensorDictBase = flat.apply(lambda leaf: _pad(leaf, mask), batch_size=list(mask.shape))
+    padded: Any = flat.apply(lambda leaf: _pad(leaf, mask), batch_size=list(mask.shape))
     padded.set((*group, "mask"), mask.to(flat.device))
     padded.names = [None, "time"]
-    return padded
+    return cast("TensorDictBase", padded)
 
 
 def _pad(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -121,6 +122,6 @@ def _pad(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def _nested(flat: TensorDictBase, lengths: NDArray[np.int64]) -> TensorDictBase:
     offsets = torch.from_numpy(np.append(0, np.cumsum(lengths)))
     nested = TensorDict({}, [len(lengths)], device=flat.device)
-    for key, values in flat.items(include_nested=True, leaves_only=True):
+    for key, values in leaves(flat):
         nested.set(key, torch.nested.nested_tensor_from_jagged(values, offsets.to(values.device)))
     return nested

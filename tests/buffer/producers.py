@@ -1,7 +1,7 @@
 """Stand-ins for collectors: batches of steps whose observations say which trajectory and which step of it they are."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -91,8 +91,8 @@ def asynchronous_parallel(batches: int, steps: int, workers: int = 3) -> Iterato
 
 def stack(parts: list[Any]) -> TensorDictBase:
     """[n, ...] of n parts [...]."""
-    stacked: TensorDictBase = torch.stack(parts)  # type: ignore[call-overload]
-    return stacked
+    stacked: Any = torch.stack(parts)
+    return cast("TensorDictBase", stacked)
 
 
 def check_slices(batch: TensorDictBase, slice_len: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import NonTensorData, TensorDict
+from tensordict import TensorDict
 
 from rlx.buffer.prioritized_sampler import PrioritizedSampler
 from rlx.buffer.replay_buffer import ReplayBuffer
@@ -250,8 +250,12 @@ def test_a_state_that_is_no_state(tmp_path: Path) -> None:
             buffer(RandomSampler()).loads(tmp_path)
 
 
+def add_text(steps: Any) -> Any:
+    return steps.set_non_tensor("text", "x")
+
+
 def test_what_is_no_tensor_cannot_be_saved(tmp_path: Path) -> None:
     made = filled(RandomSampler(), 1)
-    made.register_save_hook(lambda steps: steps.set("text", NonTensorData("x", steps.batch_size)))
+    made.register_save_hook(add_text)
     with pytest.raises(SchemaMismatchError, match="text is a NonTensorData"):
         made.dumps(tmp_path)

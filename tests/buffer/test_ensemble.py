@@ -80,7 +80,7 @@ def test_arguments_that_do_not_go_together() -> None:
         ({"transform": FrameStack(2)}, "belongs to the buffers"),
     ):
         with pytest.raises(ValueError, match=message):
-            ReplayBufferEnsemble(one, two, **arguments)  # type: ignore[arg-type]
+            ReplayBufferEnsemble(one, two, **arguments)
     with pytest.raises(ValueError, match="at least one"):
         ReplayBufferEnsemble()
     ensemble = ReplayBufferEnsemble(one, two, transform=RewardSign())

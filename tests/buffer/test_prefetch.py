@@ -108,7 +108,7 @@ def test_no_batch_is_lost_or_comes_twice_whoever_takes_it() -> None:
 
 
 def test_an_error_in_a_thread_comes_out_of_sample() -> None:
-    calls = []
+    calls: list[int] = []
 
     def fail_once(batch: TensorDictBase) -> TensorDictBase:
         calls.append(len(calls))

@@ -69,7 +69,7 @@ class Compose:
 class Inverted:
     """A transform whose two directions are swapped: applied on the way in, and its ``inv``, if any, on sample."""
 
-    def __init__(self, transform: Callable[[TensorDictBase], TensorDictBase]) -> None:
+    def __init__(self, transform: Transform) -> None:
         if isinstance(transform, NeighbourTransform):
             raise TypeError(f"{transform!r} needs stored steps: it cannot be applied before they are stored")
         self.transform = transform

@@ -81,8 +81,9 @@ class StoredSteps:
             return steps
         position = np.empty(len(rows), np.int64)
         position[known], position[fresh] = np.arange(len(known)), np.arange(len(known), len(rows))
-        both: TensorDictBase = torch.cat([steps, self._storage.get(rows[fresh], keys)])  # type: ignore[call-overload]
-        return both[torch.from_numpy(position)]
+        both: Any = torch.cat([steps, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
+        found: TensorDictBase = both[torch.from_numpy(position)]
+        return found
 
     def _remember(self, rows: Rows, steps: TensorDictBase) -> None:
         # A shallow copy: the transforms replace entries of the batch, and must not replace them here.

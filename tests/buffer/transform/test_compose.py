@@ -68,7 +68,7 @@ def test_inverted_swaps_the_two() -> None:
 
 def test_neighbours_cannot_be_looked_at_before_they_are_stored() -> None:
     with pytest.raises(TypeError, match="needs stored steps"):
-        Inverted(FrameStack(2))  # type: ignore[arg-type]
+        Inverted(FrameStack(2))
 
 
 def test_inserting_into_a_buffer() -> None:

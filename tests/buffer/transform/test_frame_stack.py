@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -67,7 +67,8 @@ def test_it_agrees_with_going_back_step_by_step(buffer: ReplayBuffer, k: int) ->
 def test_it_is_what_gymnasium_stacks() -> None:
     env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("CartPole-v1"), 4)
     seen, _ = env.reset(seed=0)
-    stacks, done = [], False
+    stacks: list[tuple[Any, Any, bool]] = []
+    done = False
     while not done:
         before = seen
         seen, _, terminated, truncated, _ = env.step(len(stacks) % 2)
