@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
+from rlx.buffer.step_schema import leaves_of
 from rlx.errors import SchemaMismatchError
 
 BLOCK_BYTES = 8 << 20
@@ -111,13 +112,7 @@ def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     Raises:
         SchemaMismatchError: something is no tensor.
     """
-    found: list[tuple[tuple[str, ...], torch.Tensor]] = []
-    for key, value in steps.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
-        path = (key,) if isinstance(key, str) else key
-        if not isinstance(value, torch.Tensor):
-            raise SchemaMismatchError(f"{'/'.join(path)} is a {type(value).__name__}: only tensors can be saved")
-        found.append((path, value.contiguous()))
-    return found
+    return [(path, leaf.contiguous()) for path, leaf in leaves_of(steps).items()]
 
 
 def tree(named: Mapping[tuple[str, ...], torch.Tensor], count: int) -> TensorDictBase:
