@@ -117,8 +117,7 @@ class RingStorage(ABC):
         rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
         flat = {path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :]) for path, leaf in leaves.items()}
         self._note(rows.reshape(-1), flat)
-        kept = min(count, size)
-        if kept:
+        if kept := min(count, size):
             self._append(rows[:, count - kept :], {path: leaf[:, count - kept :] for path, leaf in flat.items()})
         self._ring.push(np.arange(lanes), np.full(lanes, count))
         return rows.reshape(shape)
@@ -145,14 +144,15 @@ class RingStorage(ABC):
 
     def _note(self, rows: Rows, leaves: Leaves) -> None:
         """Tells the indices of steps [lanes, n] about to be written at rows [lanes * n]."""
+        if not len(rows):
+            return
         if not self._indices:
             try:
                 self.index()
             except SamplingError:
                 return  # no trajectories in these steps, unless someone names their key
         for keys, index in self._indices.items():
-            flat = {path: leaves[path].reshape(len(rows), -1) for path in keys.leaves}
-            index.write(rows, *keys.read(flat))
+            index.write(rows, *keys.read({path: leaves[path] for path in keys.leaves}, len(rows)))
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
         """Writes new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
@@ -196,9 +196,8 @@ class RingStorage(ABC):
         before = {keys: self._columns(keys)(rows) for keys in self._indices} if len(rows) else {}
         self._overwrite(rows, steps)
         for keys, old in before.items():
-            if not all(
-                np.array_equal(a, b) for a, b in zip(old, self._columns(keys)(rows), strict=True) if a is not None
-            ):
+            ids, done = self._columns(keys)(rows)
+            if (done != old[1]).any() or (ids is not None and (ids != old[0]).any()):
                 self._indices[keys].changed(np.empty(0, np.int64))
 
     def _overwrite(self, rows: Rows, steps: TensorDictBase) -> None:
@@ -276,7 +275,7 @@ class _Columns:
 
     def __call__(self, rows: Rows) -> tuple[Rows | None, Flags]:
         self._storage._ring.locate(rows)
-        return self._keys.read(self._storage._read(rows, self._keys.leaves))
+        return self._keys.read(self._storage._read(rows, self._keys.leaves), len(rows))
 
 
 def _restored_ring(state: Mapping[str, Any], max_size: int, ndim: int) -> Ring:

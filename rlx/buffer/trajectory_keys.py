@@ -63,13 +63,12 @@ class TrajectoryKeys:
         """All of them."""
         return self.ends if self.ids is None else (self.ids, *self.ends)
 
-    def read(self, leaves: Mapping[Path, torch.Tensor]) -> tuple[Rows | None, Flags]:
-        """Ids [n] (or None) and ends [n] of n steps, whose leaves are given."""
-        ids = None if self.ids is None else _flat(leaves[self.ids])[:, 0].astype(np.int64)
-        count = len(leaves[self.leaves[0]])
+    def read(self, leaves: Mapping[Path, torch.Tensor], count: int) -> tuple[Rows | None, Flags]:
+        """Ids [count] (or None) and ends [count] of steps whose leaves are given, in any number of dimensions."""
+        ids = None if self.ids is None else _flat(leaves[self.ids], count)[:, 0].astype(np.int64)
         done = np.zeros(count, bool)
         for key in self.ends:
-            done |= _flat(leaves[key]).any(axis=1)
+            done |= _flat(leaves[key], count).any(axis=1)
         return ids, done
 
 
@@ -87,6 +86,6 @@ def _paths(key: Any) -> tuple[Path, ...]:
     return tuple(as_path(one) for one in key) if isinstance(key, list) else (as_path(key),)
 
 
-def _flat(leaf: torch.Tensor) -> np.ndarray[Any, Any]:
+def _flat(leaf: torch.Tensor, count: int) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = leaf.numpy(force=True)
-    return array.reshape(len(array), -1) if len(array) else array.reshape(0, 1)
+    return array.reshape(count, leaf.numel() // max(count, 1))

@@ -1,0 +1,330 @@
+"""What every storage that is written to keeps to: a suite that a storage's own test file subclasses.
+
+A subclass says how to make one::
+
+    class TestMyStorage(StorageContract):
+        def make(self, max_size: int, ndim: int = 1) -> RingStorage: ...
+"""
+
+import io
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from rlx.buffer.protocol import Rows
+from rlx.buffer.ring_storage import RingStorage
+from rlx.errors import SamplingError, SchemaMismatchError
+from tests.buffer.trajectory_oracle import Oracle, assert_same
+
+
+def steps(numbers: Any, *, ids: Any = 0, done: Any = False, image: tuple[int, ...] = (40, 40)) -> TensorDict:
+    """Steps whose every leaf is made of their numbers, in the shape of ``numbers``; each one's next is one more."""
+    number = torch.as_tensor(numbers, dtype=torch.int64)
+    shape, rows = list(number.shape), number.reshape(-1)
+    flags = torch.as_tensor(done).expand(shape).clone()
+    pixels = torch.arange(int(np.prod(image))).reshape(image)
+    now, after = (((rows + add).reshape(len(rows), *[1] * len(image)) * 7 + pixels) % 251 for add in (0, 1))
+    return TensorDict(
+        {
+            "observation": now.to(torch.uint8).reshape(*shape, *image),
+            "action": {"move": number.clone(), "aim": number[..., None].float() * torch.tensor([0.5, -1.0])},
+            "collector": {"traj_ids": torch.as_tensor(ids).expand(shape).clone()},
+            "next": {
+                "observation": after.to(torch.uint8).reshape(*shape, *image),
+                "reward": number[..., None].float(),
+                "done": flags[..., None].clone(),
+            },
+        },
+        shape,
+    )
+
+
+def numbers_of(storage: RingStorage, rows: Rows) -> list[int]:
+    """The numbers of the steps at rows, after a look at every leaf of them."""
+    found = storage.get(rows)
+    numbers: list[int] = found["action", "move"].tolist()
+    expected = steps(numbers, ids=found["collector", "traj_ids"], done=found["next", "done"].squeeze(-1))
+    for key in expected.keys(include_nested=True, leaves_only=True):
+        assert found[key].dtype == expected[key].dtype, key
+        assert torch.equal(found[key], expected[key]), key
+    assert found.batch_size == torch.Size([len(rows)])
+    return numbers
+
+
+class StorageContract(ABC):
+    """The tests; see the module's docstring."""
+
+    @abstractmethod
+    def make(self, max_size: int, ndim: int = 1) -> RingStorage:
+        """An empty storage."""
+
+    def test_what_is_written_is_read_in_any_order(self) -> None:
+        storage = self.make(10)
+        assert storage.append(steps(range(6))).tolist() == [0, 1, 2, 3, 4, 5]
+        assert (len(storage), storage.max_size, storage.ndim, storage.lanes, storage.lane_shape) == (6, 10, 1, 1, ())
+        assert numbers_of(storage, np.array([5, 0, 3, 3])) == [5, 0, 3, 3]
+        assert numbers_of(storage, np.array([], np.int64)) == []
+
+    def test_the_ring_overwrites_the_oldest(self) -> None:
+        storage = self.make(10)
+        for first in range(0, 35, 7):
+            rows = storage.append(steps(range(first, first + 7)))
+            assert rows.tolist() == [number % 10 for number in range(first, first + 7)]
+        assert numbers_of(storage, storage.row_at(np.arange(10))) == list(range(25, 35))
+
+    def test_of_more_than_fits_the_last_are_kept(self) -> None:
+        storage = self.make(10)
+        storage.append(steps(range(3)))
+        assert storage.append(steps(range(3, 28))).tolist() == [number % 10 for number in range(3, 28)]
+        assert numbers_of(storage, storage.row_at(np.arange(10))) == list(range(18, 28))
+
+    @pytest.mark.parametrize("lane_shape", [(3,), (2, 3)])
+    def test_every_lane_is_a_ring(self, lane_shape: tuple[int, ...]) -> None:
+        lanes = int(np.prod(lane_shape))
+        storage = self.make(lanes * 5, ndim=len(lane_shape) + 1)
+        for first in range(0, 12, 4):
+            number = torch.arange(first, first + 4) + 100 * torch.arange(lanes)[:, None]
+            rows = storage.append(steps(number.reshape(*lane_shape, 4)))
+            assert rows.shape == (*lane_shape, 4)
+            assert numbers_of(storage, rows.reshape(-1)) == number.reshape(-1).tolist()
+        assert (storage.lanes, storage.lane_shape, len(storage)) == (lanes, lane_shape, 5 * lanes)
+        stored = numbers_of(storage, storage.row_at(np.arange(len(storage))))
+        assert stored == [100 * lane + time for lane in range(lanes) for time in range(7, 12)]
+
+    def test_single_steps(self) -> None:
+        storage = self.make(4)
+        for number in range(11):
+            storage.append(steps([number]))
+        assert numbers_of(storage, storage.row_at(np.arange(4))) == [7, 8, 9, 10]
+
+    def test_what_is_read_is_a_copy(self) -> None:
+        storage = self.make(10)
+        written = steps(range(10))
+        storage.append(written)
+        written.apply_(lambda leaf: leaf.zero_())
+        for rows in (np.arange(2, 5), np.arange(10), np.array([4, 1])):
+            found = storage.get(rows)
+            assert found["action", "move"].tolist() == rows.tolist()
+            found.apply_(lambda leaf: leaf.zero_())
+        assert numbers_of(storage, np.arange(10)) == list(range(10))
+
+    def test_only_some_keys(self) -> None:
+        storage = self.make(10)
+        storage.append(steps(range(6)))
+        found = storage.get(np.array([4, 1]), ["action", ("next", "reward")])
+        leaves = set(found.keys(include_nested=True, leaves_only=True))
+        assert leaves == {("action", "move"), ("action", "aim"), ("next", "reward")}
+        assert found["next", "reward"].flatten().tolist() == [4, 1]
+        only = storage.get(np.array([4, 1]), [("next", "observation")])
+        assert torch.equal(only["next", "observation"], steps([4, 1])["next", "observation"])
+        with pytest.raises(KeyError, match="nothing"):
+            storage.get(np.array([4]), [("next", "nothing")])
+
+    def test_a_row_that_holds_nothing(self) -> None:
+        storage = self.make(10)
+        with pytest.raises(IndexError, match="row 0 holds nothing"):
+            storage.get(np.array([0]))
+        storage.append(steps(range(6)))
+        for row in (6, 9, 10, -1):
+            with pytest.raises(IndexError, match=f"row {row} "):
+                storage.get(np.array([0, row]))
+            with pytest.raises(IndexError, match=f"row {row} "):
+                storage.update(np.array([0, row]), steps([0, 1]))
+
+    def test_every_lane_knows_what_it_holds(self) -> None:
+        storage = self.make(10, ndim=2)
+        storage.append(steps([[1, 2], [3, 4]]))
+        with pytest.raises(IndexError, match="row 2 holds nothing"):
+            storage.get(np.array([0, 5, 2]))
+
+    def test_steps_of_another_schema(self) -> None:
+        storage = self.make(10)
+        storage.append(steps(range(4)))
+        good = steps([9, 8])
+        bad = {
+            "'next/reward' is missing": good.clone().exclude(("next", "reward")),
+            "'extra' is none of": good.clone().set("extra", torch.zeros(2)),
+            r"'action/move': expected int64\[\], found float32\[\]": good.clone().set(
+                ("action", "move"), torch.zeros(2)
+            ),
+            r"'next/reward': expected float32\[1\], found float32\[2\]": good.clone().set(
+                ("next", "reward"), torch.zeros(2, 2)
+            ),
+        }
+        for message, wrong in bad.items():
+            with pytest.raises(SchemaMismatchError, match=message):
+                storage.append(wrong)
+            with pytest.raises(SchemaMismatchError, match=message):
+                storage.set(np.array([0, 1]), wrong)
+            with pytest.raises(SchemaMismatchError, match=message):
+                storage.update(np.array([0, 1]), wrong)
+        assert numbers_of(storage, np.arange(4)) == [0, 1, 2, 3]
+        assert len(storage.index()) == len(storage) == 4
+
+    def test_what_is_no_tensor(self) -> None:
+        storage = self.make(10)
+        with pytest.raises(SchemaMismatchError, match="name: expected a tensor, found NonTensor"):
+            storage.append(steps(range(2)).set_non_tensor("name", "x"))
+        assert len(storage) == 0
+
+    def test_other_lanes(self) -> None:
+        storage = self.make(12, ndim=2)
+        storage.append(steps([[1, 2], [3, 4]]))
+        with pytest.raises(SchemaMismatchError, match=r"lanes of shape \[3\]: expected \[2\]"):
+            storage.append(steps([[1], [2], [3]]))
+        with pytest.raises(SchemaMismatchError, match="expected 2 dimensions"):
+            storage.append(steps([1]))
+        with pytest.raises(SchemaMismatchError, match="13 lanes"):
+            self.make(12, ndim=2).append(steps([[1]] * 13))
+
+    def test_nothing_is_written(self) -> None:
+        storage = self.make(4)
+        assert storage.append(steps(torch.empty(0, dtype=torch.int64))).shape == (0,)
+        assert len(storage) == 0
+
+    def test_has(self) -> None:
+        storage = self.make(4)
+        assert not storage.has("observation")
+        storage.append(steps([1]))
+        assert storage.has("observation")
+        assert storage.has(("next", "done"))
+        assert not storage.has("next")
+        assert not storage.has("nothing")
+
+    def test_update_changes_steps_in_place(self) -> None:
+        storage = self.make(6)
+        storage.append(steps(range(8)))
+        storage.update(np.array([4, 0, 4]), steps([50, 60, 70]))
+        assert numbers_of(storage, storage.row_at(np.arange(6))) == [2, 3, 70, 5, 60, 7]
+        assert storage.index().remaining(np.array([2])).tolist() == [6]
+
+    def test_update_of_flags_cuts_trajectories_anew(self) -> None:
+        storage = self.make(6)
+        storage.append(steps(range(8)))
+        assert storage.index().remaining(np.array([2])).tolist() == [6]
+        storage.update(np.array([4]), steps([4], done=True))
+        assert storage.index().remaining(np.array([2, 5])).tolist() == [3, 3]
+        assert storage.index(end_key=("next", "done")).remaining(np.array([2, 5])).tolist() == [3, 3]
+
+    def test_set_appends_what_goes_on_and_parts_what_does_not(self) -> None:
+        storage = self.make(6)
+        storage.set(np.arange(4), steps(range(4)))
+        storage.set(np.array([4, 5, 0]), steps(range(4, 7)))
+        assert numbers_of(storage, storage.row_at(np.arange(6))) == [1, 2, 3, 4, 5, 6]
+        storage.set(np.array([3]), steps([30]))
+        assert numbers_of(storage, np.array([3])) == [30]
+        assert [column.tolist() for column in storage.index().trajectories()] == [[1, 3, 4], [2, 1, 3]]
+
+    def test_empty(self) -> None:
+        storage = self.make(6, ndim=2)
+        storage.append(steps([[1, 2], [3, 4]]))
+        storage.empty()
+        assert len(storage) == 0
+        with pytest.raises(IndexError):
+            storage.get(np.array([0]))
+        with pytest.raises(SchemaMismatchError):
+            storage.append(steps([[1]]).exclude("observation"))
+        assert storage.append(steps([[5], [6]])).tolist() == [[0], [3]]
+        assert numbers_of(storage, np.array([0, 3])) == [5, 6]
+        assert storage.index().remaining(np.array([0, 3])).tolist() == [1, 1]
+
+    def test_state_is_restored_exactly(self) -> None:
+        storage = self.make(12, ndim=2)
+        for first in range(0, 20, 2):
+            number = torch.arange(first, first + 2) + 100 * torch.arange(2)[:, None]
+            storage.append(steps(number, ids=torch.tensor([[first % 3], [10 + first % 4]]), done=first % 8 == 6))
+        storage.index(end_key=("next", "done"))
+        file = io.BytesIO()
+        torch.save(storage.state_dict(), file)
+        file.seek(0)
+        rows = storage.row_at(np.arange(12))
+        blocks = [(rows[at], storage.get(rows[at])) for at in (slice(5, 12), slice(0, 5))]
+        for other in (self.make(12, ndim=2), storage):
+            other.restore(torch.load(file, weights_only=True), blocks)
+            file.seek(0)
+            assert other.lane_shape == (2,)
+            assert numbers_of(other, other.row_at(np.arange(12))) == [14, 15, 16, 17, 18, 19, *range(114, 120)]
+            for keys in ({}, {"end_key": ("next", "done")}):
+                mine, its = storage.index(**keys), other.index(**keys)
+                assert [c.tolist() for c in mine.trajectories()] == [c.tolist() for c in its.trajectories()]
+                assert mine.at_reset(rows).tolist() == its.at_reset(rows).tolist()
+        with pytest.raises(SchemaMismatchError, match="checkpoint"):
+            self.make(4, ndim=2).restore(storage.state_dict(), [])
+
+    # Every storage's test class runs it.
+    @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.differing_executors])
+    @given(seed=st.integers(0, 2**32), lanes=st.integers(1, 3), size=st.integers(1, 12))
+    def test_it_keeps_what_a_list_keeps(self, seed: int, lanes: int, size: int) -> None:
+        rng = np.random.default_rng(seed)
+        storage, oracle = self.make(lanes * size, ndim=2), Oracle(size, lanes)
+        kept: dict[int, int] = {}
+        for _ in range(int(rng.integers(1, 8))):
+            count = int(rng.integers(1, 2 * size + 2))
+            rows = oracle.rows(list(range(lanes)), count)
+            numbers = rng.integers(0, 10) + np.arange(lanes * count).reshape(lanes, count)
+            ids: NDArray[np.int64] = np.repeat(rng.integers(0, 3, (lanes, count)), 2, axis=1)[:, :count]
+            done = rng.random((lanes, count)) < 0.2
+            written = steps(torch.from_numpy(numbers), ids=torch.from_numpy(ids.copy()), done=torch.from_numpy(done))
+            assert storage.append(written).reshape(-1).tolist() == rows.tolist()
+            oracle.write(rows, ids.reshape(-1), done.reshape(-1))
+            kept |= dict(zip(rows.tolist(), numbers.reshape(-1).tolist(), strict=True))
+        assert numbers_of(storage, np.array(list(kept), np.int64)) == list(kept.values())
+        assert_same(storage.index(), oracle, has_ids=True)
+
+
+class TrajectoryKeysContract(ABC):
+    """By which keys a storage finds trajectories."""
+
+    @abstractmethod
+    def make(self, max_size: int, ndim: int = 1) -> RingStorage:
+        """An empty storage."""
+
+    def test_ids_and_done_both_end_a_trajectory(self) -> None:
+        storage = self.make(8)
+        storage.append(steps(range(6), ids=torch.tensor([1, 1, 1, 2, 2, 2]), done=torch.arange(6) == 1))
+        assert storage.index().trajectories()[1].tolist() == [2, 1, 3]
+        assert storage.index(end_key=("next", "done")).trajectories()[1].tolist() == [2, 4]
+        assert storage.index(traj_key=("collector", "traj_ids")).trajectories()[1].tolist() == [2, 1, 3]
+
+    def test_an_episode_key(self) -> None:
+        storage = self.make(8)
+        storage.append(steps(range(4)).exclude("collector").set("episode", torch.tensor([5, 5, 6, 6])))
+        assert storage.index().trajectories()[1].tolist() == [2, 2]
+
+    def test_terminated_or_truncated_where_there_is_no_done(self) -> None:
+        storage = self.make(8)
+        written = steps(range(6)).exclude("collector", ("next", "done"))
+        written["next", "terminated"] = (torch.arange(6) == 1)[:, None]
+        written["next", "truncated"] = (torch.arange(6) == 3)[:, None]
+        storage.append(written)
+        assert storage.index().trajectories()[1].tolist() == [2, 2, 2]
+        assert storage.index(end_key=[("next", "truncated")]).trajectories()[1].tolist() == [4, 2]
+
+    def test_without_any(self) -> None:
+        storage = self.make(8)
+        storage.append(steps(range(6)).exclude("collector", ("next", "done")))
+        assert len(storage) == 6
+        with pytest.raises(SamplingError, match="no trajectories"):
+            storage.index()
+        with pytest.raises(SamplingError, match="'nothing' is not stored, found action/aim"):
+            storage.index(traj_key="nothing")
+
+    def test_before_anything_is_written(self) -> None:
+        assert len(self.make(8).index()) == 0
+
+    def test_keys_named_late_find_what_is_stored(self) -> None:
+        storage = self.make(4)
+        for first in range(0, 6, 2):
+            storage.append(steps(range(first, first + 2), done=torch.tensor([False, first == 2])))
+        index = storage.index(end_key=("next", "done"))
+        assert [column.tolist() for column in index.trajectories()] == [[2, 0], [2, 2]]
+        assert index.at_reset(np.array([2, 0])).tolist() == [False, True]
+        storage.append(steps([6]))
+        assert index.remaining(np.array([3, 0])).tolist() == [1, 3]
