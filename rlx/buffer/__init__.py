@@ -1,1 +1,79 @@
 """Replay buffers: storages that keep steps, samplers that choose them, writers that decide where they go."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlx.buffer.compressed_storage import CompressedStorage as CompressedStorage
+    from rlx.buffer.dataset_storage import DatasetStorage as DatasetStorage
+    from rlx.buffer.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
+    from rlx.buffer.list_storage import ListStorage as ListStorage
+    from rlx.buffer.loader import StepDataset as StepDataset
+    from rlx.buffer.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
+    from rlx.buffer.prioritized_slice_sampler import PrioritizedSliceSampler as PrioritizedSliceSampler
+    from rlx.buffer.replay_buffer import ReplayBuffer as ReplayBuffer
+    from rlx.buffer.sampler import RandomSampler as RandomSampler
+    from rlx.buffer.sampler import SamplerWithoutReplacement as SamplerWithoutReplacement
+    from rlx.buffer.sampler_ensemble import SamplerEnsemble as SamplerEnsemble
+    from rlx.buffer.slice_sampler import SliceSampler as SliceSampler
+    from rlx.buffer.slice_sampler import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+    from rlx.buffer.tensor_storage import LazyMemmapStorage as LazyMemmapStorage
+    from rlx.buffer.tensor_storage import LazyTensorStorage as LazyTensorStorage
+    from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
+    from rlx.buffer.trajectory_split import split_trajectories as split_trajectories
+    from rlx.buffer.transform import Compose as Compose
+    from rlx.buffer.transform import FrameStack as FrameStack
+    from rlx.buffer.transform import NStep as NStep
+    from rlx.buffer.transform import ReturnToGo as ReturnToGo
+    from rlx.buffer.transform import RewardClip as RewardClip
+    from rlx.buffer.transform import RewardSign as RewardSign
+    from rlx.buffer.transform import ToDevice as ToDevice
+    from rlx.buffer.transform import ToDtype as ToDtype
+    from rlx.buffer.transform import ToFloat as ToFloat
+    from rlx.buffer.writer import ImmutableDatasetWriter as ImmutableDatasetWriter
+    from rlx.buffer.writer import RoundRobinWriter as RoundRobinWriter
+    from rlx.buffer.writer import TensorDictMaxValueWriter as TensorDictMaxValueWriter
+    from rlx.buffer.writer import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
+
+_NAMES = {
+    "compressed_storage": ["CompressedStorage"],
+    "dataset_storage": ["DatasetStorage"],
+    "ensemble": ["ReplayBufferEnsemble"],
+    "list_storage": ["ListStorage"],
+    "loader": ["StepDataset"],
+    "prioritized_sampler": ["PrioritizedSampler"],
+    "prioritized_slice_sampler": ["PrioritizedSliceSampler"],
+    "replay_buffer": ["ReplayBuffer"],
+    "sampler": ["RandomSampler", "SamplerWithoutReplacement"],
+    "sampler_ensemble": ["SamplerEnsemble"],
+    "slice_sampler": ["SliceSampler", "SliceSamplerWithoutReplacement"],
+    "tensor_storage": ["LazyMemmapStorage", "LazyTensorStorage"],
+    "tensordict_replay_buffer": ["TensorDictReplayBuffer"],
+    "trajectory_split": ["split_trajectories"],
+    "transform": [
+        "Compose",
+        "FrameStack",
+        "NStep",
+        "ReturnToGo",
+        "RewardClip",
+        "RewardSign",
+        "ToDevice",
+        "ToDtype",
+        "ToFloat",
+    ],
+    "writer": [
+        "ImmutableDatasetWriter",
+        "RoundRobinWriter",
+        "TensorDictMaxValueWriter",
+        "TensorDictRoundRobinWriter",
+    ],
+}
+# Imported when first asked for: torch takes seconds.
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rlx.buffer' has no attribute {name!r}")
+    return getattr(import_module(f"rlx.buffer.{_HOME[name]}"), name)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rlx.buffer.split_trajectories import split_trajectories
+from rlx.buffer.trajectory_split import split_trajectories
 from rlx.errors import SchemaMismatchError
 
 
