@@ -59,8 +59,7 @@ class CompressedStorage(LazyTensorStorage):
                 small[path] = torch.empty(self.max_size, *shape, dtype=dtype)
                 continue
             self._refs[path] = _Refs(np.full(self.max_size, -1, np.int64), np.zeros(self.max_size, np.int32))
-            if _log_key(path) not in self._logs or self._schema[path] != self._schema.get(_log_key(path)):
-                self._logs[self._log_of(path)] = FrameLog(row_bytes, self._level)
+            self._logs.setdefault(self._log_of(path), FrameLog(row_bytes, self._level))
         self._tensors = small
 
     def _log_of(self, path: Path) -> Path:

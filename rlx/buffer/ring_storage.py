@@ -252,6 +252,7 @@ class RingStorage(ABC):
         """
         ring = _restored_ring(state, self.max_size, self.ndim)
         self._lay_out(tuple(state["lane_shape"]))
+        self.empty()
         for rows, block in steps:
             leaves = leaves_of(block)
             if not self._schema:

@@ -46,8 +46,8 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         """Writes steps [*lanes, n]; returns their rows, of the same shape."""
         lanes, count = int(np.prod(steps.batch_size[:-1])), steps.batch_size[-1]
         size = storage.max_size // max(1, lanes)
-        place = (self.cursor + np.arange(count)) % max(1, size)
-        rows = np.arange(lanes)[:, None] * size + place
+        stands = storage.cursor if isinstance(storage, RingStorage) and len(storage) else self.cursor
+        rows = np.arange(lanes)[:, None] * size + (stands + np.arange(count)) % max(1, size)
         return super().extend(storage, steps.copy().set("index", torch.from_numpy(rows.reshape(steps.batch_size))))
 
 

@@ -1,0 +1,119 @@
+"""Where writers put steps."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.writer import (
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
+)
+from rlx.errors import SchemaMismatchError
+
+
+def ranked(ranks: list[float]) -> TensorDict:
+    return TensorDict(
+        {
+            "rank": torch.tensor(ranks, dtype=torch.float32),
+            "next": {"done": torch.zeros(len(ranks), 1, dtype=torch.bool)},
+        },
+        [len(ranks)],
+    )
+
+
+def test_round_robin_goes_round() -> None:
+    storage, writer = LazyTensorStorage(5), RoundRobinWriter()
+    assert writer.extend(storage, ranked([0, 1, 2])).tolist() == [0, 1, 2]
+    assert writer.cursor == 3
+    assert writer.extend(storage, ranked([3, 4, 5])).tolist() == [3, 4, 0]
+    assert (writer.cursor, writer.state_dict()) == (1, {"cursor": 1})
+    storage.empty()
+    writer.empty()
+    assert writer.extend(storage, ranked([9])).tolist() == [0]
+
+
+def test_another_writer_goes_on_where_the_storage_stands() -> None:
+    storage = LazyTensorStorage(5)
+    RoundRobinWriter().extend(storage, ranked([0, 1, 2]))
+    assert RoundRobinWriter().extend(storage, ranked([3])).tolist() == [3]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_the_row_is_stored_as_index(lanes: int) -> None:
+    storage, writer = LazyTensorStorage(lanes * 5, ndim=2), TensorDictRoundRobinWriter()
+    for count in (2, 2, 4):
+        steps = TensorDict({"a": torch.zeros(lanes, count)}, [lanes, count])
+        rows = writer.extend(storage, steps)
+        assert "index" not in steps.keys()  # noqa: SIM118
+        assert storage.get(rows.reshape(-1))["index"].tolist() == rows.reshape(-1).tolist()
+
+
+def test_an_index_that_is_not_the_writers_own_cursor() -> None:
+    storage = LazyTensorStorage(5)
+    storage.append(TensorDict({"a": torch.zeros(3), "index": torch.arange(3)}, [3]))
+    rows = TensorDictRoundRobinWriter().extend(storage, TensorDict({"a": torch.zeros(4)}, [4]))
+    assert rows.tolist() == storage.get(rows)["index"].tolist() == [3, 4, 0, 1]
+
+
+def test_an_immutable_dataset_is_not_written() -> None:
+    storage = LazyTensorStorage(5)
+    with pytest.raises(TypeError, match="read-only"):
+        ImmutableDatasetWriter().extend(storage, ranked([1]))
+    with pytest.raises(TypeError, match="read-only"):
+        ImmutableDatasetWriter().empty()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 8))
+def test_the_highest_are_kept(writes: list[list[int]], max_size: int) -> None:
+    storage, writer = LazyTensorStorage(max_size), TensorDictMaxValueWriter("rank")
+    kept: list[int] = []
+    for ranks in writes:
+        rows = writer.extend(storage, ranked([float(rank) for rank in ranks]))
+        kept = sorted([*kept, *ranks], reverse=True)[:max_size]
+        stored = storage.get(np.arange(len(storage)))["rank"].tolist()
+        assert sorted(stored, reverse=True) == kept
+        assert [stored[row] for row, rank in zip(rows.tolist(), ranks, strict=True) if row >= 0] == [
+            rank for row, rank in zip(rows.tolist(), ranks, strict=True) if row >= 0
+        ]
+        assert len(set(rows[rows >= 0].tolist())) == (rows >= 0).sum()
+
+
+def test_what_took_the_place_of_another_is_no_part_of_its_trajectory() -> None:
+    storage, writer = LazyTensorStorage(6), TensorDictMaxValueWriter("rank")
+    writer.extend(storage, ranked([5, 6, 0, 7, 8, 9]))
+    assert writer.extend(storage, ranked([1, 10, 2])).tolist() == [-1, 2, -1]
+    assert storage.index().trajectories()[1].tolist() == [2, 1, 3]
+
+
+def test_ranks_are_restored() -> None:
+    storage, writer = LazyTensorStorage(3), TensorDictMaxValueWriter("rank")
+    writer.extend(storage, ranked([3, 1, 2]))
+    file = io.BytesIO()
+    torch.save(writer.state_dict(), file)
+    file.seek(0)
+    other = TensorDictMaxValueWriter("rank")
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert other.extend(storage, ranked([1.5])).tolist() == [1]
+
+
+def test_steps_without_a_rank() -> None:
+    with pytest.raises(SchemaMismatchError, match="'rank' is missing"):
+        TensorDictMaxValueWriter("rank").extend(LazyTensorStorage(3), ranked([1]).exclude("rank"))
+    with pytest.raises(SchemaMismatchError, match="cannot rank"):
+        TensorDictMaxValueWriter("rank").extend(LazyTensorStorage(3, ndim=2), ranked([1])[None])
+
+
+def test_ranks_of_several_numbers_are_added_up() -> None:
+    storage, writer = LazyTensorStorage(2), TensorDictMaxValueWriter()
+    rewards = torch.tensor([[[1.0, 1.0]], [[5.0, -9.0]], [[0.0, 1.0]]])
+    rows = writer.extend(storage, TensorDict({"next": {"reward": rewards}}, [3]))
+    assert rows.tolist() == [0, -1, 1]
