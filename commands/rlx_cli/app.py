@@ -17,6 +17,7 @@ from rlx_cli.list import list_runs
 from rlx_cli.options import DebugOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.repair import repair
+from rlx_cli.sample import sample
 from rlx_cli.verify import verify
 
 # Typer does not export the root of its usage errors, which in older releases is Click's.
@@ -32,6 +33,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "download": download,
     "convert": convert,
     "inspect": inspect,
+    "sample": sample,
     "verify": verify,
     "repair": repair,
 }
@@ -54,12 +56,13 @@ def rlx(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Get, look at and check reinforcement-learning experience.
+    """Get, look at, sample and check reinforcement-learning experience.
 
     \b
     Examples:
       rlx download Pong/5          get a DQN run on Atari, or go on getting it
       rlx inspect Pong/5 --stats   what is in it
+      rlx sample Pong/5            a batch of it
       rlx verify Pong/5            whether every byte is right
 
     Datasets are named by a path, or by an id below $RLX_HOME (~/.local/share/rlx).

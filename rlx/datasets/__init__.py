@@ -1,1 +1,19 @@
 """Replay buffers over datasets at rest, under the names that TorchRL's users know."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlx.datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay
+    from rlx.datasets.minari import MinariExperienceReplay as MinariExperienceReplay
+
+__all__ = ["AtariDQNExperienceReplay", "MinariExperienceReplay"]
+
+# Imported when first asked for: torch takes seconds.
+_HOME = {"AtariDQNExperienceReplay": "rlx.datasets.atari_dqn", "MinariExperienceReplay": "rlx.datasets.minari"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rlx.datasets' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -30,7 +30,7 @@ STEPS_PER_SHARD = 100_000
 _MAX_METADATA_BYTES = 64 * 2**20
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_DEPTH = 5
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
+ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 # Minari's name, ours, and the rows of an episode of T steps: T, or T + 1.
 _GROUPS = (
     ("observations", "observation", Role.OBSERVATION),
@@ -164,9 +164,9 @@ def _space(metadata: Mapping[str, Any], name: str, root: Path) -> Space | None:
 
 def _id(metadata: Mapping[str, Any], root: Path) -> str:
     named = metadata.get("dataset_id")
-    if isinstance(named, str) and _ID.fullmatch(named):
+    if isinstance(named, str) and ID.fullmatch(named):
         return named
-    return root.parent.name if _ID.fullmatch(root.parent.name) else "minari"
+    return root.parent.name if ID.fullmatch(root.parent.name) else "minari"
 
 
 def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:

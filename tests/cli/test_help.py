@@ -14,6 +14,8 @@ COMMANDS = {
     "download": "-o --source --layout --shards --store --codec --jobs --keep-source --overwrite --dry-run --json",
     "convert": "--from --to --codec --shards --jobs --overwrite --json",
     "inspect": "--stats --trajectories --json",
+    "sample": "--batch-size --slice-len --num-slices --stack --n-step --gamma --batches --seed --without-replacement "
+    "--no-strict-length -o --format --json",
     "verify": "--json",
     "repair": "--json",
 }

@@ -1,0 +1,142 @@
+"""``AtariDQNExperienceReplay``: the runs of DQN on Atari, under the name that TorchRL's users know."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from rlx.buffer.dataset_storage import DatasetStorage
+from rlx.buffer.protocol import Sampler, Writer
+from rlx.buffer.replay_buffer import Collate
+from rlx.buffer.transform.compose import Transform
+from rlx.datasets.base import DatasetExperienceReplay, Download
+from rlx.errors import DatasetNotFoundError, PartialError
+from rlx.home import home
+from rlx.manifest import FILE_NAME, Manifest
+from rlx.pipeline.download import download as download_run
+from rlx.pipeline.options import Options
+from rlx.pipeline.sampling import Sampling, make_sampler
+from rlx.progress import Silent
+from rlx.source import rl_unplugged
+from rlx.store.dataset import Dataset
+from rlx.store.layout import shard_name
+
+
+class AtariDQNExperienceReplay(DatasetExperienceReplay):
+    """A run of DQN on an Atari game, 50 million steps, as a replay buffer; downloaded if need be.
+
+    Args:
+        dataset_id: one of ``available_datasets``: ``Pong/5``; from another ``source`` any run that it has.
+        batch_size: steps in a batch, unless ``sample`` is told.
+        root: the directory above the datasets, ``$RLX_HOME`` by default.
+        download: whether to fetch what is missing; "force" fetches all of it anew.
+        sampler: chooses steps; overrides ``num_slices``, ``slice_len``, ``strict_length``, ``replacement``, ``seed``.
+        writer: none but the default makes sense, as a dataset cannot be written.
+        transform: applied to every batch.
+        num_procs: processes that convert what was downloaded; 0: this one.
+        num_slices: slices in a batch.
+        slice_len: steps in a slice; either this or ``num_slices``, or neither for single steps.
+        strict_length: whether every slice has the length asked for.
+        strict_len: the same, as TorchRL's signature has it.
+        replacement: whether steps may be drawn again in the same epoch.
+        mp_start_method: accepted so that TorchRL's calls work; workers are always started afresh.
+        collate_fn: makes something else of a batch.
+        pin_memory: whether batches are put into page-locked memory.
+        prefetch: batches read ahead.
+        source: where the run is fetched from: a URL or a directory of RL Unplugged's or Dopamine's layout.
+        seed: the same seed gives the same batches.
+
+    Raises:
+        DatasetNotFoundError: it is not there, and not to be downloaded.
+        SourceNotFoundError: there is no such run.
+        ForbiddenError: the server refuses.
+        PartialError: some shards could not be had; the others are safe, and another try fetches the rest.
+
+    Attributes:
+        available_datasets: the runs that RL Unplugged has.
+        dataset: the dataset itself.
+        dataset_id: its name.
+    """
+
+    available_datasets: ClassVar[list[str]] = [
+        f"{game}/{run}" for game in rl_unplugged.GAMES for run in rl_unplugged.RUNS
+    ]
+    # TorchRL's knob to try things out on the first shards only.
+    _max_runs: ClassVar[int | None] = None
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        root: str | Path | None = None,
+        download: Download = True,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        transform: Transform | None = None,
+        num_procs: int = 0,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        strict_length: bool = True,
+        strict_len: bool | None = None,
+        replacement: bool = True,
+        mp_start_method: str = "spawn",  # noqa: ARG002
+        collate_fn: Collate | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        source: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        above = home() if root is None else Path(root).expanduser()
+        path = above / dataset_id
+        if download is False:
+            _expect(path, dataset_id)
+        elif download == "force" or not _is_whole(path):
+            self._fetch(dataset_id, path, source=source, num_procs=num_procs, overwrite=download == "force")
+        dataset = Dataset(path)
+        sampling = Sampling(
+            num_slices=num_slices,
+            slice_len=slice_len,
+            strict_length=strict_length if strict_len is None else strict_len,
+            replacement=replacement,
+            seed=seed,
+        )
+        super().__init__(
+            dataset,
+            dataset_id,
+            above,
+            storage=DatasetStorage(dataset),
+            sampler=make_sampler(sampling) if sampler is None else sampler,
+            writer=writer,
+            transform=transform,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn,
+        )
+
+    def _fetch(self, dataset_id: str, path: Path, *, source: str | None, num_procs: int, overwrite: bool) -> None:
+        shards = None if self._max_runs is None else tuple(range(self._max_runs))
+        if not overwrite and (path / FILE_NAME).exists():
+            # Whoever chose some of the shards is not to get fifty.
+            planned = Manifest.load(path).planned
+            shards = tuple(int(name) for name in planned if name.isdecimal() and shard_name(int(name)) == name)
+        options = Options(
+            shards=shards, jobs=max(1, num_procs), overwrite=overwrite, command=f"rlx download {dataset_id}"
+        )
+        report = download_run(dataset_id, path, options, source=source, layout=None, progress=Silent())
+        if report.failures:
+            failed = ", ".join(report.failed_shards)
+            raise PartialError(
+                f"{dataset_id}: shards failed: {failed}; the others are safe in {path}",
+                hint="construct it again: it goes on from there",
+            )
+
+
+def _is_whole(path: Path) -> bool:
+    return (path / FILE_NAME).exists() and not Manifest.load(path).missing
+
+
+def _expect(path: Path, dataset_id: str) -> None:
+    if not (path / FILE_NAME).exists():
+        raise DatasetNotFoundError(
+            f"no dataset {dataset_id} in {path.parent.parent}, and download=False", hint=f"rlx download {dataset_id}"
+        )

@@ -1,0 +1,176 @@
+"""``MinariExperienceReplay``: a local Minari dataset as a replay buffer, under the name that TorchRL's users know."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.dataset_storage import DatasetStorage
+from rlx.buffer.protocol import Keys, Rows, Sampler, Storage, TrajectoryIndex, Writer
+from rlx.buffer.replay_buffer import Collate
+from rlx.buffer.sampler import RandomSampler
+from rlx.buffer.transform.compose import Transform
+from rlx.buffer.transform.neighbourhood import path, wanted
+from rlx.datasets.base import DatasetExperienceReplay, Download
+from rlx.datasets.mapped_storage import MappedStorage
+from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from rlx.home import home
+from rlx.manifest import FILE_NAME, Manifest
+from rlx.pipeline.convert import convert
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
+from rlx.source.minari import ID, MAIN_DATA, find_runs
+from rlx.store.dataset import Dataset
+
+_EPISODE = "episode"
+
+
+class MinariExperienceReplay(DatasetExperienceReplay):
+    """A Minari dataset as a replay buffer, with TorchRL's key names: ``episode`` (int64), ``info``, ``next``.
+
+    It is read from Minari's local datasets (``$MINARI_DATASETS_PATH``, else ``~/.minari/datasets``) and converted once
+    into a dataset of rlx below ``root``; values are what Minari's own reader gives. Nothing is fetched: what is not
+    there, ``minari download`` brings.
+
+    Args:
+        dataset_id: Minari's name of it: ``D4RL/door/human-v2``.
+        batch_size: steps in a batch, unless ``sample`` is told.
+        root: the directory above the converted datasets, ``minari`` below ``$RLX_HOME`` by default.
+        download: whether to convert what is not converted yet; "force" converts it anew.
+        sampler: chooses steps; uniformly by default.
+        writer: none but the default makes sense, as a dataset cannot be written.
+        transform: applied to every batch.
+        collate_fn: makes something else of a batch.
+        pin_memory: whether batches are put into page-locked memory.
+        prefetch: batches read ahead.
+        split_trajs: whether a row is a whole trajectory, padded with zeros to the longest, ``("collector", "mask")``
+            saying what is real; these are kept beside the dataset, as ``<dataset_id>_split``.
+        load_from_local_minari: accepted so that TorchRL's calls work; there is no other way here.
+        seed: the same seed gives the same batches.
+
+    Raises:
+        SourceNotFoundError: Minari has no such dataset here.
+        CorruptShardError: its files are damaged.
+        DatasetNotFoundError: it is not converted, and not to be.
+    """
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        root: str | Path | None = None,
+        download: Download = True,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        collate_fn: Collate | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+        split_trajs: bool = False,
+        load_from_local_minari: bool = True,  # noqa: ARG002
+        seed: int | None = None,
+    ) -> None:
+        if not ID.fullmatch(dataset_id):
+            raise SourceNotFoundError(f"dataset {dataset_id!r}: expected a name such as D4RL/door/human-v2")
+        above = home() / "minari" if root is None else Path(root).expanduser()
+        converted = above / dataset_id
+        self._split_path = above / f"{dataset_id}_split" if split_trajs else None
+        is_whole = (converted / FILE_NAME).exists() and not Manifest.load(converted).missing
+        if download is False and not is_whole:
+            raise DatasetNotFoundError(f"no dataset {dataset_id} in {above}, and download=False")
+        if download == "force" or not is_whole:
+            _convert(dataset_id, converted, overwrite=download == "force")
+            if self._split_path is not None and self._split_path.exists():
+                shutil.rmtree(self._split_path)
+        dataset = Dataset(converted)
+        storage: Storage = MinariStorage(dataset)
+        if self._split_path is not None:
+            _split(dataset, storage, self._split_path)
+            storage = MappedStorage(self._split_path)
+        super().__init__(
+            dataset,
+            dataset_id,
+            above,
+            storage=storage,
+            sampler=RandomSampler(seed=seed) if sampler is None else sampler,
+            writer=writer,
+            transform=transform,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn,
+        )
+
+    @property
+    def data_path(self) -> Path:
+        """The directory that steps are read from."""
+        return self._split_path or super().data_path
+
+    def delete(self) -> None:
+        """Deletes the converted dataset, and the split one; Minari's own stays."""
+        super().delete()
+        if self._split_path is not None:
+            shutil.rmtree(self._split_path)
+
+
+class MinariStorage(DatasetStorage):
+    """A dataset's steps, each with the number of its ``episode`` in Minari's file."""
+
+    def has(self, key: NestedKey) -> bool:
+        """Whether every step has this leaf."""
+        return path(key) == (_EPISODE,) or super().has(key)
+
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """The steps [n] at these rows, in the order asked for."""
+        stored = None if keys is None else [key for key in keys if path(key) != (_EPISODE,)]
+        steps = super().get(rows, stored)
+        if wanted(_EPISODE, keys):
+            trajectory = self.dataset.steps.locate(rows).trajectory
+            steps.set(_EPISODE, torch.from_numpy(self.dataset.trajectories.episode[trajectory]))
+        return steps
+
+    def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
+        """Which steps follow each other; an episode is a trajectory."""
+        return super().index(None if traj_key is not None and path(traj_key) == (_EPISODE,) else traj_key, end_key)
+
+
+def datasets_path() -> Path:
+    """Where Minari keeps its datasets."""
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser()
+
+
+def _convert(dataset_id: str, destination: Path, *, overwrite: bool) -> None:
+    source = datasets_path() / dataset_id
+    if not (source / "data" / MAIN_DATA).is_file():
+        raise SourceNotFoundError(f"Minari has no dataset {dataset_id} in {datasets_path()}", hint=_hint(dataset_id))
+    options = Options(jobs=1, overwrite=overwrite, command=f"rlx convert {dataset_id} --from minari")
+    report = convert(source, destination, options, source_format="minari", progress=Silent())
+    for error in report.failures.values():
+        raise error
+
+
+def _hint(dataset_id: str) -> str:
+    here = ", ".join(run.id for run in find_runs(datasets_path()))
+    return f"minari download {dataset_id}" + (f"; here are {here}" if here else "")
+
+
+def _split(dataset: Dataset, storage: Storage, directory: Path) -> None:
+    """Writes [N, T] trajectories, T the steps of the longest; one at a time, so that memory holds no more."""
+    if directory.exists():
+        return
+    table = dataset.trajectories
+    partial = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    padded = _masked(storage, 0, 1)[0].expand(len(table), int(table.length.max())).memmap_like(partial)
+    for number, (start, length) in enumerate(zip(table.start.tolist(), table.length.tolist(), strict=True)):
+        padded[number, :length] = _masked(storage, start, length)
+    partial.replace(directory)
+
+
+def _masked(storage: Storage, start: int, length: int) -> TensorDictBase:
+    steps = storage.get(torch.arange(start, start + length).numpy())
+    return steps.set(("collector", "mask"), torch.ones(length, dtype=torch.bool))

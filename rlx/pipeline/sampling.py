@@ -1,0 +1,112 @@
+"""``rlx sample``: batches drawn from datasets, as a learner would get them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.dataset_storage import DatasetStorage
+from rlx.buffer.ensemble import ReplayBufferEnsemble
+from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.slice_sampler import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
+from rlx.buffer.transform.compose import Compose, Transform
+from rlx.buffer.transform.frame_stack import FrameStack
+from rlx.buffer.transform.n_step import NStep
+from rlx.errors import SchemaMismatchError
+from rlx.schema import Role, Schema
+from rlx.store.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What to draw.
+
+    Args:
+        batch_size: steps in a batch, of all datasets together.
+        batches: how many; fewer where an epoch without replacement has fewer.
+        slice_len: steps in a slice; either this or ``num_slices``, or neither for single steps.
+        num_slices: slices in a batch.
+        stack: observations in a stack; 1 for plain ones.
+        n_step: steps of a transition; 1 for plain ones.
+        gamma: discount of a step.
+        seed: the same seed draws the same steps; without it, fresh entropy.
+        replacement: whether a step, or a trajectory, may be drawn again in the same epoch.
+        strict_length: whether every slice has the length asked for; otherwise short trajectories are drawn whole.
+    """
+
+    batch_size: int = 128
+    batches: int = 1
+    slice_len: int | None = None
+    num_slices: int | None = None
+    stack: int = 1
+    n_step: int = 1
+    gamma: float = 0.99
+    seed: int | None = None
+    replacement: bool = True
+    strict_length: bool = True
+
+
+def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDictBase]:
+    """Batches [batch_size] of TED; of several datasets an equal share each, one behind the other.
+
+    ``index`` is the step in its dataset; of several datasets ``("index", "index")`` is, and ``("index", "buffer_ids")``
+    says which.
+
+    Raises:
+        SamplingError: the batch cannot be split evenly, or nothing fits; SliceTooLongError, no trajectory is that long.
+        SchemaMismatchError: observations of the datasets have different shapes.
+    """
+    samplers = [make_sampler(sampling, number) for number in range(len(datasets))]
+    buffers = [
+        TensorDictReplayBuffer(
+            storage=DatasetStorage(dataset), sampler=sampler, transform=_transforms(dataset.schema, sampling)
+        )
+        for dataset, sampler in zip(datasets, samplers, strict=True)
+    ]
+    joined = (
+        buffers[0]
+        if len(buffers) == 1
+        else ReplayBufferEnsemble(*buffers, sample_from_all=True, collate_fn=_one_behind_the_other)
+    )
+    for _ in range(sampling.batches):
+        yield joined.sample(sampling.batch_size)
+        if not sampling.replacement and any(sampler.ran_out for sampler in samplers):
+            return
+
+
+def make_sampler(sampling: Sampling, number: int = 0) -> RandomSampler | SamplerWithoutReplacement | SliceSampler:
+    """The sampler that draws so; datasets of different numbers are drawn from independently."""
+    seed = None if sampling.seed is None else sampling.seed + number
+    if sampling.slice_len is None and sampling.num_slices is None:
+        return RandomSampler(seed=seed) if sampling.replacement else SamplerWithoutReplacement(seed=seed)
+    kind = SliceSampler if sampling.replacement else SliceSamplerWithoutReplacement
+    return kind(
+        num_slices=sampling.num_slices,
+        slice_len=sampling.slice_len,
+        strict_length=sampling.strict_length,
+        seed=seed,
+    )
+
+
+def _transforms(schema: Schema, sampling: Sampling) -> Compose:
+    transforms: list[Transform] = []
+    if sampling.stack > 1:
+        names = [tuple(name.split("/")) for name in schema.names(Role.OBSERVATION)]
+        transforms.append(FrameStack(sampling.stack, keys=[name for name in names if name[0] == "observation"]))
+    if sampling.n_step > 1:
+        transforms.append(NStep(sampling.n_step, sampling.gamma))
+    return Compose(*transforms)
+
+
+def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
+    """One batch, with the keys that all have."""
+    common = set.intersection(*(set(batch.keys(True, True)) for batch in batches))
+    for key in common:
+        kinds = {(leaf.dtype, leaf.shape[1:]) for leaf in (batch.get(key) for batch in batches)}
+        if len(kinds) > 1:
+            found = " and ".join(sorted(f"{dtype}{list(shape)}" for dtype, shape in kinds))
+            name = key if isinstance(key, str) else "/".join(key)
+            raise SchemaMismatchError(f"datasets differ: {name} is {found}; expected the same in all")
+    joined: TensorDictBase = TensorDict.cat([batch.select(*common) for batch in batches])
+    return joined

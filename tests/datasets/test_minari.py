@@ -1,0 +1,115 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlx.buffer.slice_sampler import SliceSampler
+from rlx.datasets.minari import MinariExperienceReplay
+from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from tests.minari_files import DICT, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Minari's directory of local datasets."""
+    path = tmp_path / "minari"
+    path.mkdir()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(path))
+    return path
+
+
+def assert_same(found: torch.Tensor, expected: list[Any]) -> None:
+    values = np.concatenate([np.asarray(one) for one in expected])
+    assert found.numpy().dtype == values.dtype
+    np.testing.assert_array_equal(found.numpy().reshape(values.shape), values)
+
+
+def test_cart_pole_is_not_zeros(cache: Path) -> None:
+    """TorchRL 0.14.1 returns zeros for every field of every dataset."""
+    episodes = record_cart_pole(cache, "cartpole/random-v0")
+    data = MinariExperienceReplay("cartpole/random-v0", batch_size=32)
+    steps = data[:]
+    assert_same(steps["observation"], [episode.observations[:-1] for episode in episodes])
+    assert_same(steps["next", "observation"], [episode.observations[1:] for episode in episodes])
+    assert_same(steps["action"], [episode.actions for episode in episodes])
+    assert_same(steps["next", "reward"], [episode.rewards for episode in episodes])
+    assert_same(steps["next", "terminated"], [episode.terminations for episode in episodes])
+    assert_same(steps["next", "truncated"], [episode.truncations for episode in episodes])
+    assert_same(steps["episode"], [np.full(len(episode), episode.id) for episode in episodes])
+    done = steps["next", "terminated"] | steps["next", "truncated"]
+    assert torch.equal(steps["next", "done"], done)
+    assert int(done.sum()) == len(episodes)
+    assert steps["next", "reward"].shape == (len(data), 1)
+    assert data.sample().batch_size == (32,)
+
+
+@pytest.mark.parametrize("jpeg", [False, True])
+def test_pictures_and_infos(cache: Path, jpeg: bool) -> None:
+    write_dataset(cache, "pictures-v0", observation=spaces.Dict({"camera": IMAGE, "rest": DICT}), jpeg=jpeg)
+    episodes = read_dataset(cache, "pictures-v0")
+    steps = MinariExperienceReplay("pictures-v0", 4)[:]
+    assert_same(steps["observation", "camera"], [one.observations["camera"][:-1] for one in episodes])
+    goals = [one.observations["rest"]["achieved_goal"][1:] for one in episodes]
+    assert_same(steps["next", "observation", "rest", "achieved_goal"], goals)
+    assert_same(steps["info", "score"], [one.infos["score"][:-1] for one in episodes])
+    assert_same(steps["next", "info", "score"], [one.infos["score"][1:] for one in episodes])
+    assert_same(steps["next", "info", "deep", "count"], [one.infos["deep"]["count"][1:] for one in episodes])
+
+
+def test_tuples(cache: Path) -> None:
+    write_dataset(cache, "tuples-v0", observation=TUPLE)
+    episodes = read_dataset(cache, "tuples-v0")
+    steps = MinariExperienceReplay("tuples-v0", 4)[:]
+    assert_same(steps["observation", "_index_1"], [one.observations[1][:-1] for one in episodes])
+
+
+def test_slices_by_episode(cache: Path) -> None:
+    write_dataset(cache, "x-v0", lengths=[5, 8, 6])
+    data = MinariExperienceReplay("x-v0", 20, sampler=SliceSampler(slice_len=5, traj_key="episode", seed=0))
+    batch = data.sample().reshape(4, 5)
+    assert (batch["episode"] == batch["episode"][:, :1]).all()
+    assert (batch["index"].diff(dim=1) == 1).all()
+
+
+def test_split_trajectories(cache: Path, home: Path) -> None:
+    write_dataset(cache, "x-v0", lengths=[5, 8, 6])
+    for _ in range(2):
+        data = MinariExperienceReplay("x-v0", 3, split_trajs=True, load_from_local_minari=True)
+        whole = data[:]
+        assert whole["observation"].shape == (3, 8, 3)
+        assert whole["collector", "mask"].sum(1).tolist() == [5, 8, 6]
+        flat = MinariExperienceReplay("x-v0", 3)[:]
+        assert torch.equal(whole["observation"][whole["collector", "mask"]], flat["observation"])
+        assert not whole["observation"][~whole["collector", "mask"]].any()
+        assert data.data_path == home / "minari/x-v0_split"
+    data.delete()
+    assert not list((home / "minari").iterdir())
+    assert (cache / "x-v0").is_dir()
+
+
+def test_it_is_converted_once(cache: Path, tmp_path: Path) -> None:
+    write_dataset(cache, "x-v0")
+    MinariExperienceReplay("x-v0", 3, root=tmp_path / "root")
+    (cache / "x-v0/data/main_data.hdf5").unlink()
+    assert len(MinariExperienceReplay("x-v0", 3, root=tmp_path / "root", download=False)) == 12
+    with pytest.raises(SourceNotFoundError, match="Minari has no dataset x-v0"):
+        MinariExperienceReplay("x-v0", 3, root=tmp_path / "root", download="force")
+
+
+def test_no_such_dataset(cache: Path) -> None:
+    write_dataset(cache, "some/other-v0")
+    with pytest.raises(SourceNotFoundError, match="Minari has no dataset x-v0") as caught:
+        MinariExperienceReplay("x-v0", 3)
+    assert caught.value.hint == "minari download x-v0; here are some/other-v0"
+    with pytest.raises(DatasetNotFoundError, match="download=False"):
+        MinariExperienceReplay("some/other-v0", 3, download=False)
+
+
+def test_a_name_does_not_lead_elsewhere(cache: Path, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "elsewhere", "x-v0")
+    with pytest.raises(SourceNotFoundError, match="expected a name such as"):
+        MinariExperienceReplay("../elsewhere/x-v0", 3)
+    assert cache.is_dir()
