@@ -11,9 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.step_schema import leaves_of
 
 
 class Reader(Protocol):
@@ -76,13 +77,21 @@ class StoredSteps:
         if self._batch is None or not len(known):
             return self._storage.get(rows, keys)
         fresh = np.flatnonzero(place < 0)
-        steps = self._batch.select(*keys)[torch.from_numpy(place[known])]
+        seen = self._batch.select(*keys)
         if not len(fresh):
-            return steps
-        position = np.empty(len(rows), np.int64)
-        position[known], position[fresh] = np.arange(len(known)), np.arange(len(known), len(rows))
-        both: Any = torch.cat([steps, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
-        found: TensorDictBase = both[torch.from_numpy(position)]
+            return seen[torch.from_numpy(place)]
+        read, at_known, at_fresh = (
+            self._storage.get(rows[fresh], keys),
+            torch.from_numpy(known),
+            torch.from_numpy(fresh),
+        )
+        found = TensorDict({}, [len(rows)], device=seen.device)
+        for key, leaf in leaves_of(seen).items():
+            # Each row is copied once: joining the two and putting them in order would copy it three times.
+            merged = leaf.new_empty((len(rows), *leaf.shape[1:]))
+            merged[at_known] = leaf[torch.from_numpy(place[known])]
+            merged[at_fresh] = read.get(key)
+            found.set(key, merged)
         return found
 
     def _remember(self, rows: Rows, steps: TensorDictBase) -> None:
