@@ -1,6 +1,6 @@
 """Frames a second of conversion: Dopamine with one worker and two, beside TorchRL's; RL Unplugged with one and two.
 
-python -m scripts.bench.convert [--rows 100000] [--rounds 3] [--full] [--json]
+python -m scripts.bench.convert [--rows 200000] [--rounds 3] [--full] [--json]
 
 Whole conversions are timed: reading, encoding, checksums, fsync, the start of the worker processes. ``--full`` also
 measures the peak memory of a conversion of one file of 1,000,000 frames (7 GB unpacked): a few minutes, 1 GB of disk.
@@ -30,7 +30,8 @@ from scripts.bench.play import GAMES, Play, play
 from scripts.rlu_writer import Episode, tf_example, write_shard
 
 FILES = 2
-_PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+# Not getrusage's, which a new process inherits from the one that started it.
+_PEAK = "import re; print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)"
 
 
 def anew(source: Path, destination: Path, jobs: int) -> None:
@@ -140,7 +141,7 @@ def main() -> None:
     """Prints speeds, ratios and, if asked, memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", choices=GAMES, nargs="+", default=["Pong", "SpaceInvaders"])
-    parser.add_argument("--rows", type=int, default=100_000, help="rows of each of the two Dopamine files")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of each of the two Dopamine files")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--full", action="store_true", help="measure memory on a file of 1,000,000 frames, too")
     options = timing.parse(parser)

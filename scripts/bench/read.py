@@ -1,6 +1,6 @@
 """Time to read a batch: 128 random transitions, and 2 slices of 64, page cache warm.
 
-python -m scripts.bench.read [--game Pong] [--rows 100000] [--rounds 15] [--json]
+python -m scripts.bench.read [--game Pong] [--rows 100000] [--rounds 15] [--threads 1] [--json]
 
 The same run, in Dopamine's files, is converted by rlx (the default store) and by TorchRL. In every round both read the
 same steps: rlx by ``dataset[indices]``; TorchRL by its storage's ``get`` (``ratio``), and by its own ``sample``, which
@@ -119,9 +119,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the run")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--files", type=int, nargs="+", default=[1, 50], help="files that the run lies in")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads, for its gathers; rlx reads in one")
     options = timing.parse(parser)
+    torch.set_num_threads(options.threads)
     frames = play(options.game, 20_000).frames
-    result: dict[str, Any] = {"game": options.game, "targets": {"random_128": 6, "slices_2x64": 18}}
+    result: dict[str, Any] = {
+        "game": options.game,
+        "threads": options.threads,
+        "targets": {"random_128": 6, "slices_2x64": 18},
+    }
     for files in options.files:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(Path(folder), frames, options.rows, files)

@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
     options = timing.parse(parser)
-    rlx = shutil.which("rlx", path=Path(sys.executable).parent) or shutil.which("rlx") or "rlx"
+    rlx = shutil.which("rlx", path=str(Path(sys.executable).parent)) or shutil.which("rlx") or "rlx"
     with tempfile.TemporaryDirectory() as folder:
         dataset = str(write_dataset(Path(folder)))
         result = {
