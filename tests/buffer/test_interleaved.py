@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tensordict import TensorDictBase
 
+from rlx.buffer.compressed_storage import CompressedStorage
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.slice_sampler import SliceSampler
@@ -27,6 +28,7 @@ CONFIGURATIONS: dict[str, tuple[Producer, int]] = {
 STORAGES: dict[str, Callable[[int, int, Path], Any]] = {
     "tensor": lambda size, ndim, _: LazyTensorStorage(size, ndim=ndim),
     "memmap": lambda size, ndim, path: LazyMemmapStorage(size, scratch_dir=path, ndim=ndim),
+    "compressed": lambda size, ndim, _: CompressedStorage(size, ndim=ndim),
     "list": lambda size, ndim, _: ListStorage(size, ndim=ndim),
 }
 CAPACITY = 240

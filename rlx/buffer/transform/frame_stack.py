@@ -9,7 +9,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
-from rlx.buffer.transform.neighbourhood import Reader, path, wanted
+from rlx.buffer.transform.neighbourhood import Reader, path, pick, wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +40,31 @@ class FrameStack:
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """The steps at these rows with their observations stacked."""
         mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *path(key)), keys)]
-        batch = below.read(rows, keys)
         if not mine:
-            return batch
+            return below.read(rows, keys)
+        batch = below.read(rows, None if keys is None else [*keys, *mine])
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
             raise ValueError("FrameStack after NStep: the next stack cannot be told any more; put FrameStack first")
         back = below.index.precede(rows, self.k)
         missing = back < 0
         oldest = back[np.arange(len(rows)), missing.sum(1)]
-        distinct, position = np.unique(np.where(missing, oldest[:, None], back), return_inverse=True)
-        steps = below.read(distinct, mine)
+        # The newest frame of a stack is in the batch.
+        before = np.where(missing, oldest[:, None], back)[:, :-1]
+        distinct, position = np.unique(before, return_inverse=True)
+        frames = below.read(distinct, mine)
         for key in mine:
-            stack = self._stack(steps.get(key), position.reshape(back.shape), missing)
+            stack = self._stack(batch.get(key), frames.get(key), position.reshape(before.shape))
+            if self.padding == "zeros":
+                stack[torch.from_numpy(missing)] = 0
             after = ("next", *path(key))
             if (then := batch.get(after, None)) is not None:
                 batch.set(after, torch.cat([stack[:, 1:], then[:, None]], 1))
             batch.set(key, stack)
         return batch
 
-    def _stack(
-        self, frames: torch.Tensor, position: Rows, missing: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    ) -> torch.Tensor:
-        picked = frames.index_select(0, torch.from_numpy(position.reshape(-1)).to(frames.device))
-        stack = picked.reshape(*position.shape, *frames.shape[1:])
-        if self.padding == "zeros":
-            stack[torch.from_numpy(missing)] = 0
+    def _stack(self, now: torch.Tensor, frames: torch.Tensor, position: Rows) -> torch.Tensor:
+        stack = now.new_empty((len(now), self.k, *now.shape[1:]))
+        stack[:, -1] = now
+        for place in range(self.k - 1):
+            stack[:, place] = pick(frames, position[:, place])
         return stack

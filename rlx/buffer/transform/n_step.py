@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
-from rlx.buffer.transform.neighbourhood import Reader, wanted
+from rlx.buffer.transform.neighbourhood import Reader, pick, pick_steps, wanted
 
 _REWARD = ("next", "reward")
 
@@ -46,7 +46,7 @@ class NStep:
         last, position = np.unique(ahead[np.arange(len(rows)), count - 1], return_inverse=True)
         after = below.read(last, ["next"] if wanted("next", keys) else keys)
         device = batch.device
-        batch.set("next", after.get("next")[torch.from_numpy(position)])
+        batch.set("next", pick_steps(after.get("next"), position))
         batch.set("steps_to_next_obs", torch.from_numpy(count[:, None]).to(device))
         batch.set("gamma", torch.from_numpy((self.gamma ** count[:, None]).astype(np.float32)).to(device))
         if wanted(_REWARD, keys):
@@ -61,8 +61,7 @@ class NStep:
         """[n, steps, *shape] the rewards of each step and of those behind it, anything where there is none."""
         distinct, position = np.unique(np.where(inside, ahead, rows[:, None]), return_inverse=True)
         reward = below.read(distinct, [_REWARD]).get(_REWARD)
-        picked: torch.Tensor = reward[torch.from_numpy(position.reshape(ahead.shape))]
-        return picked
+        return pick(reward, position.reshape(-1)).reshape(*ahead.shape, *reward.shape[1:])
 
     def _discounted(
         self, rewards: torch.Tensor, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]

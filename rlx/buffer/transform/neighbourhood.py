@@ -77,22 +77,11 @@ class StoredSteps:
         if self._batch is None or not len(known):
             return self._storage.get(rows, keys)
         fresh = np.flatnonzero(place < 0)
-        seen = self._batch.select(*keys)
-        if not len(fresh):
-            return seen[torch.from_numpy(place)]
-        read, at_known, at_fresh = (
-            self._storage.get(rows[fresh], keys),
-            torch.from_numpy(known),
-            torch.from_numpy(fresh),
-        )
-        found = TensorDict({}, [len(rows)], device=seen.device)
-        for key, leaf in leaves_of(seen).items():
-            # Each row is copied once: joining the two and putting them in order would copy it three times.
-            merged = leaf.new_empty((len(rows), *leaf.shape[1:]))
-            merged[at_known] = leaf[torch.from_numpy(place[known])]
-            merged[at_fresh] = read.get(key)
-            found.set(key, merged)
-        return found
+        seen = pick_steps(self._batch.select(*keys), place[known])
+        position = np.empty(len(rows), np.int64)
+        position[known], position[fresh] = np.arange(len(known)), np.arange(len(known), len(rows))
+        both: Any = torch.cat([seen, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
+        return pick_steps(both, position)
 
     def _remember(self, rows: Rows, steps: TensorDictBase) -> None:
         # A shallow copy: the transforms replace entries of the batch, and must not replace them here.
@@ -108,6 +97,20 @@ class StoredSteps:
 
     def _has(self, key: NestedKey) -> bool:
         return self._batch is None or key in self._batch.keys(include_nested=True)
+
+
+def pick(leaf: torch.Tensor, places: Rows) -> torch.Tensor:
+    """[n, ...] these of a tensor's rows."""
+    # Several times as fast as indexing, where rows are images.
+    return leaf.index_select(0, torch.from_numpy(places).to(leaf.device))
+
+
+def pick_steps(steps: TensorDictBase, places: Rows) -> TensorDictBase:
+    """[n] these of some steps."""
+    picked = TensorDict({}, [len(places)], device=steps.device)
+    for key, leaf in leaves_of(steps).items():
+        picked.set(key, pick(leaf, places))
+    return picked
 
 
 class Transformed:

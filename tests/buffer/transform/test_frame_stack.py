@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.buffer.transform import FrameStack, NStep, ToFloat
@@ -113,3 +114,27 @@ def test_arguments_that_mean_nothing() -> None:
         FrameStack(0)
     with pytest.raises(ValueError, match="expected 'repeat' or 'zeros'"):
         FrameStack(2, "ones")  # type: ignore[arg-type]
+
+
+class CountingStorage(LazyTensorStorage):
+    """Remembers which rows' observations were read."""
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__(max_size)
+        self.asked: list[int] = []
+
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        if keys is None or "observation" in keys:
+            self.asked += rows.tolist()
+        return super().get(rows, keys)
+
+
+@pytest.mark.parametrize("rows", [[0, 9, 17, 30, 45, 59], [20, 21, 22, 23, 24, 40, 41, 42]])
+def test_no_observation_is_read_twice(rows: list[int]) -> None:
+    storage = CountingStorage(100)
+    buffer = ReplayBuffer(storage=storage, transform=FrameStack(4))
+    buffer.extend(episodes(30, 30))
+    buffer[rows]
+    first = [30 * (row // 30) for row in rows]
+    stacked = {step for row, start in zip(rows, first, strict=True) for step in range(max(start, row - 3), row + 1)}
+    assert sorted(storage.asked) == sorted(stacked)
