@@ -197,9 +197,7 @@ class _Server(ThreadingHTTPServer):
             _end(connection)
         super().server_close()
 
-    def process_request(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
-    ) -> None:
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         assert isinstance(request, socket.socket)
         self._connections.add(request)
         super().process_request(request, client_address)
@@ -328,9 +326,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _log(self, name: str, status: int) -> None:
         headers = {key.lower(): value for key, value in self.headers.items()}
-        asked = Request(
-            self.command, self.path, name, headers.get("range"), headers, status, time.monotonic()
-        )
+        asked = Request(self.command, self.path, name, headers.get("range"), headers, status, time.monotonic())
         self.server.gcs.log(asked)
 
 

@@ -13,9 +13,7 @@ def make_episode(steps: int, *, checkpoint: int = 0, number: int = 0, terminated
     """An episode of so many steps; frames begin with the checkpoint, the number, the step (two bytes)."""
     rows = np.arange(steps + 1)
     observations = np.zeros((steps + 1, 84, 84), np.uint8)
-    observations[:, 0, :4] = np.stack(
-        [rows * 0 + checkpoint, rows * 0 + number, rows >> 8, rows & 255], axis=1
-    )
+    observations[:, 0, :4] = np.stack([rows * 0 + checkpoint, rows * 0 + number, rows >> 8, rows & 255], axis=1)
     observations[:, 40:44, 40:44] = (rows * 37 % 256)[:, None, None]
     rewards = ((rows + number) % 3 - 1).astype(np.float32)
     return Episode(checkpoint, number, observations, (rows + number) % 6, rewards, terminated)

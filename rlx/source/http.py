@@ -101,9 +101,7 @@ class HttpBase:
         except CorruptShardError as exc:
             raise TransientError(exc) from exc
 
-    def _ask(
-        self, session: requests.Session, method: str, name: str, headers: Mapping[str, str]
-    ) -> requests.Response:
+    def _ask(self, session: requests.Session, method: str, name: str, headers: Mapping[str, str]) -> requests.Response:
         try:
             return session.request(
                 method,
@@ -165,9 +163,7 @@ class HttpBase:
             raise self._forbidden(status, url)
         if status in (404, 410):
             raise SourceNotFoundError(f"{url}: no such file (HTTP {status})")
-        error = DownloadError(
-            f"{url}: expected HTTP 200, found {status} {response.reason}", hint=_RESUME_HINT
-        )
+        error = DownloadError(f"{url}: expected HTTP 200, found {status} {response.reason}", hint=_RESUME_HINT)
         if status in (408, 429) or status >= 500:
             raise TransientError(error, response.headers.get("Retry-After"))
         raise error
@@ -184,17 +180,10 @@ class HttpBase:
         """What a response that begins at byte 0 announces, if its body can be checked against it."""
         stat, url = self._describe(response, name), self._url(name)
         headers = response.headers
-        if (
-            headers.get("x-goog-stored-content-encoding") == "gzip"
-            and headers.get("Content-Encoding") != "gzip"
-        ):
-            raise DownloadError(
-                f"{url}: expected the stored gzip bytes, found that the server decompresses them"
-            )
+        if headers.get("x-goog-stored-content-encoding") == "gzip" and headers.get("Content-Encoding") != "gzip":
+            raise DownloadError(f"{url}: expected the stored gzip bytes, found that the server decompresses them")
         if (headers.get("Content-Length"), stat.crc32c, stat.md5) == (None, None, None):
-            raise DownloadError(
-                f"{url}: neither length nor checksum is given: a broken transfer would look whole"
-            )
+            raise DownloadError(f"{url}: neither length nor checksum is given: a broken transfer would look whole")
         return stat
 
     def _describe(self, response: requests.Response, name: str) -> FileStat:

@@ -41,9 +41,7 @@ def open_base(source: str) -> Base:
             raise SourceError(f"{source} names the host {parts.netloc}; expected file:///path")
         return _directory(Path(unquote(parts.path)))
     hint = f"aws s3 sync {source} DIR, then give DIR as the source" if scheme == "s3" else None
-    raise SourceError(
-        f"{scheme}:// is not supported; expected http(s)://, gs://, file:// or a directory", hint=hint
-    )
+    raise SourceError(f"{scheme}:// is not supported; expected http(s)://, gs://, file:// or a directory", hint=hint)
 
 
 def _directory(path: Path) -> Base:

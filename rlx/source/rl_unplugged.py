@@ -213,9 +213,7 @@ def _check_game(game: str) -> None:
         by_lower = {name.lower(): name for name in (*GAMES, *GAMES_MISSING)}
         near = [by_lower[name] for name in difflib.get_close_matches(game.lower(), by_lower)]
         hint = f"did you mean {' or '.join(near)}?" if near else "rlx list --remote"
-        raise SourceNotFoundError(
-            f"RL Unplugged has no game {game!r}, expected one of its {len(GAMES)}", hint=hint
-        )
+        raise SourceNotFoundError(f"RL Unplugged has no game {game!r}, expected one of its {len(GAMES)}", hint=hint)
 
 
 class _MalformedEpisodeError(ValueError):

@@ -153,9 +153,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         else:
             raise MalformedExampleError(f"wire type: expected 0, 1, 2 or 5, found {wire}")
         if at > end:
-            raise MalformedExampleError(
-                f"a field of {at - start:,} bytes has only {end - start:,} bytes left"
-            )
+            raise MalformedExampleError(f"a field of {at - start:,} bytes has only {end - start:,} bytes left")
         if tag < 8:
             raise MalformedExampleError("field number: expected at least 1, found 0")
         yield tag >> 3, wire, data[start:at]

@@ -95,9 +95,7 @@ class _Reader:
 
     def _need(self, expected: int, found: int, what: str) -> None:
         if found != expected:
-            raise self._corrupt(
-                f"{what}: expected {expected:,} more bytes, found {found:,} before the file's end"
-            )
+            raise self._corrupt(f"{what}: expected {expected:,} more bytes, found {found:,} before the file's end")
 
     def _compare(self, claimed: int, crc: int, what: str) -> None:
         found = masked(crc)

@@ -200,12 +200,8 @@ def test_a_damaged_partial_is_noticed(base: HttpBase, server: GcsServer, here: P
     assert is_clean(here)
 
 
-@pytest.mark.parametrize(
-    "sidecar", ["", "{", "[]", "{}", '{"name": 1}', '{"name": "a", "url": "b", "bytes": 3}']
-)
-def test_a_partial_without_its_version_is_not_used(
-    base: HttpBase, server: GcsServer, here: Path, sidecar: str
-) -> None:
+@pytest.mark.parametrize("sidecar", ["", "{", "[]", "{}", '{"name": 1}', '{"name": "a", "url": "b", "bytes": 3}'])
+def test_a_partial_without_its_version_is_not_used(base: HttpBase, server: GcsServer, here: Path, sidecar: str) -> None:
     break_off(base, server, here)
     (here / f"{NAME}.partial.json").write_text(sidecar)
     assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
@@ -243,12 +239,8 @@ def test_a_whole_file_is_not_fetched_again(base: HttpBase, server: GcsServer, he
     assert [request.method for request in server.requests] == ["GET", "HEAD"]
 
 
-@pytest.mark.parametrize(
-    "damaged", [CONTENT[:-1], CONTENT[:-1] + b"\0", b""], ids=["short", "flipped", "empty"]
-)
-def test_a_damaged_file_is_fetched_again(
-    base: HttpBase, server: GcsServer, here: Path, damaged: bytes
-) -> None:
+@pytest.mark.parametrize("damaged", [CONTENT[:-1], CONTENT[:-1] + b"\0", b""], ids=["short", "flipped", "empty"])
+def test_a_damaged_file_is_fetched_again(base: HttpBase, server: GcsServer, here: Path, damaged: bytes) -> None:
     base.fetch(NAME, here, Silent()).write_bytes(damaged)
     assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
     assert [request.method for request in server.requests] == ["GET", "HEAD", "GET"]
@@ -273,9 +265,7 @@ def test_the_object_changes_between_attempts(base: HttpBase, server: GcsServer, 
     assert [request.status for request in server.requests] == [200, 412, 200]
 
 
-def test_the_object_changes_and_nothing_but_its_checksum_tells(
-    base: HttpBase, server: GcsServer, here: Path
-) -> None:
+def test_the_object_changes_and_nothing_but_its_checksum_tells(base: HttpBase, server: GcsServer, here: Path) -> None:
     hidden = {"ETag": None, "x-goog-generation": None, "x-goog-stored-content-length": None}
     same_length = bytes(len(CONTENT))
     server.fault("*", Fault(cut_after=1000, headers=hidden, replace_with=same_length))
@@ -436,9 +426,7 @@ def test_the_closed_bucket(tmp_path: Path, here: Path) -> None:
         ({"x-goog-hash": "md5=AAAAAAAAAAAAAAAAAAAAAA=="}, r"expected md5 0{32}, found [0-9a-f]{32}"),
     ],
 )
-def test_wrong_checksums(
-    base: HttpBase, server: GcsServer, here: Path, lie: dict[str, str], told: str
-) -> None:
+def test_wrong_checksums(base: HttpBase, server: GcsServer, here: Path, lie: dict[str, str], told: str) -> None:
     server.fault("*", Fault(headers=lie), times=2)
     assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
     (here / NAME).unlink()
@@ -491,9 +479,7 @@ def gzipped(server: GcsServer) -> bytes:
     return stored
 
 
-def test_what_is_stored_lands_on_the_disk(
-    base: HttpBase, server: GcsServer, here: Path, gzipped: bytes
-) -> None:
+def test_what_is_stored_lands_on_the_disk(base: HttpBase, server: GcsServer, here: Path, gzipped: bytes) -> None:
     server.fault("*", Fault(cut_after=1000))
     assert base.fetch(NAME, here, Silent()).read_bytes() == gzipped
     assert ranges(server) == [None, "bytes=1000-"]

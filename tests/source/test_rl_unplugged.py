@@ -110,14 +110,8 @@ def test_files_written_by_tensorflow(name: str) -> None:
         assert bool(trajectory["terminated"][-1]) == episode["terminated"]
         assert hashlib.sha256(trajectory["observation"].tobytes()).hexdigest() == episode["obs_sha256"]
         assert trajectory["reward"].sum() == episode["clipped_return"]
-        assert (
-            hashlib.sha256(trajectory["action"].astype("<i8").tobytes()).hexdigest()
-            == episode["action_sha256"]
-        )
-        assert (
-            hashlib.sha256(trajectory["reward"].astype("<f4").tobytes()).hexdigest()
-            == episode["reward_sha256"]
-        )
+        assert hashlib.sha256(trajectory["action"].astype("<i8").tobytes()).hexdigest() == episode["action_sha256"]
+        assert hashlib.sha256(trajectory["reward"].astype("<f4").tobytes()).hexdigest() == episode["reward_sha256"]
 
 
 def test_sample_holds_the_episodes_that_were_played() -> None:
@@ -155,25 +149,15 @@ def test_unclipped_rewards_serve_where_the_clipped_are_missing(tmp_path: Path) -
     [
         pytest.param(without("observations"), "observations: expected at least one", id="no observations"),
         pytest.param(changed("observations", 1, []), "observations: expected at least one", id="no row"),
-        pytest.param(
-            changed("observations", 3, [1] * 5), "observations: expected", id="numbers for pictures"
-        ),
+        pytest.param(changed("observations", 3, [1] * 5), "observations: expected", id="numbers for pictures"),
         pytest.param(changed("observations", 1, [b"x"] * 5), "frame 0: expected a PNG", id="no pictures"),
         pytest.param(without("actions"), "actions: expected a list of int64, found none", id="no actions"),
-        pytest.param(
-            changed("actions", 3, [1] * 4), "actions: expected 5 values, found 4", id="short actions"
-        ),
-        pytest.param(
-            changed("actions", 2, [1.0] * 5), "actions: expected a list of int64", id="float actions"
-        ),
-        pytest.param(
-            changed("discounts", 2, [1, 0, 1, 1, 0]), "discounts: expected 1, and 0 nowhere", id="early end"
-        ),
+        pytest.param(changed("actions", 3, [1] * 4), "actions: expected 5 values, found 4", id="short actions"),
+        pytest.param(changed("actions", 2, [1.0] * 5), "actions: expected a list of int64", id="float actions"),
+        pytest.param(changed("discounts", 2, [1, 0, 1, 1, 0]), "discounts: expected 1, and 0 nowhere", id="early end"),
         pytest.param(changed("discounts", 2, [1, 1, 1, 1, np.nan]), "discounts", id="nan discount"),
         pytest.param(changed("clipped_rewards", 2, [np.inf] * 5), "expected finite", id="infinite reward"),
-        pytest.param(
-            changed("checkpoint_idx", 3, [-1]), "checkpoint_idx, episode_idx", id="negative checkpoint"
-        ),
+        pytest.param(changed("checkpoint_idx", 3, [-1]), "checkpoint_idx, episode_idx", id="negative checkpoint"),
         pytest.param(without("episode_idx"), "episode_idx: expected", id="no episode"),
     ],
 )

@@ -53,9 +53,7 @@ def test_unknown_fields_are_skipped() -> None:
         pytest.param(b"\xff" * 11, "more than 10 bytes", id="endless number"),
         pytest.param(b"\x0b", "wire type", id="group"),
         pytest.param(b"\x02\x00", "field number", id="field zero"),
-        pytest.param(
-            tf_example({"a": (3, [300])})[:-1] + b"\xff", "'a': packed integers.*cut off", id="cut integer"
-        ),
+        pytest.param(tf_example({"a": (3, [300])})[:-1] + b"\xff", "'a': packed integers.*cut off", id="cut integer"),
         pytest.param(message(1, message(1, message(1, b"\xff"))), "utf-8", id="name"),
         pytest.param(
             message(1, message(1, message(2, message(2, message(1, b"abc"))))),

@@ -44,26 +44,14 @@ def test_missing(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         pytest.param(b"", "is empty", id="empty"),
-        pytest.param(
-            gzip.compress(tf_record(b"one")) + b"tail", "record 0: .*gzip", id="garbage behind the gzip"
-        ),
-        pytest.param(
-            gzip.compress(tf_record(b"one") + b"tail"), "record 1: header", id="garbage behind the records"
-        ),
-        pytest.param(
-            gzip.compress(tf_record(b"one")[:-1]), "record 0: checksum: expected 4", id="record cut off"
-        ),
+        pytest.param(gzip.compress(tf_record(b"one")) + b"tail", "record 0: .*gzip", id="garbage behind the gzip"),
+        pytest.param(gzip.compress(tf_record(b"one") + b"tail"), "record 1: header", id="garbage behind the records"),
+        pytest.param(gzip.compress(tf_record(b"one")[:-1]), "record 0: checksum: expected 4", id="record cut off"),
         pytest.param(gzip.compress(tf_record(b"one"))[:-1], "record 0: .*gzip", id="gzip cut off"),
-        pytest.param(
-            b"hello, I am no TFRecord", "record 0: masked crc32c of its length", id="something else"
-        ),
-        pytest.param(
-            gzip.compress(tf_record(b"one").replace(b"one", b"two")), "crc32c of its data", id="other data"
-        ),
+        pytest.param(b"hello, I am no TFRecord", "record 0: masked crc32c of its length", id="something else"),
+        pytest.param(gzip.compress(tf_record(b"one").replace(b"one", b"two")), "crc32c of its data", id="other data"),
         pytest.param(gzip.compress(header(1 << 62)), "record 0: length: expected at most", id="huge length"),
-        pytest.param(
-            gzip.compress(header(100) + b"x"), "expected 100 more bytes, found 1", id="length too long"
-        ),
+        pytest.param(gzip.compress(header(100) + b"x"), "expected 100 more bytes, found 1", id="length too long"),
     ],
 )
 def test_corrupt(tmp_path: Path, content: bytes, problem: str) -> None:
