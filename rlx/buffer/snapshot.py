@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
 from rlx.buffer.step_schema import leaves_of
@@ -31,7 +32,9 @@ def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[D
 
 
 def ordered_rows(storage: Storage) -> Rows:
-    """[lanes, n] the rows of every lane, oldest first."""
+    """[lanes, n] the rows of every lane, oldest first; none of a dataset, which is at rest already."""
+    if isinstance(storage, DatasetStorage):
+        return np.empty((1, 0), np.int64)
     lanes = storage.lanes if len(storage) else 1
     return storage.row_at(np.arange(len(storage))).reshape(lanes, -1)
 
@@ -58,6 +61,8 @@ def restore(
     Raises:
         SchemaMismatchError: the storage is too small, or of other dimensions.
     """
+    if isinstance(storage, DatasetStorage) != ("dataset" in state["storage"]):
+        raise SchemaMismatchError(f"checkpoint of {_kind(state)}, the storage is {storage!r}")
     lanes = int(np.prod(state["lane_shape"], dtype=np.int64))
     if state["ndim"] != storage.ndim:
         raise SchemaMismatchError(f"checkpoint has {state['ndim']} dimensions, the storage {storage.ndim}")
@@ -66,13 +71,17 @@ def restore(
             f"checkpoint has {state['length']:,} steps, the storage has room for {storage.max_size:,}",
             hint="give the storage a max_size of at least that many",
         )
-    if state["capacity"] != storage.max_size:
+    if state["capacity"] != storage.max_size and not isinstance(storage, DatasetStorage):
         _write_anew(state, steps, storage, sampler, writer)
         return []
     storage.restore(state["storage"], _with_rows(state["rows"].numpy(), steps))
     sampler.load_state_dict(state["sampler"])
     writer.load_state_dict(state["writer"])
     return [_draw_of(pending) for pending in state["pending"]]
+
+
+def _kind(state: Mapping[str, Any]) -> str:
+    return f"dataset {state['storage']['dataset']}" if "dataset" in state["storage"] else "steps"
 
 
 def _with_rows(rows: Rows, steps: Iterable[TensorDictBase]) -> Iterator[tuple[Rows, TensorDictBase]]:

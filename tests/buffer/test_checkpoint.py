@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.prioritized_sampler import PrioritizedSampler
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
@@ -23,6 +24,7 @@ from rlx.errors import (
 )
 from tests.buffer import producers
 from tests.buffer.transform.stored import PRODUCERS
+from tests.factories import make_block, write_dataset
 
 SAMPLERS: dict[str, Any] = {
     "random": lambda seed: RandomSampler(seed=seed),
@@ -259,3 +261,21 @@ def test_what_is_no_tensor_cannot_be_saved(tmp_path: Path) -> None:
     made.register_save_hook(add_text)
     with pytest.raises(SchemaMismatchError, match="text: expected a tensor"):
         made.dumps(tmp_path)
+
+
+def test_a_buffer_over_a_dataset_saves_where_it_stands_and_no_steps(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [[make_block((3, 5))], [make_block((4,), first_episode=2)]])
+    made, loaded = (
+        ReplayBuffer(storage=DatasetStorage(dataset), sampler=SamplerWithoutReplacement(seed=seed), batch_size=3)
+        for seed in range(2)
+    )
+    made.sample()
+    made.dumps(tmp_path / "checkpoint")
+    assert not list((tmp_path / "checkpoint").rglob("*.zst"))
+    loaded.loads(tmp_path / "checkpoint")
+    assert all((made.sample() == loaded.sample()).all() for _ in range(6))
+    with pytest.raises(SchemaMismatchError, match="checkpoint of dataset Test/1"):
+        buffer(RandomSampler()).loads(tmp_path / "checkpoint")
+    other = write_dataset(tmp_path / "other", [[make_block((3,))]])
+    with pytest.raises(SchemaMismatchError):
+        ReplayBuffer(storage=DatasetStorage(other)).loads(tmp_path / "checkpoint")
