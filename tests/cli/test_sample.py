@@ -20,6 +20,7 @@ import rlx
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.store.dataset_writer import claimed
 from tests.conftest import Cli
 from tests.contracts.exporter import contents
 from tests.minari_files import write_dataset
@@ -163,6 +164,13 @@ def test_a_dataset_that_is_being_written(cli: Cli, pong: Path) -> None:
     result = cli("sample", pong)
     assert result.code == 1
     assert "still being written" in result.err
+
+
+def test_a_dataset_that_another_process_holds(cli: Cli, pong: Path) -> None:
+    with claimed(pong):
+        result = cli("sample", pong)
+    assert (result.code, result.out) == (1, "")
+    assert "is being written by pid" in result.err
 
 
 def test_datasets_that_do_not_go_together(cli: Cli, pong: Path, tmp_path: Path) -> None:
