@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from multiprocessing.pool import Pool
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,17 +14,14 @@ from rich.console import Console
 from rich.progress import track
 from tensordict import TensorDictBase
 
-from rlx.buffer.checkpoint import load, save
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Sampler, Storage, Writer
 from rlx.buffer.replay_buffer import Collate
-from rlx.buffer.snapshot import describe, restore
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Transform
 from rlx.buffer.writer import ImmutableDatasetWriter
 from rlx.datasets.mapped_storage import MappedStorage
 from rlx.datasets.preprocess import Mapping, Workers, chunks, preprocess
-from rlx.datasets.reference import DatasetReference
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 
@@ -32,7 +29,7 @@ Download = bool | Literal["force"]
 
 
 class DatasetExperienceReplay(TensorDictReplayBuffer):
-    """Samples a dataset, which stays as it is.
+    """Samples a dataset, which stays as it is; its checkpoints say where sampling stands, and hold no steps.
 
     Args:
         dataset: the dataset.
@@ -110,47 +107,6 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
             draw = self._draw(size)
             steps = self._gather(draw)
         return draw, self._finish(steps)
-
-    # ---- checkpoints: where sampling stands, and which dataset it was, which is not written again
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where sampling stands; the dataset is named, not contained."""
-        with self._lock.read(), self._sampler_lock:
-            return describe(DatasetReference(self.dataset), self._sampler, self._writer, self._pending())
-
-    def load_state_dict(self, state: Any) -> None:
-        """Goes on from there.
-
-        Raises:
-            SchemaMismatchError: it is the state of a buffer of another dataset.
-        """
-        with self._lock.write(), self._sampler_lock:
-            self._discard()
-            self._left.extend(restore(state, (), DatasetReference(self.dataset), self._sampler, self._writer))
-
-    def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Writes where sampling stands to a directory; the dataset is named, not contained.
-
-        Raises:
-            DatasetExistsError: there is something that is no checkpoint.
-        """
-        save(Path(path), self.state_dict(), (), self._save_hooks)
-
-    def loads(self, path: str | os.PathLike[str]) -> None:
-        """Goes on from what ``dumps`` wrote.
-
-        Raises:
-            DatasetNotFoundError: there is no checkpoint.
-            CorruptDatasetError: it is damaged.
-            SchemaMismatchError: it is of a buffer of another dataset.
-        """
-        state, _ = load(Path(path), self._load_hooks)
-        self.load_state_dict(state)
-
-    dump = dumps
-    load = loads
-
-    # ---- preprocessing
 
     def preprocess(
         self,
