@@ -3,16 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, cast, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rlx.buffer.draws import Draws
+from rlx.buffer.buffer_choice import BufferChoice
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
 from rlx.buffer.transform.neighbourhood import NeighbourTransform
-from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.errors import SchemaMismatchError
 
 
 class ReplayBufferEnsemble:
@@ -34,7 +32,7 @@ class ReplayBufferEnsemble:
         generator: gives the seed.
 
     Raises:
-        ValueError: arguments that do not go together.
+        ValueError, TypeError: arguments that do not go together.
     """
 
     def __init__(
@@ -49,22 +47,20 @@ class ReplayBufferEnsemble:
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not buffers:
-            raise ValueError("no buffers: expected at least one")
-        if sample_from_all and (p is not None or num_buffer_sampled is not None):
-            raise ValueError("sample_from_all draws no buffers: expected neither p nor num_buffer_sampled")
-        if num_buffer_sampled is not None and num_buffer_sampled < 1:
-            raise ValueError(f"num_buffer_sampled {num_buffer_sampled}: expected 1 or more")
+        self._choice = BufferChoice(
+            len(buffers),
+            p=p,
+            sample_from_all=sample_from_all,
+            num_buffer_sampled=num_buffer_sampled,
+            seed=seed,
+            generator=generator,
+        )
         self._buffers = buffers
-        self._p = None if p is None else _probabilities(p, len(buffers))
-        self._sample_from_all = sample_from_all
-        self._rows = num_buffer_sampled or len(buffers)
         self._batch_size = batch_size
         self._transform = Compose() if transform is None else Compose(transform)
         if any(isinstance(part, NeighbourTransform) for part in self._transform.transforms):
             raise ValueError("a transform that needs neighbours belongs to the buffers, not to their ensemble")
         self._collate = _stacked if collate_fn is None else collate_fn
-        self._draws = Draws(seed, generator)
 
     def __len__(self) -> int:
         """Steps in all buffers."""
@@ -98,12 +94,7 @@ class ReplayBufferEnsemble:
         size = self._batch_size if batch_size is None else batch_size
         if size is None:
             raise ValueError("no batch size: give one to sample or to the ensemble")
-        if self._batch_size not in (None, size):
-            raise ValueError(f"batch of {size} steps: the ensemble was made for batches of {self._batch_size}")
-        numbers = self._numbers()
-        if size % len(numbers):
-            raise SamplingError(f"batch of {size} steps: expected a multiple of {len(numbers)}, the buffers sampled")
-        each = size // len(numbers)
+        each, numbers = self._choice.share(size), self._choice.next()
         pairs = [self._buffers[number].sample(each, return_info=True) for number in numbers]
         for number, (batch, _) in zip(numbers, pairs, strict=True):
             _mark(batch, number)
@@ -117,31 +108,15 @@ class ReplayBufferEnsemble:
         while True:
             yield self.sample()
 
-    def _numbers(self) -> list[int]:
-        if self._sample_from_all:
-            return list(range(len(self._buffers)))
-        numbers: list[int] = self._draws.next().choice(len(self._buffers), self._rows, p=self._p).tolist()
-        return numbers
-
     def state_dict(self) -> dict[str, Any]:
         """All that the next batches depend on, the buffers included."""
-        return {"draws": self._draws.state_dict(), "buffers": [buffer.state_dict() for buffer in self._buffers]}
+        return {"draws": self._choice.draws.state_dict(), "buffers": [buffer.state_dict() for buffer in self._buffers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from there."""
-        self._draws.load_state_dict(state["draws"])
+        self._choice.draws.load_state_dict(state["draws"])
         for buffer, its in zip(self._buffers, state["buffers"], strict=True):
             buffer.load_state_dict(its)
-
-
-def _probabilities(p: Sequence[float], count: int) -> NDArray[np.float64]:
-    weights = np.asarray(p, np.float64)
-    if weights.shape != (count,):
-        raise ValueError(f"p of shape {list(weights.shape)}: expected one for each of {count} buffers")
-    if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
-        raise ValueError(f"p {list(p)}: expected numbers of 0 or more, not all 0")
-    shares: NDArray[np.float64] = weights / weights.sum()
-    return shares
 
 
 def _mark(batch: TensorDictBase, number: int) -> None:

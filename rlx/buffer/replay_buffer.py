@@ -208,12 +208,12 @@ class ReplayBuffer:
         """A batch; with ``return_info`` also a dict of what the sampler said and the rows (``index``).
 
         Args:
-            batch_size: steps, where the buffer was given no size of its own.
+            batch_size: steps, if not as many as the buffer was made for.
             return_info: whether to return more than the batch.
 
         Raises:
             SamplingError: nothing fits what was asked for; SliceTooLongError, no trajectory is that long.
-            ValueError: no batch size, or another than the buffer's own.
+            ValueError: no batch size.
         """
         draw, batch = self._sample(self._size(batch_size))
         if not return_info:
@@ -232,15 +232,14 @@ class ReplayBuffer:
     def _size(self, batch_size: int | None) -> int:
         if batch_size is None and self._batch_size is None:
             raise ValueError("no batch size: give one to sample or to the buffer")
-        if batch_size is not None and self._batch_size not in (None, batch_size):
-            raise ValueError(f"batch of {batch_size} steps: the buffer was made for batches of {self._batch_size}")
         size = self._batch_size if batch_size is None else batch_size
         if size is None or size < 1:
             raise ValueError(f"batch of {size} steps: expected 1 or more")
         return size
 
     def _sample(self, size: int) -> tuple[Draw, TensorDictBase]:
-        if self._prefetcher is not None:
+        # What is read ahead has the buffer's own size.
+        if self._prefetcher is not None and size == self._batch_size:
             return self._prefetcher.take()
         with self._lock.read():
             draw = self._draw(size)
@@ -249,7 +248,7 @@ class ReplayBuffer:
 
     def _draw(self, size: int) -> Draw:
         with self._sampler_lock:
-            if self._left:
+            if self._left and self._batch_size in (None, size):
                 return self._left.popleft()
             rows, info = self._sampler.sample(self._storage, size)
             ran_out, slicing = getattr(self._sampler, "ran_out", False), getattr(self._sampler, "slicing", None)

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.draws import Draws, Share
+from rlx.buffer.buffer_choice import BufferChoice
+from rlx.buffer.draws import Share
 from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.errors import SamplingError
 
@@ -53,17 +53,15 @@ class SamplerEnsemble:
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not samplers:
-            raise ValueError("at least one sampler expected, found none")
-        if sample_from_all and (p is not None or num_buffer_sampled not in (None, len(samplers))):
-            raise TypeError("either sample_from_all or p and num_buffer_sampled expected, found both")
         self.samplers = samplers
-        self.sample_from_all = sample_from_all
-        self.num_buffer_sampled = len(samplers) if num_buffer_sampled is None else num_buffer_sampled
-        if self.num_buffer_sampled < 1:
-            raise ValueError(f"num_buffer_sampled of at least 1 expected, found {num_buffer_sampled}")
-        self._p = _probabilities(p, len(samplers))
-        self._draws = Draws(seed, generator)
+        self._choice = BufferChoice(
+            len(samplers),
+            p=p,
+            sample_from_all=sample_from_all,
+            num_buffer_sampled=num_buffer_sampled,
+            seed=seed,
+            generator=generator,
+        )
 
     @property
     def ran_out(self) -> bool:
@@ -78,27 +76,23 @@ class SamplerEnsemble:
         """
         if len(storages) != len(self.samplers):
             raise ValueError(f"{len(self.samplers)} storages expected, found {len(storages)}")
-        size, rest = divmod(batch_size, self.num_buffer_sampled)
-        if rest or not size:
-            raise SamplingError(
-                f"a batch_size divisible among {self.num_buffer_sampled} buffers expected, found {batch_size}"
-            )
+        size = self._choice.share(batch_size)
         return [
-            Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self._choose().tolist()
+            Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self._choice.next()
         ]
 
     def shard(self, index: int, count: int) -> Self:
         """A copy for worker ``index`` of ``count``, and so is each of its samplers."""
         mine = copy.copy(self)
-        mine._draws = copy.deepcopy(self._draws)
-        mine._draws.share = Share(index, count)
+        mine._choice = copy.deepcopy(self._choice)
+        mine._choice.draws.share = Share(index, count)
         mine.samplers = tuple(sampler.shard(index, count) for sampler in self.samplers)
         return mine
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next samples depend on."""
         return {
-            "draws": self._draws.state_dict(),
+            "draws": self._choice.draws.state_dict(),
             "samplers": [sampler.state_dict() for sampler in self.samplers],
         }
 
@@ -110,21 +104,6 @@ class SamplerEnsemble:
         """
         if len(state["samplers"]) != len(self.samplers):
             raise SamplingError(f"states of {len(self.samplers)} samplers expected, found {len(state['samplers'])}")
-        self._draws.load_state_dict(state["draws"])
+        self._choice.draws.load_state_dict(state["draws"])
         for sampler, its in zip(self.samplers, state["samplers"], strict=True):
             sampler.load_state_dict(its)
-
-    def _choose(self) -> NDArray[np.int64]:
-        if self.sample_from_all:
-            return np.arange(len(self.samplers))
-        return self._draws.next().choice(len(self.samplers), size=self.num_buffer_sampled, p=self._p)
-
-
-def _probabilities(p: Sequence[float] | torch.Tensor | None, count: int) -> NDArray[np.float64] | None:
-    if p is None:
-        return None
-    found = np.asarray(p, np.float64).reshape(-1)
-    if len(found) != count or not np.isfinite(found).all() or (found < 0).any() or not found.any():
-        raise ValueError(f"{count} probabilities of at least 0, not all 0, expected, found {found.tolist()}")
-    probabilities: NDArray[np.float64] = found / found.sum()
-    return probabilities

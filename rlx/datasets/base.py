@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import track
 from tensordict import TensorDictBase
 
-from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Sampler, Storage, Writer
 from rlx.buffer.replay_buffer import Collate
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
@@ -92,21 +91,6 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
         self.shutdown()
         with claimed(self.dataset.path):
             shutil.rmtree(self.dataset.path)
-
-    def _size(self, batch_size: int | None) -> int:
-        # As in TorchRL, where an ensemble of datasets asks each for its share of a batch.
-        if batch_size is None or batch_size < 1:
-            return super()._size(batch_size)
-        return batch_size
-
-    def _sample(self, size: int) -> tuple[Draw, TensorDictBase]:
-        if size == self._batch_size:
-            return super()._sample(size)
-        # What is read ahead has the buffer's own size.
-        with self._lock.read():
-            draw = self._draw(size)
-            steps = self._gather(draw)
-        return draw, self._finish(steps)
 
     def preprocess(
         self,

@@ -73,13 +73,13 @@ def test_transforms_of_buffers_then_of_the_ensemble() -> None:
 def test_arguments_that_do_not_go_together() -> None:
     one, two = filled(0), filled(1)
     for arguments, message in (
-        ({"p": [1, 1], "sample_from_all": True}, "sample_from_all draws no buffers"),
-        ({"p": [1]}, "expected one for each of 2"),
+        ({"p": [1, 1], "sample_from_all": True}, "either sample_from_all or p"),
+        ({"p": [1]}, "2 probabilities of at least 0"),
         ({"p": [0, 0]}, "not all 0"),
-        ({"num_buffer_sampled": 0}, "expected 1 or more"),
+        ({"num_buffer_sampled": 0}, "num_buffer_sampled of at least 1"),
         ({"transform": FrameStack(2)}, "belongs to the buffers"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, TypeError), match=message):
             ReplayBufferEnsemble(one, two, **arguments)
     with pytest.raises(ValueError, match="at least one"):
         ReplayBufferEnsemble()

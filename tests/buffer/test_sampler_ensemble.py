@@ -67,7 +67,7 @@ def test_some_storages(storages: list[ListedStorage], number: int) -> None:
 
 @pytest.mark.parametrize("batch_size", [10, 0, 2])
 def test_batches_that_cannot_be_divided(storages: list[ListedStorage], batch_size: int) -> None:
-    with pytest.raises(SamplingError, match=f"divisible among 3 buffers expected, found {batch_size}"):
+    with pytest.raises(SamplingError, match=f"batch of {batch_size} steps: expected a multiple of 3"):
         ensemble().sample(storages, batch_size)
 
 
