@@ -69,7 +69,7 @@ def test_a_shard_is_listed_only_when_it_is_committed(tmp_path: Path) -> None:
         with pytest.raises(IncompleteDatasetError):
             Dataset(path)
         writer.commit(record, origin={"file": "a"}, dropped={"padding": 3})
-        assert len(Dataset(path)) == 8
+        assert len(Dataset(path, partial=True)) == 8
     shard = Manifest.load(path).shards[0]
     assert (shard.origin, shard.dropped) == ({"file": "a"}, {"padding": 3})
 
