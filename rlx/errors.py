@@ -20,6 +20,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  └─ DiskFullError             no room for what is to be written
     ├─ SamplingError                nothing in the storage fits what was asked for
     │  └─ SliceTooLongError         no trajectory is that long
+    ├─ CollectError                 an environment or a policy is not there, fails or does not fit
     ├─ PartialError                 some shards failed, the rest are safe
     └─ MissingExtraError            also an ImportError
 """
@@ -112,6 +113,10 @@ class SamplingError(RlxError):
 
 class SliceTooLongError(SamplingError):
     """No trajectory has as many steps as a slice is to have."""
+
+
+class CollectError(RlxError):
+    """An environment or a policy is not there, fails, or one does not fit the other."""
 
 
 class PartialError(RlxError):

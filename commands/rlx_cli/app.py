@@ -9,6 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from rlx.errors import RlxError
+from rlx_cli.collect import collect
 from rlx_cli.convert import convert
 from rlx_cli.download import download
 from rlx_cli.exit_codes import ERROR, INTERRUPTED, USAGE, UsageError, exit_code
@@ -32,6 +33,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "list": list_runs,
     "download": download,
     "convert": convert,
+    "collect": collect,
     "inspect": inspect,
     "sample": sample,
     "verify": verify,

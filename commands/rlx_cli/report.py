@@ -60,12 +60,12 @@ def _summary(report: "Report") -> str:
 
 
 @contextmanager
-def resumable(destination: Path) -> Iterator[None]:
+def resumable(destination: Path, *, hint: str = _RESUME_HINT) -> Iterator[None]:
     """Turns Ctrl-C into an error that says what is finished and how to go on."""
     try:
         yield
     except KeyboardInterrupt as exc:
-        raise InterruptedWorkError(f"interrupted; {_finished(destination)}", hint=_RESUME_HINT) from exc
+        raise InterruptedWorkError(f"interrupted; {_finished(destination)}", hint=hint) from exc
 
 
 def _finished(destination: Path) -> str:

@@ -1,0 +1,93 @@
+"""``rlx collect``: steps of an environment into a dataset."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlx_cli.exit_codes import UsageError
+from rlx_cli.lineage import command_line
+from rlx_cli.options import CodecOption, DebugOption, JsonOption, OverwriteOption, QuietOption, Store, StoreOption
+from rlx_cli.output import Output
+from rlx_cli.progress import showing
+from rlx_cli.report import resumable, show_reports
+
+_DEFAULT_ENV = "ALE/Pong-v5"
+_DEFAULT_STEPS = 10_000
+
+
+def collect(
+    ctx: typer.Context,
+    env: Annotated[
+        str, typer.Argument(metavar="[ENV]", help="A gymnasium id, or module:name or file.py:name of what makes one.")
+    ] = _DEFAULT_ENV,
+    destination: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="The dataset's directory.", show_default="$RLX_HOME/ENV"),
+    ] = None,
+    envs: Annotated[int, typer.Option("--envs", min=1, metavar="N", help="Copies stepped together.")] = 4,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, metavar="N", help="Exactly so many steps.", show_default=f"{_DEFAULT_STEPS:,}"),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", min=1, metavar="N", help="So many whole episodes instead.")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            metavar="POLICY",
+            help="random, module:name, file.py:name, file.pt2, or file.pt:module:factory.",
+        ),
+    ] = "random",
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", min=0, max=1, metavar="P", help="Probability of a random action.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The same seed, the same data.")] = 0,
+    shard_steps: Annotated[
+        int, typer.Option("--shard-steps", min=1, metavar="N", help="Steps a shard; as many may be lost in a crash.")
+    ] = 100_000,
+    store: StoreOption = Store.ZARR,
+    codec: CodecOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a dataset until it has as much.")] = False,
+    overwrite: OverwriteOption = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Collect steps of an environment, in whole episodes.
+
+    \b
+    Examples:
+      rlx collect
+      rlx collect ALE/Breakout-v5 --envs 8 --steps 1000000
+      rlx collect CartPole-v1 --episodes 100 --policy agent.py:act -o cartpole
+      rlx collect ALE/Breakout-v5 --steps 1000000 --resume
+
+    Atari games have the preprocessing of the DQN Replay Dataset. What is cut off at the end is flagged truncated.
+    """
+    from rlx.collector.policy_file import PolicySpec
+    from rlx.collector.session import Budget
+    from rlx.home import home
+    from rlx.pipeline.collect import Collection
+    from rlx.pipeline.collect import collect as collect_steps
+    from rlx.pipeline.options import Options
+
+    output: Output = ctx.obj
+    if steps is not None and episodes is not None:
+        raise UsageError("--steps and --episodes: expected one of them", hint="rlx collect --help")
+    if destination is None and ":" in env:
+        raise UsageError("an environment without an id needs a directory", hint="rlx collect ENV -o DIR")
+    budget = Budget(episodes=episodes) if episodes is not None else Budget(steps=steps or _DEFAULT_STEPS)
+    chosen = {"steps": budget.steps, "episodes": episodes, "envs": envs, "policy": policy, "epsilon": epsilon or None}
+    command = command_line("collect", [env], {**chosen, "seed": seed})
+    options = Options(store=store, codec=codec, overwrite=overwrite, command=command)
+    collection = Collection(env, budget, envs, PolicySpec(policy, epsilon), seed, shard_steps, resume)
+    path = destination or home() / env
+    with (
+        resumable(path, hint="run the same command again with --resume"),
+        showing(output, f"collect {env}") as progress,
+    ):
+        report = collect_steps(collection, path, options, progress)
+    show_reports(output, [report], as_list=False)

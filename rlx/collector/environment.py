@@ -1,0 +1,74 @@
+"""The environments that a rollout drives: several copies of one, stepped together, without steps that only reset."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.collector.space import Space
+
+
+class Outcome(NamedTuple):
+    """What one step of n environments brought.
+
+    Args:
+        observation: [n, ...] arrays, or a tree of them, as the observation space is: what the next action is chosen
+            from; of a new episode where one has ended, but with its reset still to come where ``recorded`` is used.
+        reward: [n].
+        terminated: [n] bool.
+        truncated: [n] bool.
+        final_observation: the real last observation of every episode that ended, by number of the environment; a tree.
+        recorded: [n] bool, False where the environment was only reset; none where all made a step.
+    """
+
+    observation: Any
+    reward: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_observation: Mapping[int, Any]
+    recorded: NDArray[np.bool_] | None = None
+
+
+class Environment(Protocol):
+    """n copies of an environment.
+
+    Attributes:
+        name: for messages and manifests: ``ALE/Pong-v5``.
+        num_envs: n.
+        is_batched: False for one environment that its user knows without a dimension of n.
+        observation_space: of one copy.
+        action_space: of one copy.
+        settings: what else decides the data, for the manifest.
+    """
+
+    name: str
+    num_envs: int
+    is_batched: bool
+    observation_space: Space
+    action_space: Space
+    settings: Mapping[str, Any]
+
+    def reset(self, seeds: Sequence[int]) -> Any:
+        """[n, ...] first observations of new episodes; each environment starts from its seed.
+
+        Raises:
+            CollectError: an environment raised something.
+        """
+
+    def reset_some(self, which: NDArray[np.bool_]) -> Any:
+        """[n, ...] observations after new episodes were begun in some environments [n], whatever their state.
+
+        Raises:
+            CollectError: an environment raised something, or cannot be reset but together with the others.
+        """
+
+    def step(self, actions: Any) -> Outcome:
+        """Takes a step in every environment; begins a new episode where one ends.
+
+        Raises:
+            CollectError: an environment raised something.
+        """
+
+    def close(self) -> None:
+        """Ends its processes and threads."""

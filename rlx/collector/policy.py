@@ -1,0 +1,133 @@
+"""Policies: what chooses the actions of n environments at once, arrays in, arrays out."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rlx.collector.space import Space, flatten, leaves
+from rlx.errors import CollectError
+
+_DRAWN_AHEAD = 1024
+
+
+class Policy(Protocol):
+    """Any function of observations."""
+
+    def __call__(self, observation: Any, /) -> Any:
+        """[n, ...] actions for observations [n, ...]; each is an array, or a tree of them as its space is."""
+
+
+class RandomPolicy:
+    """Actions drawn from the space, for each environment by a generator of its own.
+
+    So what an environment is told to do does not depend on how many others there are.
+
+    Example:
+        >>> policy = RandomPolicy(spaces.Discrete(6), seeds=[1, 2])
+        >>> policy(None).shape
+        (2,)
+    """
+
+    def __init__(self, action_space: Space, seeds: Sequence[int]) -> None:
+        self._spaces = [_seeded(action_space, seed) for seed in seeds]
+        self._generators = [np.random.default_rng(seed) for seed in seeds]
+        self._discrete = action_space if isinstance(action_space, spaces.Discrete) else None
+        self._ahead: NDArray[Any] = np.zeros((0, len(seeds)), np.int64)
+        self._next = 0
+
+    def __call__(self, observation: Any) -> Any:  # noqa: ARG002  (that is what random means)
+        """[n, ...] actions."""
+        if self._discrete is None:
+            return _stacked([space.sample() for space in self._spaces])
+        if self._next == len(self._ahead):
+            low, n = int(self._discrete.start), int(self._discrete.n)
+            drawn = [rng.integers(low, low + n, _DRAWN_AHEAD) for rng in self._generators]
+            self._ahead, self._next = np.stack(drawn, 1).astype(self._discrete.dtype), 0
+        self._next += 1
+        return self._ahead[self._next - 1]
+
+
+class EpsilonGreedy:
+    """Another policy's actions, but random ones with probability epsilon, drawn for each environment on its own.
+
+    Args:
+        policy: what is asked; its actions are one array.
+        epsilon: the probability.
+        action_space: of one environment.
+        seeds: one an environment.
+
+    Raises:
+        CollectError: epsilon is no probability, or the actions are no one array.
+    """
+
+    def __init__(self, policy: Policy, epsilon: float, action_space: Space, seeds: Sequence[int]) -> None:
+        if not 0 <= epsilon <= 1:
+            raise CollectError(f"epsilon {epsilon}: expected 0 to 1")
+        if list(leaves(action_space, "action")) != ["action"]:
+            raise CollectError(f"epsilon needs actions that are one array, found {action_space}")
+        self._policy = policy
+        self._epsilon = epsilon
+        self._random = RandomPolicy(action_space, seeds)
+        self._generators = [np.random.default_rng([seed, 1]) for seed in seeds]
+
+    def __call__(self, observation: Any) -> Any:
+        """[n, ...] actions."""
+        chosen, drawn = np.asarray(self._policy(observation)), self._random(observation)
+        is_random = np.array([rng.random() for rng in self._generators]) < self._epsilon
+        return np.where(is_random.reshape(-1, *(1 for _ in drawn.shape[1:])), drawn, chosen)
+
+
+class ActionCheck:
+    """Turns what a policy gives into actions that fit the space, or says why they do not."""
+
+    def __init__(self, action_space: Space, num_envs: int) -> None:
+        self._space = action_space
+        self._leaves = leaves(action_space, "action")
+        self._num_envs = num_envs
+        self._is_plain = list(self._leaves) == ["action"]
+
+    def __call__(self, actions: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+        """The actions as the environments take them, and their arrays by the names of their fields.
+
+        Raises:
+            CollectError: a shape or dtype that does not fit, or a number out of range.
+        """
+        try:
+            found = flatten(self._space, "action", actions)
+        except (TypeError, KeyError, IndexError) as exc:
+            raise CollectError(f"policy gave a {type(actions).__name__}: expected actions of {self._space}") from exc
+        fitting = {name: self._fit(name, array) for name, array in found.items()}
+        return (fitting["action"] if self._is_plain else actions), fitting
+
+    def _fit(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        leaf = self._leaves[name]
+        shape, dtype = (self._num_envs, *(leaf.shape or ())), np.dtype(leaf.dtype)
+        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise CollectError(
+                f"policy gave {name} of {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)} for {leaf}"
+            )
+        if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+            below = array - leaf.start
+            limit = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec
+            if (below < 0).any() or (below >= limit).any():
+                raise CollectError(f"policy gave {name} {array.tolist()}: expected numbers of {leaf}")
+        return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _seeded(space: Space, seed: int) -> Space:
+    copy = deepcopy(space)
+    copy.seed(seed)
+    return copy
+
+
+def _stacked(samples: Sequence[Any]) -> Any:
+    first = samples[0]
+    if isinstance(first, dict):
+        return {key: _stacked([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_stacked([sample[number] for sample in samples]) for number in range(len(first)))
+    return np.stack(samples)

@@ -1,0 +1,119 @@
+"""gymnasium's vector environments, in all of their autoreset modes, as an Environment."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from rlx.collector.environment import Outcome
+from rlx.collector.space import Space
+from rlx.errors import CollectError, RlxError
+
+Seeds = Sequence[int]
+
+
+class VectorEnvironment:
+    """A ``gymnasium.vector.VectorEnv``; it is closed with this.
+
+    Args:
+        env: what is driven.
+        name: what messages and manifests call it.
+        is_batched: whether its user expects a dimension of environments.
+        settings: what else decides the data.
+        as_seeds: makes of seeds [n] what the environment's ``reset`` takes.
+    """
+
+    def __init__(
+        self,
+        env: "VectorEnv[Any, Any, Any]",
+        name: str,
+        *,
+        is_batched: bool = True,
+        settings: Mapping[str, Any] | None = None,
+        as_seeds: Callable[[Seeds], Any] = list,
+    ) -> None:
+        self.name = name
+        self.num_envs = int(env.num_envs)
+        self.is_batched = is_batched
+        self.observation_space: Space = env.single_observation_space
+        self.action_space: Space = env.single_action_space
+        self.settings: Mapping[str, Any] = dict(settings or {})
+        self._env = env
+        self._as_seeds = as_seeds
+        # What gymnasium's own environments do that do not say.
+        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._ended = np.zeros(self.num_envs, bool)
+
+    def reset(self, seeds: Sequence[int]) -> Any:
+        """[n, ...] first observations."""
+        self._ended[:] = False
+        with self._translated("reset"):
+            return self._env.reset(seed=self._as_seeds(seeds))[0]
+
+    def reset_some(self, which: NDArray[np.bool_]) -> Any:
+        """[n, ...] observations after some were reset."""
+        # An environment that does not know the mask would reset all.
+        knows = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv) or self._mode != AutoresetMode.NEXT_STEP
+        if not knows and not which.all():
+            raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
+        with self._translated("reset"):
+            observation, _ = self._env.reset(options={"reset_mask": which.copy()} if knows else None)
+        self._ended[which] = False
+        return observation
+
+    def step(self, actions: Any) -> Outcome:
+        """Takes a step in every environment but those that NEXT_STEP resets, which are not recorded."""
+        with self._translated("step"):
+            observation, reward, terminated, truncated, info = self._env.step(actions)
+        ended = np.flatnonzero(terminated | truncated)
+        if self._mode == AutoresetMode.NEXT_STEP:
+            return self._next_step(observation, reward, terminated, truncated)
+        if not len(ended):
+            return Outcome(observation, reward, terminated, truncated, {})
+        if self._mode == AutoresetMode.SAME_STEP:
+            final = {env: self._final(info, env) for env in ended.tolist()}
+        else:
+            final = {env: self._row(observation, env) for env in ended.tolist()}
+            observation = self.reset_some(terminated | truncated)
+        return Outcome(observation, reward, terminated, truncated, final)
+
+    def _next_step(
+        self, observation: Any, reward: NDArray[Any], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
+    ) -> Outcome:
+        recorded, self._ended = ~self._ended, terminated | truncated
+        final = {env: self._row(observation, env) for env in np.flatnonzero(self._ended).tolist()}
+        return Outcome(observation, reward, terminated, truncated, final, recorded)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+    def _final(self, info: Mapping[str, Any], env: int) -> Any:
+        """The last observation of an episode, which SAME_STEP puts aside."""
+        final = info.get("final_obs", info.get("final_observation"))
+        if final is None:
+            raise CollectError(
+                f"{self.name}: an episode ended without the final_obs that autoreset mode SAME_STEP gives"
+            )
+        # A row an environment, each a value of the space, or the values themselves stacked.
+        return final[env] if isinstance(final, np.ndarray) else self._row(final, env)
+
+    def _row(self, tree: Any, env: int) -> Any:
+        """A copy of one environment's part of a batch of observations."""
+        if isinstance(tree, Mapping):
+            return {key: self._row(part, env) for key, part in tree.items()}
+        if isinstance(tree, tuple):
+            return tuple(self._row(part, env) for part in tree)
+        return np.array(tree[env])
+
+    @contextmanager
+    def _translated(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except RlxError:
+            raise
+        except Exception as exc:  # whatever a stranger's environment raises
+            raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc

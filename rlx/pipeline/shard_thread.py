@@ -1,0 +1,120 @@
+"""Shards of blocks that come as they are made, each written in a thread while the next steps are taken."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain
+from queue import Full, Queue
+from types import TracebackType
+from typing import Self
+
+from rlx.block import Block
+from rlx.manifest import ShardRecord
+from rlx.store.dataset_writer import DatasetWriter
+from rlx.store.dictionary import REFERENCE_ROWS
+from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
+
+# Few, so that what is made faster than it can be written does not fill the memory.
+_WAITING_BLOCKS = 8
+_LOOK_S = 0.1
+
+
+class _AbandonedError(Exception):
+    """The shard is not to be written after all."""
+
+
+class ShardThread:
+    """Writes one shard at a time; the dictionaries are made from the first rows of the first.
+
+    Leaving the context abandons a shard that is not finished.
+
+    Args:
+        writer: of the dataset; what is finished is not listed yet.
+    """
+
+    def __init__(self, writer: DatasetWriter) -> None:
+        self._writer = writer
+        self._format = writer.format()
+        self._thread = ThreadPoolExecutor(1, "shard writer")
+        self._blocks: Queue[Block | _AbandonedError | None] = Queue(_WAITING_BLOCKS)
+        self._shard: Future[ShardRecord] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a shard has been begun."""
+        return self._shard is not None
+
+    def append(self, name: str, block: Block) -> None:
+        """Adds a block to the open shard, or begins one of this name.
+
+        Raises:
+            DiskFullError: there was no room for what came before.
+        """
+        if self._shard is None:
+            self._shard = self._thread.submit(self._write, name)
+        self._put(self._shard, block)
+
+    def finish(self) -> ShardRecord:
+        """The open shard, whole in its ``partial`` directory.
+
+        Raises:
+            DiskFullError: there was no room.
+        """
+        if self._shard is None:
+            raise ValueError("no shard is open")
+        self._put(self._shard, None)
+        record = self._shard.result()
+        self._shard = None
+        return record
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shard is not None:
+            self._put(self._shard, _AbandonedError(), wants_error=False)
+        self._thread.shutdown()
+
+    def _put(
+        self, shard: "Future[ShardRecord]", item: Block | _AbandonedError | None, *, wants_error: bool = True
+    ) -> None:
+        # Whoever waits for room in the queue must learn that nobody takes anything out any more.
+        while not shard.done():
+            try:
+                self._blocks.put(item, timeout=_LOOK_S)
+            except Full:
+                continue
+            return
+        if wants_error:
+            shard.result()
+
+    def _write(self, name: str) -> ShardRecord:
+        blocks = self._taken()
+        head: list[Block] = []
+        if self._format.coded() and not self._format.dictionaries:
+            head = _first_rows(blocks)
+            self._format = _trained(self._format, head)
+        return write_shard(self._writer.partial(name), name, self._format, chain(head, blocks))
+
+    def _taken(self) -> Iterator[Block]:
+        while (item := self._blocks.get()) is not None:
+            if isinstance(item, _AbandonedError):
+                raise item
+            yield item
+
+
+def _first_rows(blocks: Iterator[Block]) -> list[Block]:
+    head: list[Block] = []
+    rows = 0
+    for block in blocks:
+        head.append(block)
+        rows += block.steps
+        if rows >= REFERENCE_ROWS:
+            break
+    return head
+
+
+def _trained(shards: ShardFormat, head: list[Block]) -> ShardFormat:
+    return replace(shards, dictionaries=train_dictionaries(head, shards))

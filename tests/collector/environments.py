@@ -1,0 +1,90 @@
+"""Small environments that show at a glance what is wrong: observation = 100 * episode + t."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Counter(gymnasium.Env[Any, Any]):
+    """Episodes of ``lengths`` steps in turn; every other one is truncated, the others are terminated. Reward is t."""
+
+    def __init__(self, lengths: tuple[int, ...] = (3, 5), *, fails_after: int | None = None) -> None:
+        self.observation_space = spaces.Box(0, 10_000, (2,), np.int32)
+        self.action_space = spaces.Discrete(3)
+        self._lengths = lengths
+        self._episode = -1
+        self._t = 0
+        self._steps_left = fails_after
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._episode += 1
+        self._t = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Step:
+        assert self.action_space.contains(action)
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                raise RuntimeError("the motor is hot")
+        self._t += 1
+        ended = self._t == self._lengths[self._episode % len(self._lengths)]
+        is_even = self._episode % 2 == 0
+        return self._observation(), float(self._t), ended and is_even, ended and not is_even, {}
+
+    def _observation(self) -> Any:
+        return np.full(2, 100 * self._episode + self._t, np.int32)
+
+
+class Rich(gymnasium.Env[Any, Any]):
+    """A picture, a vector and a pair to see, several numbers to do; four steps an episode."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(
+            picture=spaces.Box(0, 255, (40, 40), np.uint8),
+            vector=spaces.Box(-np.inf, np.inf, (3,), np.float64),
+            pair=spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(2)]),
+        )
+        self.action_space = spaces.MultiDiscrete([2, 3])
+        self._t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._t = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Step:
+        assert self.action_space.contains(action)
+        self._t += 1
+        return self._observation(), -2.5, self._t == 4, False, {}
+
+    def _observation(self) -> Any:
+        picture = np.full((40, 40), self._t, np.uint8)
+        return {"picture": picture, "vector": np.full(3, self._t / 4), "pair": (self._t % 4, np.array([1, 0], np.int8))}
+
+
+class Structured(Rich):
+    """Rich, with actions that have parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Dict(push=spaces.Box(-1, 1, (2,), np.float32), press=spaces.Discrete(2, start=5))
+
+
+def make_failing() -> Counter:
+    return Counter(fails_after=20)
+
+
+def one(observation: Any) -> Any:
+    """A policy: the same action for all."""
+    return np.ones(len(observation), np.int64)
+
+
+def of_floats(observation: Any) -> Any:
+    """A policy whose actions fit no Discrete space."""
+    return np.zeros((len(observation), 2))

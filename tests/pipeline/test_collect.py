@@ -1,0 +1,242 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.collector.opening import EnvSource
+from rlx.collector.policy_file import PolicySpec
+from rlx.collector.session import Budget
+from rlx.errors import CollectError, DatasetError, DatasetExistsError
+from rlx.manifest import Manifest
+from rlx.pipeline.collect import Collection, collect
+from rlx.pipeline.options import Options
+from rlx.pipeline.report import Report
+from rlx.progress import Silent
+from rlx.store.codec import Codec
+from rlx.store.verification import verify
+from tests.collector.environments import Counter, Rich, Structured, make_failing
+from tests.pipeline.datasets import ROOT, tree, wait_until
+
+
+def collected(
+    path: Path,
+    environment: EnvSource = Counter,
+    *,
+    steps: int | None = None,
+    episodes: int | None = None,
+    shard_steps: int = 1000,
+    seed: int = 0,
+    resume: bool = False,
+    **options: Any,
+) -> Report:
+    budget = Budget(steps, episodes)
+    collection = Collection(environment, budget, 3, PolicySpec(), seed, shard_steps, resume)
+    return collect(collection, path, Options(**options), Silent())
+
+
+def lengths(path: Path) -> list[int]:
+    table: list[int] = rlx.open(path).trajectories.length.tolist()
+    return table
+
+
+def seen(path: Path) -> list[int]:
+    dataset = rlx.open(path)
+    numbers: list[int] = dataset[np.arange(len(dataset))]["observation"][:, 0].tolist()
+    return numbers
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 24, 25, 100, 257, 1000])
+def test_exactly_so_many_steps_in_whole_episodes(tmp_path: Path, steps: int) -> None:
+    report = collected(tmp_path / "set", steps=steps, shard_steps=40)
+    assert (report.steps, report.steps_written) == (steps, steps)
+    dataset = rlx.open(tmp_path / "set")
+    found = dataset[np.arange(steps)]
+    now, then = found["observation"][:, 0], found["next", "observation"][:, 0]
+    assert ((then - now) == 1).all(), "final observations are real"
+    table = dataset.trajectories
+    assert (table.terminated | table.truncated).all()
+    assert table.from_reset.all()
+    assert table.final_recorded.all()
+    # Whole episodes have 3 or 5 steps by turns; of each of three environments the last may be cut off, flagged so.
+    cut = [length for length, terminated in zip(table.length, table.terminated, strict=True) if not terminated]
+    assert sum(length != 5 for length in cut) <= 3
+    assert verify(tmp_path / "set").ok
+
+
+def test_exactly_so_many_episodes(tmp_path: Path) -> None:
+    report = collected(tmp_path / "set", episodes=10)
+    assert (report.trajectories, report.steps) == (10, sum(lengths(tmp_path / "set")))
+    assert lengths(tmp_path / "set") == [3, 3, 3, 5, 5, 5, 3, 3, 3, 5]
+
+
+def test_shards_end_with_episodes_and_are_listed_as_they_end(tmp_path: Path) -> None:
+    collected(tmp_path / "set", steps=3000, shard_steps=300)
+    listed = Manifest.load(tmp_path / "set")
+    assert len(listed.shards) > 5
+    assert max(shard.steps for shard in listed.shards) < 300 + 3 * 64
+    assert listed.missing == []
+    assert rlx.open(tmp_path / "set").trajectories.episode.tolist() == list(range(listed.trajectories))
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "ALE/Pong-v5", Rich])
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, environment: EnvSource) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        collected(tmp_path / name, environment, steps=300, shard_steps=100, seed=seed)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert tree(tmp_path / "a") != tree(tmp_path / "c")
+
+
+def test_resumed_until_there_is_as_much(tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    collected(path, "CartPole-v1", steps=300, shard_steps=100)
+    before = {file: data for file, data in tree(path).items() if "shards" in str(file)}
+    with pytest.raises(DatasetExistsError, match="holds a dataset"):
+        collected(path, "CartPole-v1", steps=500)
+    report = collected(path, "CartPole-v1", steps=500, resume=True)
+    assert (report.steps, report.steps_written) == (500, 200)
+    after = tree(path)
+    assert all(after[file] == data for file, data in before.items()), "what is listed stays as it is"
+    listed = Manifest.load(path)
+    assert [made["session"] for made in listed.lineage] == [0, 1]
+    assert {shard.origin["session"] for shard in listed.shards} == {0, 1}
+    first = rlx.open(path)[np.arange(500)]["observation"]
+    assert len(np.unique(first.numpy(), axis=0)) > 490, "the second session is no repetition of the first"
+    assert collected(path, "CartPole-v1", steps=500, resume=True).steps_written == 0
+    assert collected(path, "CartPole-v1", steps=50, overwrite=True).steps == 50
+
+
+def test_another_dataset_is_left_alone(tmp_path: Path) -> None:
+    collected(tmp_path / "set", steps=30)
+    with pytest.raises(DatasetExistsError, match="another dataset"):
+        collected(tmp_path / "set", "CartPole-v1", steps=50, resume=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("all of it")
+    with pytest.raises(DatasetExistsError, match=r"thesis\.txt"):
+        collected(tmp_path / "mine", steps=30)
+
+
+@pytest.mark.parametrize("environment", [Rich, Structured])
+@pytest.mark.parametrize("store", ["zarr", "memmap"])
+def test_pictures_vectors_and_parts(tmp_path: Path, environment: type[Rich], store: str) -> None:
+    collected(tmp_path / "set", environment, steps=50, store=store)
+    dataset = rlx.open(tmp_path / "set")
+    steps = dataset[np.arange(50)]
+    t = steps["observation", "picture"][:, 0, 0]
+    assert (t.unique() == np.arange(4)).all()
+    assert (steps["next", "observation", "picture"][:, 5, 5] == t + 1).all()
+    assert (steps["next", "observation", "vector"][:, 1] == (t + 1) / 4).all()
+    assert (steps["next", "observation", "pair", "0"] == (t + 1) % 4).all()
+    assert (steps["next", "reward"] == -2.5).all(), "raw"
+    if environment is Structured:
+        assert set(steps["action", "press"].tolist()) == {5, 6}
+        assert steps["action", "push"].shape == (50, 2)
+    else:
+        assert steps["action"].shape == (50, 2)
+    assert verify(tmp_path / "set").ok
+
+
+def test_pictures_share_a_dictionary_over_sessions(tmp_path: Path) -> None:
+    collected(tmp_path / "set", Rich, steps=50)
+    collected(tmp_path / "set", Rich, steps=100, resume=True)
+    metadata = [path.read_bytes() for path in sorted(tmp_path.glob("set/shards/*/observation/picture/zarr.json"))]
+    assert len(metadata) == 2
+    assert b"dictionary" in metadata[0]
+    dictionaries = [data[data.index(b'"dictionary"') :][:200] for data in metadata]
+    assert dictionaries[0] == dictionaries[1]
+
+
+def test_what_led_here_is_in_the_manifest(tmp_path: Path) -> None:
+    collected(tmp_path / "set", "ALE/Pong-v5", steps=20, seed=7, command="rlx collect")
+    listed = Manifest.load(tmp_path / "set")
+    assert listed.id == "ALE/Pong-v5"
+    assert listed.notes["policy"] == "random"
+    assert listed.notes["environment_settings"]["repeat_action_probability"] == 0.25
+    (made,) = listed.lineage
+    assert (made["command"], made["seed"]) == ("rlx collect", 7)
+    assert {"rlx", "gymnasium", "ale-py"} <= set(made)
+    assert Codec.from_json(listed.codec).name == "zstd-dict"
+
+
+def test_episodes_before_a_failure_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(CollectError, match="the motor is hot"):
+        collected(tmp_path / "set", lambda: Counter(fails_after=200), steps=1000)
+    listed = Manifest.load(tmp_path / "set")
+    assert listed.steps >= 300
+    assert listed.missing == ["00001"]
+    assert collected(tmp_path / "set", steps=1000, resume=True).steps == 1000
+
+
+def test_a_failure_before_any_episode(tmp_path: Path) -> None:
+    with pytest.raises(CollectError, match="the motor is hot"):
+        collected(tmp_path / "set", make_failing, steps=1000)
+    assert collected(tmp_path / "set", steps=10).steps == 10
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("tests.collector.environments:of_floats", r"float64\[3, 2\], expected int64\[3\]"),
+        ("tests.collector.environments:nobody", "has no 'nobody'"),
+        ("no.such.module:act", "cannot be imported"),
+        ("absent.py:act", "does not exist"),
+        ("absent.pt2", "does not exist"),
+        ("nonsense", "expected module:name"),
+    ],
+)
+def test_policies_that_do_not_fit(tmp_path: Path, policy: str, message: str) -> None:
+    collection = Collection(Counter, Budget(steps=10), 3, PolicySpec(policy))
+    with pytest.raises(CollectError, match=message):
+        collect(collection, tmp_path / "set", Options(), Silent())
+
+
+@pytest.mark.parametrize(
+    "collection", [{"budget": Budget()}, {"budget": Budget(1, 1)}, {"budget": Budget(steps=0)}, {"num_envs": 0}]
+)
+def test_numbers_that_make_no_sense(collection: dict[str, Any]) -> None:
+    with pytest.raises(CollectError, match="expected"):
+        Collection(**collection)
+
+
+def run_child(arguments: Sequence[str]) -> "subprocess.Popen[str]":
+    path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
+    program = "from rlx_cli.app import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "collect", *arguments, "--quiet"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def shards_listed(path: Path) -> int:
+    try:
+        return len(Manifest.load(path).shards)
+    except DatasetError:
+        return 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "set"
+    options = ["CartPole-v1", "-o", str(path), "--steps", "1000000", "--shard-steps", "2000"]
+    child = run_child(options)
+    wait_until(lambda: shards_listed(path) >= 2)
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    assert number == signal.SIGKILL or "run the same command again with --resume" in errors
+    listed = Manifest.load(path)
+    assert len(listed.missing) == 1
+    assert verify(path).ok
+    report = collected(path, "CartPole-v1", steps=listed.steps + 500, resume=True)
+    assert (report.steps, report.steps_written) == (listed.steps + 500, 500)
+    assert Manifest.load(path).missing == []
+    assert verify(path).ok
