@@ -39,6 +39,8 @@ class DatasetStorage:
         self._fields = {
             path: (name, field) for name, field in dataset.schema.fields.items() for path in _paths(name, field)
         }
+        flags = [(flag,) for flag in _FLAGS]
+        self._leaves: list[Path] = [*self._fields, *flags, ("next", "done"), ("collector", "traj_ids"), ("index",)]
         self._index: TrajectoryIndex | None = None
 
     def __len__(self) -> int:
@@ -64,11 +66,6 @@ class DatasetStorage:
     def has(self, key: Any) -> bool:
         """Whether every step has this TED leaf."""
         return as_path(key) in self._leaves
-
-    @property
-    def _leaves(self) -> list[Path]:
-        flags = [(flag,) for flag in _FLAGS]
-        return [*self._fields, *flags, ("next", "done"), ("collector", "traj_ids"), ("index",)]
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """The steps [n] at these rows as TED, in the order asked for.

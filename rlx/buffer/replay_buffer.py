@@ -256,7 +256,7 @@ class ReplayBuffer:
 
     def _gather(self, draw: Draw) -> TensorDictBase:
         around, _ = split(self._transform.transforms)
-        steps = reader(self._storage, around, self._index).read(draw.rows)
+        steps = reader(self._storage, around, self._index).read(draw.rows) if around else self._storage.get(draw.rows)
         write_info(steps, self._marks(draw))
         return steps
 

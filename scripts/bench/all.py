@@ -1,6 +1,6 @@
 """Runs every benchmark and writes what it found into the tables of docs/performance.md.
 
-python -m scripts.bench.all [--write docs/performance.md]
+python -m scripts.bench.all [--write docs/performance.md] [--only NAME ...]
 
 A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, where NAME is the benchmark's.
 """
@@ -14,7 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-BENCHMARKS = ("size", "read", "convert", "start")
+BENCHMARKS = (
+    "size",
+    "read",
+    "convert",
+    "start",
+    "sample",
+    "cold",
+    "memory",
+    "slice_starts",
+    "prioritized",
+    "prefetch",
+)
 
 
 def run(name: str) -> dict[str, Any]:
@@ -67,8 +78,9 @@ def main() -> None:
     """Runs, prints, and writes if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, help="the document whose tables are to be replaced")
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, help="some of them")
     options = parser.parse_args()
-    for name in BENCHMARKS:
+    for name in options.only:
         content = table(run(name))
         print(f"{name}\n{content}\n", flush=True)
         if options.write:

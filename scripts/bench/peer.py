@@ -49,3 +49,35 @@ def open_replay(root: Path, batch_size: int, num_slices: int | None = None) -> A
 def read(replay: Any, indices: "torch.Tensor") -> Any:
     """The rows of its storage at these indices, without a sampler."""
     return replay._storage.get(indices)
+
+
+def open_stacking(root: Path, batch_size: int, stack: int) -> Any:
+    """Its replay buffer over converted files, with its CatFrames: slices of so many steps, of which it keeps the last."""
+    storage = open_replay(root, batch_size)._storage
+    from torchrl.data import ReplayBuffer  # noqa: PLC0415
+    from torchrl.envs.transforms import CatFrames, Compose, ExcludeTransform, UnsqueezeTransform  # noqa: PLC0415
+
+    frames = CatFrames(N=stack, dim=-3, in_keys=["observation"], padding="same", reset_key="_reset", done_key="done")
+    transform, sampler = frames.make_rb_transform_and_sampler(
+        batch_size, trajectories=storage.episodes, cache_values=True
+    )
+    images = ["observation", ("next", "observation")]
+    channel = UnsqueezeTransform(dim=-3, in_keys=images, out_keys=images)
+    # It wants flags of shape [n, 1], which the dataset does not give.
+    flags = UnsqueezeTransform(dim=-1, in_keys=[("next", "done")], out_keys=[("next", "done")])
+    transform = Compose(ExcludeTransform("metadata"), channel, flags, transform)
+    # Not AtariDQNExperienceReplay itself, which writes the index of 4 * n steps into a batch of n, and fails.
+    return ReplayBuffer(
+        storage=storage, sampler=sampler, transform=transform, batch_size=batch_size, collate_fn=lambda steps: steps
+    )
+
+
+def memory_buffer(capacity: int, num_slices: int | None = None) -> Any:
+    """Its buffer in memory, of random steps or of slices between ends."""
+    warnings.filterwarnings("ignore")
+    from torchrl.data import LazyTensorStorage, RandomSampler, SliceSampler, TensorDictReplayBuffer  # noqa: PLC0415
+
+    sampler = RandomSampler()
+    if num_slices is not None:
+        sampler = SliceSampler(num_slices=num_slices, end_key=("next", "done"), cache_values=True)
+    return TensorDictReplayBuffer(storage=LazyTensorStorage(capacity), sampler=sampler)
