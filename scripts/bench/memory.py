@@ -1,11 +1,11 @@
-"""Writing to and sampling buffers in memory: milliseconds a call, beside TorchRL's, and what compressing costs and saves.
+"""Milliseconds to write to and sample buffers in memory, beside TorchRL's, and what compressing costs and saves.
 
 python -m scripts.bench.memory [--game Pong] [--rounds 15] [--threads 1] [--json]
 
-20,000 real steps, with ``next``, in a ``LazyTensorStorage`` of as many; 100 and 1,000 are written at a time, 128 sampled
-at random or as 2 slices of 64 by the done flags (TorchRL's sampler with ``cache_values=True`` on a buffer that does not
-change, and while 100 steps are written before every batch, as a learner does). ``compressed`` is rlx's
-``CompressedStorage`` doing the same, over its own ``LazyTensorStorage``.
+20,000 real steps, with ``next``, in a ``LazyTensorStorage`` of as many; 100 and 1,000 are written at a time, and 128
+sampled, at random or as 2 slices of 64 by the done flags: from a buffer that does not change, which suits TorchRL's
+``cache_values=True``, and after 100 steps were written, as a learner does. ``compressed`` is rlx's
+``CompressedStorage`` doing the same, beside its own ``LazyTensorStorage``.
 """
 
 import argparse

@@ -52,7 +52,7 @@ def read(replay: Any, indices: "torch.Tensor") -> Any:
 
 
 def open_stacking(root: Path, batch_size: int, stack: int) -> Any:
-    """Its replay buffer over converted files, with its CatFrames: slices of so many steps, of which it keeps the last."""
+    """Its replay buffer over converted files, with its CatFrames: slices of which it keeps the last step."""
     storage = open_replay(root, batch_size)._storage
     from torchrl.data import ReplayBuffer  # noqa: PLC0415
     from torchrl.envs.transforms import CatFrames, Compose, ExcludeTransform, UnsqueezeTransform  # noqa: PLC0415
