@@ -1,0 +1,215 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule
+
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.collector.collector import Collector, SyncDataCollector
+from rlx.collector.opening import EnvSource, GymEnv, ParallelEnv, SerialEnv
+from rlx.errors import CollectError
+from tests.collector.environments import Counter, Structured, one
+
+
+def batches(source: EnvSource, policy: Any = one, **options: Any) -> list[Any]:
+    with Collector(source, policy, **options) as collector:
+        return list(collector)
+
+
+def make_pendulum() -> Any:
+    return GymEnv("Pendulum-v1")()
+
+
+def test_the_example_of_torchrls_documentation() -> None:
+    env = ParallelEnv(4, make_pendulum)
+    module = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    collector = Collector(env, policy=module, frames_per_batch=200, total_frames=1000)
+    shapes, ids = [], []
+    for data in collector:
+        assert data is not None
+        shapes.append(list(data.shape))
+        ids.append(data["collector", "traj_ids"])
+        assert data["action"].shape == (4, 50, 1)
+        assert data["next", "reward"].shape == (4, 50, 1)
+        assert data.names == [None, "time"]
+        collector.update_policy_weights_()
+    collector.shutdown()
+    assert shapes == [[4, 50]] * 5
+    # Pendulum's episodes have 200 steps: four batches, then new ids.
+    assert [sorted(set(batch.flatten().tolist())) for batch in ids] == [[0, 1, 2, 3]] * 4 + [[4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(("total", "expected"), [(20, [7, 7, 6]), (7, [7]), (0, []), (3, [3])])
+def test_one_environment_gives_exactly_so_many_steps(total: int, expected: list[int]) -> None:
+    found = batches(Counter, frames_per_batch=7, total_frames=total)
+    assert [list(batch.shape) for batch in found] == [[steps] for steps in expected]
+    if found:
+        observation = torch.cat([batch["observation"][:, 0] for batch in found])
+        following = torch.cat([batch["next", "observation"][:, 0] for batch in found])
+        assert (following == observation + 1).all(), "final observations are real"
+        ids = torch.cat([batch["collector", "traj_ids"] for batch in found])
+        assert (ids == observation // 100).all()
+
+
+def test_several_environments_give_exactly_so_many_steps() -> None:
+    found = batches(SerialEnv(3, Counter), frames_per_batch=13, total_frames=32)
+    assert [list(batch.shape) for batch in found] == [[3, 4], [3, 4], [3, 2], [2, 1]]
+
+
+def test_flags_and_rewards() -> None:
+    (batch,) = batches(Counter, frames_per_batch=9, total_frames=9)
+    assert batch["next", "terminated"][:, 0].nonzero().flatten().tolist() == [2]
+    assert batch["next", "truncated"][:, 0].nonzero().flatten().tolist() == [7]
+    assert batch["next", "done"][:, 0].nonzero().flatten().tolist() == [2, 7]
+    assert batch["next", "reward"].dtype == torch.float32
+    assert not batch["done"].any()
+    assert batch["done"].shape == (9, 1)
+
+
+def test_ids_are_unique_and_increase_in_every_environment() -> None:
+    found = batches(SerialEnv(3, Counter), frames_per_batch=30, total_frames=300)
+    ids = torch.cat([batch["collector", "traj_ids"] for batch in found], 1)
+    assert (ids.diff(dim=1) >= 0).all()
+    owners = [set(row.tolist()) for row in ids]
+    assert sum(map(len, owners)) == len(set.union(*owners))
+
+
+def test_long_trajectories_are_truncated() -> None:
+    (batch,) = batches(Counter, frames_per_batch=8, total_frames=8, max_frames_per_traj=2)
+    assert batch["next", "truncated"][:, 0].tolist() == [False, True] * 4
+    assert batch["collector", "traj_ids"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert (batch["next", "observation"] == batch["observation"] + 1).all()
+
+
+def test_new_episodes_in_every_batch() -> None:
+    first, second = batches(lambda: Counter((50,)), frames_per_batch=4, total_frames=8, reset_at_each_iter=True)
+    assert first["next", "truncated"][:, 0].tolist() == [False, False, False, True]
+    assert second["observation"][0, 0] == 100
+    assert second["collector", "traj_ids"].tolist() == [1] * 4
+
+
+def test_set_truncated_ends_no_trajectory() -> None:
+    first, second = batches(lambda: Counter((50,)), frames_per_batch=4, total_frames=8, set_truncated=True)
+    assert first["next", "done"][:, 0].tolist() == [False, False, False, True]
+    assert second["observation"][0, 0] == 4
+    assert second["collector", "traj_ids"].tolist() == [0] * 4
+
+
+def test_random_at_first() -> None:
+    first, second = batches(Counter, frames_per_batch=64, total_frames=128, init_random_frames=64)
+    assert set(first["action"].tolist()) == {0, 1, 2}
+    assert set(second["action"].tolist()) == {1}
+
+
+def test_split_into_trajectories() -> None:
+    (batch,) = batches(Counter, frames_per_batch=9, total_frames=9, split_trajs=True)
+    assert batch["collector", "mask"].sum(1).tolist() == [3, 5, 1]
+
+
+def test_whole_episodes() -> None:
+    found = batches(SerialEnv(3, Counter), trajs_per_batch=4, total_frames=60)
+    masks = [batch["collector", "mask"].sum(1).tolist() for batch in found]
+    assert masks[:2] == [[3, 3, 3, 5], [5, 5, 3, 3]]
+    assert sum(map(sum, masks)) == 60
+    ids = [batch["collector", "traj_ids"][:, 0].tolist() for batch in found]
+    assert ids[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_into_a_replay_buffer() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+    assert batches(SerialEnv(3, Counter), frames_per_batch=30, total_frames=90, replay_buffer=buffer) == [None] * 3
+    assert len(buffer) == 90
+    sample = buffer.sample()
+    assert (sample["next", "observation"] == sample["observation"] + 1).all()
+
+
+def test_postproc_and_versions() -> None:
+    def double(batch: TensorDictBase) -> TensorDictBase:
+        batch["next", "reward"] = batch["next", "reward"] * 2
+        return batch
+
+    with Collector(
+        Counter, one, frames_per_batch=3, total_frames=6, postproc=double, track_policy_version=True
+    ) as collector:
+        found = []
+        for batch in collector:
+            assert batch is not None
+            found.append((batch["policy_version"].tolist(), batch["next", "reward"].sum().item()))
+            collector.update_policy_weights_()
+    assert found == [([0, 0, 0], 12.0), ([1, 1, 1], 12.0)]
+
+
+def test_new_weights_reach_the_policy() -> None:
+    module = torch.nn.Linear(3, 1)
+    with Collector(GymEnv("Pendulum-v1"), module, frames_per_batch=2, device="cpu") as collector:
+        collector.update_policy_weights_({"weight": torch.zeros(1, 3), "bias": torch.full((1,), 0.5)})
+        batch = next(iter(collector))
+        assert batch is not None
+        assert batch["action"].flatten().tolist() == [0.5, 0.5]
+
+
+def test_the_state_goes_on_with_new_episodes() -> None:
+    with Collector("CartPole-v1", frames_per_batch=50, total_frames=200) as collector:
+        before = next(iter(collector))
+        state = collector.state_dict()
+    with Collector("CartPole-v1", frames_per_batch=50, total_frames=200) as collector:
+        collector.load_state_dict(state)
+        after = list(collector)
+    assert before is not None
+    assert len(after) == 3
+    assert after[0] is not None
+    assert after[0]["collector", "traj_ids"].min() > before["collector", "traj_ids"].max()
+    assert not torch.equal(after[0]["observation"][0], before["observation"][0])
+
+
+def test_batches_do_not_share_memory() -> None:
+    with Collector(SerialEnv(2, Counter), one, frames_per_batch=4, total_frames=8) as collector:
+        iterator = iter(collector)
+        first = next(iterator)
+        assert first is not None
+        kept = first.clone()
+        second = next(iterator)
+        assert second is not None
+        second["observation"].zero_()
+        assert (first == kept).all()
+        assert (second["next", "observation"] > 0).all()
+
+
+def test_spaces_with_parts() -> None:
+    (batch,) = batches(SerialEnv(2, Structured), None, frames_per_batch=20, total_frames=20)
+    assert batch["observation", "picture"].shape == (2, 10, 40, 40)
+    assert batch["action", "push"].shape == (2, 10, 2)
+    np.testing.assert_array_equal(
+        batch["next", "observation", "vector"], (batch["observation", "vector"] + 0.25) % 1.25
+    )
+
+
+def test_the_same_seed_gives_the_same_batches() -> None:
+    first, again, other = (
+        batches(SerialEnv(2, "CartPole-v1"), None, frames_per_batch=40, total_frames=40, seed=seed)[0]
+        for seed in (1, 1, 2)
+    )
+    assert (first == again).all()
+    assert not (first == other).all()
+
+
+def test_mistakes() -> None:
+    with pytest.raises(CollectError, match="expected frames_per_batch or trajs_per_batch"):
+        Collector(Counter)
+    with pytest.raises(CollectError, match="batches of 2: expected at least 3"):
+        Collector(SerialEnv(3, Counter), frames_per_batch=2)
+    with pytest.raises(CollectError, match="NEXT_STEP"):
+        batches(
+            lambda: SyncVectorEnv(
+                [lambda: Counter((1,)), lambda: Counter((4,))], autoreset_mode=AutoresetMode.NEXT_STEP
+            ),
+            frames_per_batch=20,
+        )
+    shut = SyncDataCollector(Counter, frames_per_batch=2)
+    shut.shutdown()
+    with pytest.raises(CollectError, match="shut down"):
+        next(iter(shut))

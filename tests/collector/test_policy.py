@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlx.collector.opening import open_environment
+from rlx.collector.policy import ActionCheck, EpsilonGreedy, RandomPolicy
+from rlx.collector.policy_file import PolicySpec
+from rlx.collector.rollout import Rollout
+from rlx.errors import CollectError
+from tests.collector.environments import one
+
+
+class Greedy(torch.nn.Module):
+    """Actions by the largest of two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.layer(observation)
+        return scores.argmax(-1)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(6), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3])])
+def test_random_actions_do_not_depend_on_how_many_there_are(space: spaces.Space) -> None:  # type: ignore[type-arg]
+    two, one_more = RandomPolicy(space, [5, 6]), RandomPolicy(space, [5, 6, 7])
+    for _ in range(1100):
+        np.testing.assert_array_equal(two(None), one_more(None)[:2])
+
+
+def test_epsilon_greedy() -> None:
+    observations = np.zeros((2, 3))
+    policy = EpsilonGreedy(one, 0.5, spaces.Discrete(100), [1, 2])
+    actions = np.array([policy(observations) for _ in range(400)])
+    assert 0.4 < (actions == 1).mean() < 0.6
+    assert (EpsilonGreedy(one, 0, spaces.Discrete(100), [1, 2])(observations) == 1).all()
+    with pytest.raises(CollectError, match="expected 0 to 1"):
+        EpsilonGreedy(one, 2, spaces.Discrete(3), [1])
+
+
+@pytest.mark.parametrize("suffix", ["pt2", "pt"])
+def test_modules_in_files(tmp_path: Path, suffix: str) -> None:
+    module, path = Greedy().eval(), tmp_path / f"policy.{suffix}"
+    if suffix == "pt2":
+        batch = torch.export.Dim("batch", min=1, max=64)
+        torch.export.save(torch.export.export(module, (torch.zeros(2, 4),), dynamic_shapes=({0: batch},)), path)
+        text = str(path)
+    else:
+        torch.save(module.state_dict(), path)
+        text = f"{path}:tests.collector.test_policy:Greedy"
+    environment = open_environment("CartPole-v1", 3)
+    steps = Rollout(environment, [1, 2, 3]).run(PolicySpec(text).policy(environment, [1, 2, 3]), 20)
+    observation = torch.from_numpy(steps.observation["observation"][:, :20])
+    np.testing.assert_array_equal(steps.action["action"], module(observation))
+
+
+class Unpickled:
+    """Something that a file must not bring to life."""
+
+
+def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:
+    torch.save(Unpickled(), tmp_path / "evil.pt")
+    environment = open_environment("CartPole-v1")
+    with pytest.raises(CollectError, match="weights cannot be loaded"):
+        PolicySpec(f"{tmp_path}/evil.pt:tests.collector.test_policy:Greedy").policy(environment, [1])
+    with pytest.raises(CollectError, match="holds no exported module") as error:
+        PolicySpec(f"{tmp_path}/evil.pt").policy(environment, [1])
+    assert error.value.hint is not None
+    assert "module:factory" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.zeros(3, np.int64), r"int64\[3\], expected int64\[2\]"),
+        (np.zeros(2), r"float64\[2\], expected int64\[2\]"),
+        (np.array([0, 6]), "expected numbers of Discrete"),
+        (np.array([-1, 0]), "expected numbers of Discrete"),
+        (None, r"object\[\], expected int64\[2\]"),
+    ],
+)
+def test_actions_that_do_not_fit(actions: object, message: str) -> None:
+    with pytest.raises(CollectError, match=message):
+        ActionCheck(spaces.Discrete(6), 2)(actions)
+
+
+def test_actions_of_a_smaller_dtype_fit() -> None:
+    fitting, flat = ActionCheck(spaces.Discrete(6), 2)(np.array([1, 5], np.int32))
+    assert fitting.dtype == flat["action"].dtype == np.int64
