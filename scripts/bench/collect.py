@@ -1,0 +1,108 @@
+"""Speed of collecting: Pong into a dataset beside the emulator alone, CartPole into batches beside TorchRL.
+
+python -m scripts.bench.collect [--steps 20000] [--rounds 5] [--json]
+
+``pong``: steps a second of ``rlx collect`` (4 environments, default store, random policy) over those of ale-py's
+AtariVectorEnv of the same environments and threads, each with making them.
+Target: 0.85.
+``cartpole``: steps a second of ``Collector`` over 8 environments in turn, beside TorchRL's ``Collector`` over
+``ParallelEnv(8)``, where TorchRL is installed; both with a random policy, 800 steps a batch. Target: 4.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.collector import Collector, SerialEnv
+from rlx.collector.opening import ATARI
+from rlx.collector.session import Budget
+from rlx.pipeline.collect import Collection, collect
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
+from scripts.bench import timing
+
+_ENVS = 4
+_BATCH = 800
+
+
+def emulator(steps: int) -> None:
+    """The emulator and nothing else."""
+    from ale_py import AtariVectorEnv  # noqa: PLC0415  (an extra)
+
+    env = AtariVectorEnv("pong", _ENVS, **ATARI)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(steps // _ENVS):
+        env.step(rng.integers(0, 6, _ENVS))
+    env.close()
+
+
+def dataset(steps: int) -> None:
+    """The same into a dataset."""
+    with tempfile.TemporaryDirectory() as folder:
+        collect(Collection(budget=Budget(steps=steps), num_envs=_ENVS), Path(folder) / "set", Options(), Silent())
+
+
+def peer_collector(total: int) -> Any:
+    """TorchRL's collector over as many processes as there are environments."""
+    from torchrl.collectors import Collector as PeerCollector  # noqa: PLC0415  (only where it is installed)
+    from torchrl.envs import GymEnv, ParallelEnv  # noqa: PLC0415
+
+    env = ParallelEnv(8, lambda: GymEnv("CartPole-v1"), mp_start_method="fork")
+    return PeerCollector(env, None, frames_per_batch=_BATCH, total_frames=total)
+
+
+def pong(steps: int, rounds: int) -> dict[str, Any]:
+    """The ratio on Pong."""
+    alone, stored = timing.interleaved(rounds, lambda _: emulator(steps), lambda _: dataset(steps))
+    return {"steps": steps, "emulator_ms": timing.median_ms(alone), "rlx_ms": timing.median_ms(stored)} | (
+        timing.times_faster(stored, alone)
+    )
+
+
+def cartpole(batches: int, rounds: int) -> dict[str, Any]:
+    """The ratio on CartPole; a batch a turn, of collectors that are running."""
+    total = _BATCH * batches * (rounds + 1)
+    ours: Any = Collector(SerialEnv(8, "CartPole-v1"), frames_per_batch=_BATCH, total_frames=total)
+    running: list[Iterable[Any]] = [ours]
+    if find_spec("torchrl") is not None:
+        running.append(peer_collector(total))
+    iterators = [iter(collector) for collector in running]
+    for iterator in iterators:
+        next(iterator)
+    seconds = timing.interleaved(
+        rounds, *[lambda _, iterator=iterator: next(iterator) for iterator in iterators], repeats=batches
+    )
+    for collector in running:
+        collector.shutdown()  # type: ignore[attr-defined]
+    peer = seconds[1] if len(seconds) > 1 else None
+    return {
+        "batch": _BATCH,
+        "rlx_ms": timing.median_ms(seconds[0]),
+        "torchrl_ms": timing.median_ms(peer),
+        **timing.times_faster(seconds[0], peer),
+    }
+
+
+def main() -> None:
+    """Runs both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20_000, help="steps of Pong a round")
+    parser.add_argument("--batches", type=int, default=3, help="batches of CartPole a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = timing.parse(parser)
+    result = {
+        "pong": pong(options.steps, options.rounds),
+        "cartpole": cartpole(options.batches, options.rounds),
+        "targets": {"pong": 0.85, "cartpole": 4},
+    }
+    timing.report(result, options)
+
+
+if __name__ == "__main__":
+    main()
