@@ -1,6 +1,7 @@
 """The peer: TorchRL's ``AtariDQNExperienceReplay`` on local files, where TorchRL is installed."""
 
 import json
+import logging
 import multiprocessing
 import warnings
 from importlib.util import find_spec
@@ -77,6 +78,7 @@ def memory_buffer(capacity: int, num_slices: int | None = None) -> Any:
     warnings.filterwarnings("ignore")
     from torchrl.data import LazyTensorStorage, RandomSampler, SliceSampler, TensorDictReplayBuffer  # noqa: PLC0415
 
+    logging.getLogger("torchrl").setLevel(logging.ERROR)  # it reports on stdout
     sampler = RandomSampler()
     if num_slices is not None:
         sampler = SliceSampler(num_slices=num_slices, end_key=("next", "done"), cache_values=True)
