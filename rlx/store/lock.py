@@ -12,7 +12,7 @@ from typing import TextIO
 from rlx.errors import DatasetError, DatasetLockedError
 
 FILE_NAME = ".lock"
-_LOOKS = 5
+_LOOKS = 20
 _LOOK_S = 0.01
 
 

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,11 +69,14 @@ def test_looking_for_a_writer_does_not_keep_one_out(tmp_path: Path) -> None:
     def look() -> None:
         while not stop.is_set():
             assert lock.writer_of(path) in (None, "unknown", str(os.getpid()))
+            time.sleep(0.001)
 
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(look)
-        for _ in range(100):
-            with lock.writing(path):
-                pass
-        stop.set()
+        try:
+            for _ in range(100):
+                with lock.writing(path):
+                    pass
+        finally:
+            stop.set()
         looking.result()
