@@ -9,6 +9,7 @@ sampled, at random or as 2 slices of 64 by the done flags: from a buffer that do
 """
 
 import argparse
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from scripts.bench.play import GAMES, Play, play
 
 BATCH, SLICES, STEPS = 128, 2, 20_000
 REPEATS, WARMUP = 10, 2
+CAPACITY = 200_000
 MILLION = 1_000_000
 Calls = Mapping[str, Callable[[int], object]]
 
@@ -96,12 +98,17 @@ def compare(first: Calls, second: Calls | None, names: tuple[str, str], rounds: 
 
 
 def size(steps: TensorDictBase) -> dict[str, Any]:
-    """Bytes of memory a step, and what a million take."""
-    storage = CompressedStorage(len(steps))
+    """Bytes of memory a step of a full buffer, and what a million take.
+
+    The first frames are kept before there is a dictionary and take several times as much as the others, so the buffer
+    has to be large: it is filled with the same steps again and again. Frames are compressed one by one, so that does
+    not make them smaller.
+    """
+    storage = CompressedStorage(CAPACITY)
     buffer = ReplayBuffer(storage=storage)
-    for first in range(0, len(steps), 1000):
+    for first in itertools.islice(itertools.cycle(range(0, len(steps) - 999, 1000)), CAPACITY // 1000):
         buffer.extend(steps[first : first + 1000])
-    a_step = storage.nbytes / len(steps)
+    a_step = storage.nbytes / CAPACITY
     return {"bytes_a_step": round(a_step, 1), "gb_of_a_million_steps": round(a_step * MILLION / 1e9, 3)}
 
 
