@@ -88,7 +88,9 @@ def collect(collection: Collection, destination: Path, options: Options, progres
             _Run(collection, environment, writer, progress, options.command).run()
     finally:
         environment.close()
-    return _report(writer, before, time.monotonic() - started)
+    shards, steps = before
+    seconds = time.monotonic() - started
+    return Report.of(destination, writer.manifest, seconds, writer.manifest.steps - steps, skipped_shards=shards)
 
 
 def _refuse_existing(destination: Path, *, resume: bool) -> None:
@@ -214,20 +216,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _report(writer: DatasetWriter, before: tuple[int, int], seconds: float) -> Report:
-    listed = writer.manifest
-    shards, steps = before
-    return Report(
-        writer.path,
-        listed.id,
-        listed.store,
-        len(listed.shards),
-        listed.steps,
-        listed.trajectories,
-        listed.bytes,
-        seconds,
-        listed.steps - steps,
-        shards,
-    )

@@ -124,7 +124,8 @@ class Ingest:
         if not writer.manifest.shards and not failures:
             writer.save()
         skipped = len(self.numbers()) - len(pending)
-        return _report(writer, time.monotonic() - started, written, skipped, failures)
+        seconds = time.monotonic() - started
+        return Report.of(destination, writer.manifest, seconds, written, skipped_shards=skipped, failures=failures)
 
     def pending(self, listed: Manifest | None) -> list[int]:
         """Numbers of the shards that were asked for and are not listed."""
@@ -249,25 +250,6 @@ class _PendingShards:
         self.failures[shard_name(shard)] = error
         self._left.discard(shard)
         self._delivery.finished(shard)
-
-
-def _report(
-    writer: DatasetWriter, seconds: float, written: int, skipped: int, failures: Mapping[str, SourceError]
-) -> Report:
-    listed = writer.manifest
-    return Report(
-        writer.path,
-        listed.id,
-        listed.store,
-        len(listed.shards),
-        listed.steps,
-        listed.trajectories,
-        listed.bytes,
-        seconds,
-        written,
-        skipped,
-        failures,
-    )
 
 
 def number_ranges(numbers: Sequence[int]) -> str:

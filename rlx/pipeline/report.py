@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rlx.errors import SourceError
+from rlx.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,32 @@ class Report:
     steps_written: int
     skipped_shards: int = 0
     failures: Mapping[str, SourceError] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Path,
+        listed: Manifest,
+        seconds: float,
+        steps_written: int,
+        *,
+        skipped_shards: int = 0,
+        failures: Mapping[str, SourceError] | None = None,
+    ) -> Self:
+        """The report of a dataset whose manifest now lists so much."""
+        return cls(
+            dataset,
+            listed.id,
+            listed.store,
+            len(listed.shards),
+            listed.steps,
+            listed.trajectories,
+            listed.bytes,
+            seconds,
+            steps_written,
+            skipped_shards,
+            failures or {},
+        )
 
     @property
     def failed_shards(self) -> list[str]:
