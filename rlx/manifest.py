@@ -132,9 +132,14 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
     @property
+    def listed(self) -> set[str]:
+        """Names of the shards that are whole."""
+        return {shard.name for shard in self.shards}
+
+    @property
     def missing(self) -> list[str]:
         """Names of the shards that were asked for and are not there."""
-        listed = {shard.name for shard in self.shards}
+        listed = self.listed
         return [name for name in self.planned if name not in listed]
 
     def with_shard(self, record: ShardRecord) -> Self:

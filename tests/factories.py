@@ -103,7 +103,7 @@ def write_dataset(
         if not form.dictionaries:
             form = replace(form, dictionaries=train_dictionaries(first, form))
         for name, blocks in zip(names, shards, strict=False):
-            if not writer.is_listed(name):
+            if name not in writer.manifest.listed:
                 writer.commit(write_shard(writer.partial(name), name, form, blocks), origin={}, dropped={})
         if not writer.manifest.shards:
             writer.save()

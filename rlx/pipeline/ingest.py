@@ -129,7 +129,7 @@ class Ingest:
 
     def pending(self, listed: Manifest | None) -> list[int]:
         """Numbers of the shards that were asked for and are not listed."""
-        names = {shard.name for shard in listed.shards} if listed else set()
+        names = listed.listed if listed else set()
         return [number for number in self.numbers() if shard_name(number) not in names]
 
     def _write(

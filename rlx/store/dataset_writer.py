@@ -42,10 +42,6 @@ class DatasetWriter:
         """
         return partial_directory(self.path, name, os.getpid())
 
-    def is_listed(self, name: str) -> bool:
-        """Whether the shard is already whole."""
-        return any(shard.name == name for shard in self.manifest.shards)
-
     def format(self) -> ShardFormat:
         """How the shards are written; the dictionaries are those of the shards that are there."""
         described = self.manifest
@@ -155,7 +151,7 @@ def _short(value: object) -> str:
 
 def _sweep(writer: DatasetWriter) -> None:
     """Removes what no manifest lists: shards half written, and those whose commit was interrupted."""
-    listed = {shard.name for shard in writer.manifest.shards}
+    listed = writer.manifest.listed
     # Backwards, so that what an interrupted sweep left goes before anything takes its name.
     for entry in sorted((writer.path / SHARDS).iterdir(), reverse=True):
         if entry.is_dir() and entry.name not in listed:

@@ -46,8 +46,8 @@ def test_a_resumed_dataset_is_the_undisturbed_one(half: Path, tmp_path: Path) ->
 def test_a_resumed_dataset_goes_on_with_its_dictionaries(half: Path) -> None:
     with claimed(half):
         writer = open_writer(half, described())
-        assert writer.is_listed("00000")
-        assert not writer.is_listed("00001")
+        assert "00000" in writer.manifest.listed
+        assert "00001" not in writer.manifest.listed
         assert len(writer.format().dictionaries["observation"]) > 0
 
 
