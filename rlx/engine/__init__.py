@@ -1,1 +1,1 @@
-"""One function over many shards, on whatever runs it."""
+"""Functions in other processes: one over many shards, or actors, which keep a state; on whatever runs them."""

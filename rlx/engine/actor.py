@@ -1,0 +1,64 @@
+"""The seam for functions with a state of their own that live in other processes, wherever these are."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class ActorDiedError(RuntimeError):
+    """The process of an actor has ended, by itself or because it was closed, before it gave its answer.
+
+    Args:
+        message: which, and how.
+        exit_code: of the process; minus the signal's number if one killed it. None where nobody knows.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message, exit_code)
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Actor(Protocol[T_contra, R]):
+    """One function in a process of its own: it keeps what it keeps from one call to the next."""
+
+    def call(self, task: T_contra) -> Future[R]:
+        """The future of the function's answer to this task; never waits.
+
+        Tasks are answered one after the other, in the order of the calls. An exception that the function raises comes
+        from the future, with the traceback of the other process in what Python prints of it, and the actor lives on;
+        if it was raised by what makes the function, it comes from every call. The future of a task that the process
+        did not live to answer raises ActorDiedError, and so do those of all later calls. No future can be cancelled.
+        """
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Ends the process and waits until it has ended.
+
+        Args:
+            at_once: whether what was called is given up, not waited for.
+        """
+
+
+class Actors(Protocol):
+    """Starts actors, and ends them: when the context is left, or at once, if an exception leaves it."""
+
+    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> Actor[T, R]:
+        """An actor whose function is what ``make(argument)`` gives in its process; does not wait for it.
+
+        What is sent, there and back, is pickled, functions and classes of ``__main__``, lambdas and closures by value.
+        If the function has a method ``close``, that is called before the process ends, unless it is killed.
+        """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

@@ -1,0 +1,255 @@
+"""Actors in processes of this machine: a pipe to each, at whose other end it dies."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from types import FrameType, TracebackType
+from typing import Any, Generic, NoReturn, Self, TypeVar
+
+import cloudpickle
+
+from rlx.engine.actor import ActorDiedError
+
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T")
+_END = b""  # No pickle is empty.
+# Not multiprocessing's own way to start a process, which imports the user's script there once more, and at the end of
+# this process waits for those that nobody closed.
+_BOOT = "import sys; sys.path[:] = sys.argv[2:]; from rlx.engine.local_actors import serve; serve(int(sys.argv[1]))"
+_GRACE_S = 5.0  # For a function's ``close``, before its process is killed.
+
+
+class LocalActors:
+    """Actors in processes of this machine.
+
+    They start afresh, not as a fork; Ctrl-C does not reach them, nor what they start; and they end when this process
+    does, however it does.
+
+    Example:
+        >>> with LocalActors() as actors:
+        ...     actor = actors.start(lambda first: lambda task: first + task, 40)
+        ...     actor.call(2).result()
+        42
+    """
+
+    def __init__(self) -> None:
+        self._actors: list[LocalActor[Any, Any]] = []
+
+    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "LocalActor[T, R]":
+        """An actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
+        actor: LocalActor[T, R] = LocalActor(cloudpickle.dumps((make, argument)))
+        self._actors = [other for other in self._actors if not other.has_ended] + [actor]
+        return actor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._close(at_once=kind is not None)
+        except BaseException:  # Ctrl-C while waiting
+            self._close(at_once=True)
+            raise
+
+    def _close(self, *, at_once: bool) -> None:
+        for actor in self._actors:
+            actor.end(at_once=at_once)
+        for actor in self._actors:
+            actor.close(at_once=at_once)
+
+
+class LocalActor(Generic[T, R]):
+    """One process; see ``Actor``.
+
+    Args:
+        made_of: the pickle of what makes its function and of the argument for that.
+    """
+
+    def __init__(self, made_of: bytes) -> None:
+        self._pipe, theirs = Pipe()
+        with theirs:
+            command = [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path]
+            # A group of its own, so that Ctrl-C in a terminal does not reach it.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0
+            )
+        self._lock = threading.Lock()
+        self._pending: deque[Future[R]] = deque()
+        self._death: ActorDiedError | None = None
+        self._is_closed = False
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self._outbox.put(made_of)
+        # Daemons: a process that ends without closing its actors waits for none.
+        self._sender = threading.Thread(target=self._send, name="actor's sender", daemon=True)
+        self._receiver = threading.Thread(target=self._receive, name="actor's receiver", daemon=True)
+        self._sender.start()
+        self._receiver.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended and everybody who waits for it knows."""
+        return not self._receiver.is_alive()
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    def call(self, task: T) -> Future[R]:
+        """The future of the function's answer; never waits."""
+        future: Future[R] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            message = cloudpickle.dumps(task)
+        except Exception as exc:  # whatever a stranger's object raises; the caller gets it as if the function had
+            future.set_exception(exc)
+            return future
+        with self._lock:
+            if self._death is not None:
+                future.set_exception(self._death)
+            elif self._is_closed:
+                future.set_exception(ActorDiedError("the actor was closed"))
+            else:
+                self._pending.append(future)
+                self._outbox.put(message)
+        return future
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Ends the process and waits until it has ended."""
+        self.end(at_once=at_once)
+        if at_once:
+            self._receiver.join(_GRACE_S)
+            self._process.kill()
+        self._receiver.join()
+
+    def end(self, *, at_once: bool) -> None:
+        """Tells the process to end, without waiting."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._outbox.put(_END)
+        if at_once:
+            self._process.terminate()
+
+    def _send(self) -> None:
+        with suppress(OSError):  # the receiver sees the end of the process too
+            while (message := self._outbox.get()) is not None:
+                self._pipe.send_bytes(message)
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                answer = self._pipe.recv_bytes()
+                with self._lock:
+                    future = self._pending.popleft()
+                _settle(future, answer)
+        code = self._reap()
+        death = ActorDiedError(f"an actor's process ended with exit code {code}", code)
+        with self._lock:
+            self._death = death
+            pending, self._pending = self._pending, deque()
+        for future in pending:
+            future.set_exception(death)
+        self._outbox.put(None)
+        self._sender.join()
+        self._pipe.close()
+
+    def _reap(self) -> int:
+        """The exit code of the process, once it and what it had started are gone."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            return self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def _settle(future: "Future[R]", answer: bytes) -> None:
+    try:
+        is_error, value, remote = pickle.loads(answer)
+    except Exception as exc:  # whatever a stranger's object raises; it could be sent, but not be made again
+        future.set_exception(exc)
+        return
+    if is_error:
+        value.add_note(f"in the actor's process:\n{remote}")
+        future.set_exception(value)
+    else:
+        future.set_result(value)
+
+
+def serve(fd: int) -> None:
+    """Becomes an actor: answers what comes through a pipe until its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _exit)
+    pipe: Connection[bytes, bytes] = Connection(fd)
+    tasks: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, tasks), name="leash", daemon=True).start()
+    function = _made(tasks.get())
+    try:
+        while (task := tasks.get()) != _END:
+            pipe.send_bytes(_answer(function, task))
+    finally:
+        if callable(close := getattr(function, "close", None)):
+            close()
+
+
+def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> None:
+    """Takes in tasks, so that nobody waits to send one; and sees the other process end, even while this one works."""
+    with suppress(EOFError, OSError):
+        while True:
+            tasks.put(pipe.recv_bytes())
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os._exit(1)
+
+
+def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    raise SystemExit(1)
+
+
+def _made(made_of: bytes) -> Callable[[Any], Any]:
+    try:
+        make, argument = pickle.loads(made_of)
+        function: Callable[[Any], Any] = make(argument)
+    except Exception as exc:  # whatever a stranger's function raises; it is the answer to every task
+        error = exc
+
+        def function(task: Any) -> NoReturn:  # noqa: ARG001
+            raise error
+
+    return function
+
+
+def _answer(function: Callable[[Any], Any], task: bytes) -> bytes:
+    try:
+        answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None))
+    except Exception as exc:  # whatever a stranger's function raises
+        return _error(exc)
+    return answer
+
+
+def _error(error: Exception) -> bytes:
+    remote = traceback.format_exc()
+    # Without what hangs on it: frames cannot be pickled, and a cause is in the text.
+    try:
+        answer: bytes = cloudpickle.dumps((True, error, remote))
+        pickle.loads(answer)
+    except Exception:  # some exceptions cannot be made again of their arguments
+        answer = cloudpickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}"), remote))
+    return answer

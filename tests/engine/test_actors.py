@@ -1,0 +1,98 @@
+"""Actors in processes of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlx.engine.actor import ActorDiedError
+from rlx.engine.local_actors import LocalActors
+from tests.contracts.actors import ActorsContract, Adder, Closing
+from tests.pipeline.datasets import wait_until
+
+# A script as users write them: no guard around its main part, functions of its own, and no end of its actors.
+SCRIPT = """
+import os, sys, time
+from rlx.engine.local_actors import LocalActors
+
+def make(first):
+    def function(task):
+        if task == "sleep":
+            time.sleep(60)
+        return first, os.getpid()
+    return function
+
+actor = LocalActors().start(make, "ready")
+print(*actor.call("pid").result(), flush=True)
+if sys.argv[1] == "leave":
+    sys.exit(0)
+actor.call("sleep").result()
+"""
+
+
+class TestLocalActors(ActorsContract):
+    def make_actors(self) -> LocalActors:
+        return LocalActors()
+
+
+@pytest.mark.parametrize(("order", "code"), [("exit", 3), ("kill", -signal.SIGKILL)])
+def test_the_exit_code(order: str, code: int) -> None:
+    with LocalActors() as actors, pytest.raises(ActorDiedError, match=f"exit code {code}") as error:
+        actors.start(Adder, 0).call(order).result(60)
+    assert error.value.exit_code == code
+
+
+def test_a_function_that_is_ended_at_once_is_closed(tmp_path: Path) -> None:
+    with LocalActors() as actors:
+        actor = actors.start(Closing, tmp_path / "note")
+        actor.call(0.0).result(60)
+        actor.call(60.0)
+        time.sleep(0.1)
+        actor.close(at_once=True)
+    assert (tmp_path / "note").read_text() == "closed"
+
+
+def test_what_an_actor_started_ends_with_it() -> None:
+    def make(_: None) -> object:
+        return lambda __: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+
+    with LocalActors() as actors:
+        actor = actors.start(make, None)  # type: ignore[arg-type, var-annotated]
+        started = psutil.Process(actor.call(None).result(60))
+        os.kill(actor.pid, signal.SIGKILL)
+        wait_until(lambda: not _lives(started))
+
+
+def test_ctrl_c_does_not_reach_an_actor() -> None:
+    with LocalActors() as actors:
+        actor = actors.start(Adder, 1)
+        actor.call(1).result(60)
+        os.kill(actor.pid, signal.SIGINT)
+        assert actor.call(1).result(60) == 3
+
+
+@pytest.mark.parametrize("end", ["leave", "kill"])
+def test_actors_end_with_a_script_that_does_not_close_them(tmp_path: Path, end: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    script = subprocess.Popen([sys.executable, str(tmp_path / "script.py"), end], stdout=subprocess.PIPE, text=True)
+    with script:
+        assert script.stdout is not None
+        word, pid = script.stdout.readline().split()
+        actor = psutil.Process(int(pid)) if end == "kill" else None
+        if end == "kill":
+            script.kill()
+        script.wait(60)
+    assert word == "ready"
+    wait_until(lambda: not psutil.pid_exists(int(pid)) if actor is None else not _lives(actor))
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
