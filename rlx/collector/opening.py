@@ -14,6 +14,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from rlx.collector.environment import Environment
+from rlx.collector.pool import PREFIX as POOL
+from rlx.collector.pool import Pool
 from rlx.collector.vector_environment import VectorEnvironment
 from rlx.errors import CollectError, MissingExtraError, RlxError
 
@@ -88,7 +90,8 @@ def open_environment(source: EnvSource, num_envs: int | None = None) -> Environm
     """The environment that a user means.
 
     Args:
-        source: a gymnasium id; one of this module's; a ``gymnasium.Env`` or ``VectorEnv``, or what makes one.
+        source: a gymnasium id, or ``envpool/NAME``; one of this module's; a ``gymnasium.Env`` or ``VectorEnv``, or what
+            makes one.
         num_envs: how many copies; where not given, what the source is: one, or as many as it has.
 
     Raises:
@@ -156,6 +159,8 @@ def _register_atari(env_id: str) -> None:
 
 
 def _of_id(env_id: str, num_envs: int, *, is_batched: bool) -> Environment:
+    if env_id.startswith(POOL):
+        return _pool(env_id, num_envs, is_batched=is_batched)
     _register_atari(env_id)
     entry = gymnasium.registry.get(env_id)
     if env_id.startswith("ALE/") and entry is not None:
@@ -168,6 +173,12 @@ def _atari(env_id: str, game: str, num_envs: int, *, is_batched: bool) -> Enviro
 
     env = _Unstacked(AtariVectorEnv(game, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **ATARI))
     return VectorEnvironment(env, env_id, is_batched=is_batched, settings=ATARI, as_seeds=emulator_seeds)
+
+
+def _pool(env_id: str, num_envs: int, *, is_batched: bool) -> Environment:
+    pool = Pool(env_id, num_envs)
+    env = _Unstacked(pool) if "stack_num" in pool.settings else pool
+    return VectorEnvironment(env, env_id, is_batched=is_batched, settings=pool.settings)
 
 
 class _Unstacked(gymnasium.vector.VectorObservationWrapper):

@@ -9,6 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from rlx.collector.environment import Outcome
+from rlx.collector.pool import Pool
 from rlx.collector.space import Space
 from rlx.errors import CollectError, RlxError
 
@@ -56,7 +57,8 @@ class VectorEnvironment:
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
         """[n, ...] observations after some were reset."""
         # An environment that does not know the mask would reset all.
-        knows = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv) or self._mode != AutoresetMode.NEXT_STEP
+        is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv | Pool)
+        knows = is_known or self._mode != AutoresetMode.NEXT_STEP
         if not knows and not which.all():
             raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
         with self._translated("reset"):
