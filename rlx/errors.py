@@ -21,6 +21,8 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     ├─ SamplingError                nothing in the storage fits what was asked for
     │  └─ SliceTooLongError         no trajectory is that long
     ├─ CollectError                 an environment or a policy is not there, fails or does not fit
+    ├─ TransformError               also a ValueError
+    ├─ ExportError                  a format cannot hold what is to be written in it
     ├─ PartialError                 some shards failed, the rest are safe
     └─ MissingExtraError            also an ImportError
 """
@@ -117,6 +119,14 @@ class SliceTooLongError(SamplingError):
 
 class CollectError(RlxError):
     """An environment or a policy is not there, fails, or one does not fit the other."""
+
+
+class TransformError(RlxError, ValueError):
+    """There is no such transform, it does not suit the data, or a user's function fails on a trajectory."""
+
+
+class ExportError(RlxError):
+    """A format of another project cannot hold what is to be written in it."""
 
 
 class PartialError(RlxError):

@@ -1,0 +1,96 @@
+"""The seam between the steps of a dataset and what is made of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.schema import Schema
+from rlx.store.trajectories import Trajectories
+
+
+class Transform(Protocol):
+    """A pure function of the steps of some trajectories; it can be pickled to another process.
+
+    Blocks come in storage order and may end inside a trajectory. Their ``episodes`` are the numbers of the
+    trajectories in the dataset, for messages, and are handed on as they are. What was given must not be written to:
+    it may lie in a memory map.
+    """
+
+    def schema(self, schema: Schema) -> Schema:
+        """What a step holds afterwards.
+
+        Raises:
+            TransformError: these steps do not suit it.
+        """
+
+    def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
+        """The steps, changed. The result does not depend on how they are cut into blocks.
+
+        Args:
+            blocks: whole trajectories, one behind the other.
+            schema: what a step holds before.
+
+        Raises:
+            TransformError: some step does not suit it; names the trajectory.
+        """
+
+
+class PerBlock:
+    """A transform that needs to see no more than one block at a time."""
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """The block, changed."""
+        raise NotImplementedError
+
+    def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
+        """The steps, changed block by block."""
+        for block in blocks:
+            yield self.apply(block, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of the steps that reach a transform, before any of them is written.
+
+    Args:
+        schema: what a step holds.
+        first: the first of them; none where there is no step at all.
+        statistics: moments of those fields that are as the dataset has them, by name, as its manifest gives them.
+        start: [N] the first step of every trajectory in the dataset.
+    """
+
+    schema: Schema
+    first: Block | None
+    statistics: Mapping[str, Any]
+    start: NDArray[np.int64]
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A transform that depends on the data: it has to see some of them before it knows what it does."""
+
+    def learned(self, seen: Seen) -> Transform:
+        """The transform that it is for these data.
+
+        Raises:
+            TransformError: the data do not suit it.
+        """
+
+
+@runtime_checkable
+class Selection(Protocol):
+    """Which trajectories stay. Those that do not are never read.
+
+    Selections stand before all transforms, and look at trajectories as the dataset has them.
+    """
+
+    def keeps(self, table: Trajectories) -> NDArray[np.bool_]:
+        """[N] whether each trajectory stays; of the table that the selections before it have left.
+
+        Raises:
+            TransformError: the table has not what it asks for.
+        """

@@ -1,0 +1,127 @@
+"""The transforms by their names, and what ``NAME[:k=v,...]`` means."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+from rlx.errors import TransformError
+from rlx.transform.protocol import Selection, Transform
+from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
+
+# Frozen dataclasses: their fields are the parameters. One with a field ``text`` gets all that stands behind the colon.
+TRANSFORMS: Mapping[str, Any] = MappingProxyType(
+    {
+        "clip_reward": ClipReward,
+        "sign_reward": SignReward,
+        "scale_reward": ScaleReward,
+    }
+)
+_TEXT = "text"
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def parse(text: str) -> Transform | Selection:
+    """The transform that a user means: its name, then what differs from the defaults; lists are joined by ``+``.
+
+    Raises:
+        TransformError: an unknown name or parameter, a value of another type or out of range.
+
+    Example:
+        >>> parse("clip_reward:low=0"), parse("sign_reward")
+        (ClipReward(low=0.0, high=1.0), SignReward())
+    """
+    name, _, given = text.partition(":")
+    kind = TRANSFORMS.get(name)
+    if kind is None:
+        raise TransformError(f"transform {name!r} is unknown: {_nearest(name, list(TRANSFORMS))}")
+    parameters = fields(kind)
+    if any(parameter.name == _TEXT for parameter in parameters):
+        values: dict[str, Any] = {_TEXT: given}
+    else:
+        values = _values(text, given, kind, parameters)
+    missing = [one.name for one in parameters if one.name not in values and one.default is MISSING]
+    if missing:
+        raise TransformError(f"transform {text!r}: {missing[0]} is missing: expected {_usage(name)}")
+    try:
+        made: Transform | Selection = kind(**values)
+    except TransformError as exc:
+        raise TransformError(f"transform {text!r}: {exc}", hint=exc.hint) from exc
+    return made
+
+
+def described(transform: Transform | Selection) -> str:
+    """What ``parse`` would make the same transform of.
+
+    Example:
+        >>> described(ClipReward(low=-2.0)), described(SignReward())
+        ('clip_reward:low=-2.0', 'sign_reward')
+    """
+    name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
+    if name is None:
+        return repr(transform)
+    values = {one.name: (getattr(transform, one.name), one.default) for one in fields(TRANSFORMS[name])}
+    if _TEXT in values:
+        return f"{name}:{values[_TEXT][0]}"
+    given = ",".join(f"{key}={_written(value)}" for key, (value, default) in values.items() if value != default)
+    return f"{name}:{given}" if given else name
+
+
+def _values(text: str, given: str, kind: type, parameters: Sequence[Field[Any]]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for setting in filter(None, given.split(",")):
+        key, equals, value = setting.partition("=")
+        if key not in {one.name for one in parameters}:
+            raise TransformError(
+                f"transform {text!r}: parameter {key!r} is unknown: {_nearest(key, [p.name for p in parameters])}"
+            )
+        if not equals or key in values:
+            raise TransformError(f"transform {text!r}: {setting!r}: expected {key}=VALUE, once")
+        values[key] = _value(text, key, value, hints[key])
+    return values
+
+
+def _value(text: str, key: str, value: str, kind: Any) -> Any:
+    if kind is str:
+        return value
+    if kind == tuple[str, ...]:
+        return tuple(value.split("+"))
+    found = {"true": True, "false": False}.get(value.lower()) if kind is bool else _number(value, kind)
+    if found is None:
+        raise TransformError(f"transform {text!r}: {key} is {value!r}, expected {_KINDS[kind]}")
+    return found
+
+
+def _number(value: str, kind: type[int] | type[float]) -> float | None:
+    try:
+        number = kind(value)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, cutoff=0.8)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"expected one of {', '.join(names)}" if names else "it takes none"
+
+
+def _usage(name: str) -> str:
+    """How the transform is written.
+
+    Example:
+        >>> _usage("scale_reward")
+        'scale_reward:scale=...'
+    """
+    wanted = [one.name for one in fields(TRANSFORMS[name]) if one.default is MISSING]
+    return f"{name}:..." if wanted == [_TEXT] else f"{name}:{','.join(f'{one}=...' for one in wanted)}"
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
