@@ -1,4 +1,4 @@
-"""``rlx convert``: files at hand into a dataset, or a dataset into another store or codec."""
+"""``rlx convert``: files at hand, or a dataset, into a dataset, another store or codec, or another project's format."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rlx_cli.exit_codes import UsageError
 from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
@@ -15,11 +16,10 @@ from rlx_cli.options import (
     OverwriteOption,
     QuietOption,
     ShardsOption,
-    Store,
 )
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
-from rlx_cli.report import resumable, show_reports
+from rlx_cli.report import resumable, show_export, show_reports
 from rlx_cli.writing import write_options
 
 
@@ -32,14 +32,27 @@ class Format(StrEnum):
     MINARI = "minari"
 
 
+class Target(StrEnum):
+    """What can be made: the stores of a dataset, and formats of other projects."""
+
+    ZARR = "zarr"
+    MEMMAP = "memmap"
+    D4RL = "d4rl"
+
+
+_STORES = (Target.ZARR, Target.MEMMAP)
+
+
 def convert(
     ctx: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SRC", help="A directory of a run's files, or a dataset.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="The new dataset's directory.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="The new dataset, or file.")],
     source_format: Annotated[
         Format | None, typer.Option("--from", help="What SRC holds.", show_default="found out")
     ] = None,
-    store: Annotated[Store, typer.Option("--to", help="How shards are stored.")] = Store.ZARR,
+    target: Annotated[
+        Target, typer.Option("--to", help="A dataset's store, or another project's format.")
+    ] = Target.ZARR,
     codec: CodecOption = None,
     shards: ShardsOption = None,
     jobs: JobsOption = None,
@@ -48,27 +61,45 @@ def convert(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Convert a directory of files, or a dataset, into a dataset.
+    """Convert files or a dataset into a dataset, or another format.
 
     \b
     Examples:
       rlx convert replay/Pong/1 pong
       rlx convert ~/.minari/datasets/D4RL/door/human-v2 door
-      rlx convert Pong/5 pong-memmap --to memmap
       rlx convert Pong/5 pong-archive --codec zstd:level=19,chunk=32
+      rlx convert door door.hdf5 --to d4rl
 
-    The directory holds a run as Dopamine or RL Unplugged lays it out. Run again, it goes on where it stopped.
+    Into a dataset, it goes on where it stopped when it is run again. Into another
+    project's format, it says first what that format cannot hold.
     """
     from rlx.home import locate
     from rlx.pipeline.convert import convert as convert_run
 
     output: Output = ctx.obj
+    if target not in _STORES:
+        if codec is not None:
+            raise UsageError(f"--codec is for datasets; {target} has none", hint="rlx convert --help")
+        from rlx.pipeline.export import export
+
+        with showing(output, f"convert {source}") as progress:
+            report = export(
+                locate(source),
+                destination,
+                target,
+                source_format=source_format,
+                shards=shards,
+                overwrite=overwrite,
+                progress=progress,
+            )
+        show_export(output, report)
+        return
     command = command_line(
         "convert",
         [source],
-        {"from": source_format, "to": None if store == Store.ZARR else store, "codec": codec, "shards": shards},
+        {"from": source_format, "to": None if target == Target.ZARR else target, "codec": codec, "shards": shards},
     )
-    options = write_options(store=store, codec=codec, shards=shards, jobs=jobs, overwrite=overwrite, command=command)
+    options = write_options(store=target, codec=codec, shards=shards, jobs=jobs, overwrite=overwrite, command=command)
     with resumable(destination), showing(output, f"convert {source}") as progress:
-        report = convert_run(locate(source), destination, options, source_format=source_format, progress=progress)
-    show_reports(output, [report], as_list=False)
+        written = convert_run(locate(source), destination, options, source_format=source_format, progress=progress)
+    show_reports(output, [written], as_list=False)

@@ -13,6 +13,7 @@ from rlx_cli.output import Output, describe
 from rlx_cli.quantities import duration, plural, size
 
 if TYPE_CHECKING:
+    from rlx.pipeline.export import ExportReport
     from rlx.pipeline.report import Report
 
 _RESUME_HINT = "run the same command again: it goes on from there"
@@ -33,6 +34,15 @@ def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) 
         output.complain(error)
     if errors:
         raise typer.Exit(exit_code(errors[0]))
+
+
+def show_export(output: Output, report: "ExportReport") -> None:
+    """Prints what became of a dataset in another project's format."""
+    said = (
+        f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
+        f"{size(report.bytes)} ({report.format}) in {duration(report.seconds)}\n{report.dataset}"
+    )
+    output.show(report.to_json(), said)
 
 
 def _document(report: "Report") -> dict[str, Any]:

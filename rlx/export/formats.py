@@ -1,19 +1,17 @@
 """The formats that rlx exports to, and how a file comes to be: in full, or not at all."""
 
-import errno
-import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rlx.errors import DatasetExistsError, DiskFullError, RlxError
+from rlx.errors import DatasetExistsError, RlxError
 from rlx.export.h5 import H5Exporter
 from rlx.export.jsonl import JsonlExporter
 from rlx.export.npz import NpzExporter
 from rlx.export.parquet import ParquetExporter
 from rlx.export.protocol import Columns, DirectoryExporter, Exporter
 from rlx.export.pt import PtExporter
+from rlx.export.whole import whole
 from rlx.export.zarr_group import ZarrExporter
 
 EXPORTERS: Mapping[str, Exporter | DirectoryExporter] = MappingProxyType(
@@ -63,19 +61,8 @@ def export(batches: Iterable[Columns], path: Path, exporter: Exporter | Director
     is_directory = isinstance(exporter, DirectoryExporter)
     if path.is_dir() and not (is_directory and (path / "zarr.json").is_file()):
         raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    _remove(partial)
-    try:
+    with whole(path) as partial:
         _write(batches, partial, exporter)
-        if is_directory:
-            _remove(path)
-        partial.replace(path)
-    except BaseException as exc:
-        _remove(partial)
-        if isinstance(exc, OSError) and exc.errno == errno.ENOSPC:
-            raise DiskFullError(f"{path}: no room on the disk") from exc
-        raise
 
 
 def _write(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
@@ -84,12 +71,3 @@ def _write(batches: Iterable[Columns], path: Path, exporter: Exporter | Director
         return
     with path.open("w+b") as file:
         exporter.write(batches, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

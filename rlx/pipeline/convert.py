@@ -14,10 +14,11 @@ from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress
 from rlx.schema import Schema
-from rlx.source.protocol import MAX_BLOCK_STEPS
+from rlx.source.protocol import Source, block_steps
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
+from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
 
 FORMATS = ("rlx", *LAYOUTS)
@@ -54,7 +55,11 @@ class StoredDataset:
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
         """The steps of a shard, verified first."""
-        return self.dataset.shard_blocks(self._places[shard], MAX_BLOCK_STEPS)
+        return self.dataset.shard_blocks(self._places[shard], block_steps(self.schema))
+
+    def table(self, shards: Sequence[int]) -> Trajectories:
+        """The table of the trajectories of some shards."""
+        return Trajectories.concatenate([self.dataset.shard_table(self._places[shard]) for shard in shards])
 
     @property
     def _places(self) -> Mapping[int, int]:
@@ -88,12 +93,24 @@ def convert(
         return ingest.run(destination, AtHand())
 
 
-def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:
+def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
+    """The dataset, or the one run, that lies at a path, and what the names of its files are relative to.
+
+    Raises:
+        SourceNotFoundError: there is no run, or more than one.
+        IncompleteDatasetError: it is a dataset without a manifest yet.
+    """
     is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()
     if source_format == "rlx" or (source_format is None and is_dataset):
-        dataset = Dataset(source)
-        parent = {"id": dataset.manifest.id, "crc32c": file_record(source / manifest.FILE_NAME).crc32c}
-        lineage = dataset.manifest.lineage
-        return Ingest(StoredDataset(dataset), source, options, progress, parents=[parent], lineage=lineage)
+        return StoredDataset(Dataset(source)), source
     run = find_run(source, None, source_format)
-    return Ingest(run, run.root, options, progress)
+    return run, run.root
+
+
+def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:
+    opened, root = open_source(source, source_format)
+    if not isinstance(opened, StoredDataset):
+        return Ingest(opened, root, options, progress)
+    parent = {"id": opened.id, "crc32c": file_record(source / manifest.FILE_NAME).crc32c}
+    lineage = opened.dataset.manifest.lineage
+    return Ingest(opened, root, options, progress, parents=[parent], lineage=lineage)

@@ -82,15 +82,7 @@ class Ingest:
         Raises:
             SourceNotFoundError: the source has no such shard.
         """
-        there = list(self.source.shards())
-        if self.options.shards is None:
-            return there
-        if missing := sorted(set(self.options.shards) - set(there)):
-            raise SourceNotFoundError(
-                f"{self.source.id} has no shard {missing[0]}: expected one of {number_ranges(there)}",
-                hint=f"--shards {number_ranges(there)}",
-            )
-        return sorted(set(self.options.shards))
+        return chosen_shards(self.source, self.options.shards)
 
     def described(self) -> Manifest:
         """What the dataset is to be, as yet without shards."""
@@ -250,6 +242,23 @@ class _PendingShards:
         self.failures[shard_name(shard)] = error
         self._left.discard(shard)
         self._delivery.finished(shard)
+
+
+def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:
+    """Numbers of the source's shards that were asked for; all of them where none were.
+
+    Raises:
+        SourceNotFoundError: the source has no such shard.
+    """
+    there = list(source.shards())
+    if shards is None:
+        return there
+    if missing := sorted(set(shards) - set(there)):
+        raise SourceNotFoundError(
+            f"{source.id} has no shard {missing[0]}: expected one of {number_ranges(there)}",
+            hint=f"--shards {number_ranges(there)}",
+        )
+    return sorted(set(shards))
 
 
 def number_ranges(numbers: Sequence[int]) -> str:

@@ -22,13 +22,12 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, Sour
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.minari_space import Space, describe, is_image, leaf_space
-from rlx.source.protocol import MAX_BLOCK_STEPS
+from rlx.source.protocol import block_steps
 
 METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
 STEPS_PER_SHARD = 100_000
 _MAX_METADATA_BYTES = 64 * 2**20
-_MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_DEPTH = 5
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 # Minari's name, ours, and the rows of an episode of T steps: T, or T + 1.
@@ -79,8 +78,7 @@ class Minari:
         """
         if not (self.root / METADATA).is_file():
             raise SourceNotFoundError(f"{self.root / METADATA} is missing")
-        row_bytes = sum(field.row_bytes for field in self.schema.fields.values())
-        max_steps = max(1, min(MAX_BLOCK_STEPS, _MAX_BLOCK_BYTES // row_bytes))
+        max_steps = block_steps(self.schema)
         with hdf5_file.opened(self.root / MAIN_DATA) as file:
             for number in range(*self.first_episodes[shard : shard + 2]):
                 episode = _Episode(file, number, self.schema, self.leaves)

@@ -10,6 +10,7 @@ from rlx.schema import Schema
 
 # The longest block a source makes: 29 MB of Atari frames, so that a worker's memory does not depend on the episode's.
 MAX_BLOCK_STEPS = 4096
+_MAX_BLOCK_BYTES = 32 * 2**20
 
 
 class Source(Protocol):
@@ -54,3 +55,14 @@ class Layout(Protocol):
 
     def source(self, root: Path) -> Source:
         """The run below a local directory, which holds the index files and perhaps not yet the others."""
+
+
+def block_steps(schema: Schema) -> int:
+    """Steps in the longest block of steps like these: ``MAX_BLOCK_STEPS``, or what fits into 32 MiB.
+
+    Example:
+        >>> block_steps(Schema.of(observation=("uint8", (210, 160, 3)), action=("int64", ())))
+        332
+    """
+    row_bytes = sum(field.row_bytes for field in schema.fields.values())
+    return max(1, min(MAX_BLOCK_STEPS, _MAX_BLOCK_BYTES // row_bytes))

@@ -112,6 +112,10 @@ class Dataset:
         record = self._shards.records[number]
         return [f"{SHARDS}/{record.name}/{name}" for name in record.files]
 
+    def shard_table(self, number: int) -> Trajectories:
+        """The table of the trajectories of one shard."""
+        return self._shards.table(number)
+
     def shard_blocks(self, number: int, max_steps: int = 4096) -> Iterator[Block]:
         """The steps of one shard (its place among those that have steps) in blocks; it is verified before."""
         self._shards.verify(number)

@@ -45,7 +45,7 @@ class TestShards(MinariContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(minari, "STEPS_PER_SHARD", 8)
-        monkeypatch.setattr(minari, "_MAX_BLOCK_BYTES", 200)
+        monkeypatch.setattr(minari, "block_steps", lambda _: 4)
         return write_dataset(tmp_path, "many-v0", lengths=[5, 3, 1, 30, 2, 2]) / "data"
 
     def test_shards_are_whole_episodes(self, source: Minari) -> None:

@@ -1,0 +1,76 @@
+"""D4RL's HDF5: all steps in a row, ``terminals`` and ``timeouts`` where an episode ends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+
+from rlx.errors import ExportError
+from rlx.export.dataset_exporter import (
+    Experience,
+    action_fields,
+    common_losses,
+    extra_fields,
+    left_out,
+    observation_fields,
+)
+from rlx.export.hdf5_writer import PROVENANCE, created, provenance
+from rlx.export.pieces import pieces
+from rlx.progress import Progress
+
+_KEYS = frozenset({"observations", "actions", "rewards", "terminals"})
+
+
+class D4RLExporter:
+    """Writes observations, actions, rewards, terminals, timeouts and next_observations, N rows each."""
+
+    title = "D4RL's HDF5"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Numbers of episodes, fields of its own, and where an episode that was not cut by a limit ends."""
+        _check(experience)
+        table = experience.trajectories
+        losses = common_losses(experience, episodes=True) + left_out(extra_fields(experience.schema))
+        if seams := int((~table.terminated & ~table.truncated).sum()):
+            losses.append(f"where {seams:,} of {len(table):,} trajectories end, which no flag tells")
+        return losses
+
+    def owns(self, path: Path) -> bool:
+        """Whether a file has the datasets that every file of D4RL has."""
+        try:
+            with h5py.File(path, "r") as file:
+                return set(file) >= _KEYS
+        except OSError:
+            return False
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Writes the file."""
+        schema, steps = experience.schema, int(experience.trajectories.length.sum())
+        (observation,), (action,) = observation_fields(schema), action_fields(schema)
+        columns = {
+            "observations": observation,
+            "actions": action,
+            "rewards": "reward",
+            "terminals": "terminated",
+            "timeouts": "truncated",
+            "next_observations": observation,
+        }
+        with created(path) as output:
+            output.file.attrs[PROVENANCE] = provenance(experience, self.losses(experience))
+            fields = {column: schema[name] for column, name in columns.items()}
+            rows = {column: output.rows(column, steps, field.shape, field.dtype) for column, field in fields.items()}
+            for piece in pieces(experience.blocks(), schema):
+                for column, name in columns.items():
+                    rows[column].append(piece.next(name) if column.startswith("next_") else piece.rows(name))
+                progress.advance("steps", piece.steps)
+
+
+def _check(experience: Experience) -> None:
+    """Raises ExportError unless there is one observation and one action."""
+    for kind, names in (
+        ("observation", observation_fields(experience.schema)),
+        ("action", action_fields(experience.schema)),
+    ):
+        if len(names) != 1:
+            found = ", ".join(names) or "none"
+            raise ExportError(f"D4RL holds one {kind} a step, found {found}", hint="--to minari holds any number")

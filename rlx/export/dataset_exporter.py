@@ -1,0 +1,119 @@
+"""The seam between whole datasets and the formats of other projects."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlx.block import Block
+from rlx.progress import Progress
+from rlx.schema import Role, Schema
+from rlx.store.trajectories import Trajectories
+
+
+class Experience(Protocol):
+    """What is to be exported; it can be read as often as need be."""
+
+    @property
+    def id(self) -> str:
+        """Name of the dataset: ``Pong/5``."""
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What a user must know of the data and the data do not say."""
+
+    @property
+    def trajectories(self) -> Trajectories:
+        """The table of all trajectories, in the order of the blocks."""
+
+    def blocks(self) -> Iterator[Block]:
+        """All steps, in time order, every trajectory whole; at most 32 MiB a block."""
+
+
+class DatasetExporter(Protocol):
+    """Writes whole datasets in one format.
+
+    Memory depends on the size of a block, not on that of a trajectory, a shard or the dataset. The same experience
+    gives the same bytes.
+    """
+
+    @property
+    def title(self) -> str:
+        """The format in words, for messages: ``D4RL's HDF5``."""
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """What of this experience the format cannot hold, each in a few words that name it; known before writing.
+
+        Raises:
+            ExportError: it cannot hold the experience at all; names the field and what the format expects of it.
+        """
+
+    def owns(self, path: Path) -> bool:
+        """Whether what lies at a path is of this format, so that it may be replaced by another of it."""
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
+        """Writes a file or a directory, in full.
+
+        Args:
+            experience: whose ``losses`` were asked for before.
+            path: where to write; nothing is there yet.
+            destination: what it will be called once it is whole.
+            progress: is advanced in ``steps``.
+
+        Raises:
+            OSError: there is no room, as the operating system says it.
+            MissingExtraError: the format needs a package that is not installed.
+        """
+
+
+def common_losses(
+    experience: Experience, *, final: bool = False, truncation: bool = False, episodes: bool = False
+) -> list[str]:
+    """Losses that several formats share, as far as this experience has them to lose.
+
+    Args:
+        experience: what is to be exported.
+        final: whether the format has no place for final observations.
+        truncation: whether it has none for truncations.
+        episodes: whether it has none for the numbers of episodes.
+    """
+    table, losses = experience.trajectories, []
+    if final and (recorded := int(table.final_recorded.sum())):
+        losses.append(f"the final observation of {_of(recorded, len(table))}")
+    if not final and (missing := int((~table.final_recorded).sum())):
+        losses.append(f"that the final observation of {_of(missing, len(table))} was not recorded: it is zeros")
+    if truncation and (truncated := int(table.truncated.sum())):
+        losses.append(f"that {_of(truncated, len(table))} were truncated")
+    if episodes and table.episode.tolist() != list(range(len(table))):
+        losses.append("the source's numbers of the episodes")
+    if late := int((~table.from_reset).sum()):
+        losses.append(f"that {_of(late, len(table))} start in the middle of an episode")
+    return losses
+
+
+def extra_fields(schema: Schema) -> list[str]:
+    """Names of the fields beside observations, actions, reward and flags."""
+    known = {"reward", "terminated", "truncated", *schema.names(Role.OBSERVATION), *action_fields(schema)}
+    return [name for name in schema if name not in known]
+
+
+def observation_fields(schema: Schema) -> list[str]:
+    """Names of ``observation``, or of the parts it has."""
+    return [name for name in schema.names(Role.OBSERVATION) if name.split("/")[0] == "observation"]
+
+
+def action_fields(schema: Schema) -> list[str]:
+    """Names of ``action``, or of the parts it has."""
+    return [name for name in schema.names(Role.STEP) if name.split("/")[0] == "action"]
+
+
+def left_out(names: Sequence[str]) -> list[str]:
+    """The loss of fields that a format has no place for."""
+    return [f"the field{'s' if len(names) > 1 else ''} {', '.join(names)}"] if names else []
+
+
+def _of(some: int, all: int) -> str:
+    return f"{some:,} of {all:,} trajectories"

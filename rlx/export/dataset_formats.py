@@ -1,0 +1,60 @@
+"""The formats of other projects that whole datasets are written in."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from rlx.errors import DatasetExistsError
+from rlx.export.d4rl import D4RLExporter
+from rlx.export.dataset_exporter import DatasetExporter, Experience
+from rlx.export.whole import whole
+from rlx.progress import Progress
+
+logger = logging.getLogger(__name__)
+DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType({"d4rl": D4RLExporter()})
+
+
+def export_dataset(
+    experience: Experience, destination: Path, exporter: DatasetExporter, *, overwrite: bool = False, progress: Progress
+) -> list[str]:
+    """Writes a dataset in another project's format; it is there when all of it is.
+
+    What the format cannot hold is logged as a warning before anything is written.
+
+    Args:
+        experience: what to write.
+        destination: the file or directory to be.
+        exporter: one of ``DATASET_EXPORTERS``.
+        overwrite: whether to replace what is there, if it is of the same format.
+        progress: is told of ``steps``.
+
+    Returns:
+        what the format could not hold.
+
+    Raises:
+        ExportError: the format cannot hold the experience at all.
+        DatasetExistsError: something is there already.
+        DiskFullError: there is no room; nothing is left behind.
+        CorruptDatasetError: a shard is damaged; nothing is left behind.
+        MissingExtraError: the format needs a package that is not installed.
+    """
+    _check_free(destination, exporter, overwrite=overwrite)
+    losses = list(exporter.losses(experience))
+    for loss in losses:
+        logger.warning("%s cannot hold %s", exporter.title, loss)
+    progress.expect("steps", int(experience.trajectories.length.sum()))
+    with whole(destination) as partial:
+        exporter.write(experience, partial, destination, progress)
+    return losses
+
+
+def _check_free(destination: Path, exporter: DatasetExporter, *, overwrite: bool) -> None:
+    if not destination.exists() and not destination.is_symlink():
+        return
+    if not overwrite:
+        raise DatasetExistsError(f"{destination} is there already", hint="--overwrite replaces it")
+    if not exporter.owns(destination):
+        raise DatasetExistsError(
+            f"{destination} is not of {exporter.title}; expected a new name, or one of that format to replace"
+        )

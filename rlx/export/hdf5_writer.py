@@ -1,0 +1,148 @@
+"""HDF5 written piece by piece, and a full disk that is an error instead of a crash of the library."""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rlx.export.dataset_exporter import Experience
+
+_CHUNK_BYTES = 2**16
+# Smaller rows gain little, and every reader is fastest where nothing is compressed.
+_MIN_GZIP_ROW_BYTES = 1024
+_GZIP_LEVEL = 1
+_MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 takes 64 kB in all
+# Readers of the formats pass over attributes that they do not know.
+PROVENANCE = "rlx"
+
+
+class Hdf5Output:
+    """A file that is being written.
+
+    Attributes:
+        file: for groups, attributes and what is small.
+    """
+
+    def __init__(self, file: h5py.File, disk: "_Disk") -> None:
+        self.file = file
+        self._disk = disk
+
+    def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
+        """A dataset of so many rows, to be filled from the first to the last.
+
+        Rows of a kilobyte and more are gzipped, in chunks of about 64 kB.
+
+        Args:
+            name: path in the file.
+            count: rows there will be.
+            shape: of one row.
+            dtype: of its numbers.
+            growing: whether the format wants a dataset that could be made longer.
+        """
+        row_bytes = max(1, np.dtype(dtype).itemsize * int(np.prod(shape)))
+        large = row_bytes >= _MIN_GZIP_ROW_BYTES
+        chunk = (max(1, min(count, _CHUNK_BYTES // row_bytes)), *shape) if large or growing else None
+        dataset = self.file.create_dataset(
+            name,
+            (count, *shape),
+            dtype,
+            chunks=chunk,
+            maxshape=(None, *shape) if growing else None,
+            compression="gzip" if large else None,
+            compression_opts=_GZIP_LEVEL if large else None,
+        )
+        return Rows(dataset, self._disk)
+
+
+class Rows:
+    """Fills one dataset from its first row on."""
+
+    def __init__(self, dataset: h5py.Dataset, disk: "_Disk") -> None:
+        self._dataset = dataset
+        self._disk = disk
+        self._filled = 0
+
+    def append(self, rows: NDArray[np.generic]) -> None:
+        """Writes the next rows [n, ...].
+
+        Raises:
+            OSError: the disk is full.
+        """
+        stop = self._filled + len(rows)
+        self._dataset[self._filled : stop] = rows.reshape(len(rows), *self._dataset.shape[1:])
+        self._filled = stop
+        self._disk.check()
+
+
+@contextmanager
+def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
+    """A new file, closed with the context. The same rows give the same bytes.
+
+    Raises:
+        OSError: the disk is full; the operating system's own error.
+    """
+    with path.open("xb+", buffering=0) as raw:
+        disk = _Disk(raw)
+        with h5py.File(disk, "w", track_order=track_order) as file:
+            yield Hdf5Output(file, disk)
+        disk.check()
+
+
+class _Disk(io.RawIOBase):
+    """A file whose writes seem to succeed on a full disk: HDF5 cannot even close a file that refuses one."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self._raw = raw
+        self._failure: OSError | None = None
+
+    def check(self) -> None:
+        """Raises what the first write that failed has raised."""
+        if self._failure is not None:
+            raise self._failure
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        return self._raw.readinto(buffer)
+
+    def write(self, data: Any, /) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest and self._failure is None:
+                rest = rest[self._raw.write(rest) :]
+        except OSError as exc:
+            self._failure = exc
+        return size
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            if self._failure is None:
+                return self._raw.truncate(size)
+        except OSError as exc:
+            self._failure = exc
+        return size or 0
+
+
+def provenance(experience: Experience, losses: Sequence[str]) -> str:
+    """What rlx says of a file that it wrote, as JSON: whose data it holds, their notes, and what is lost.
+
+    Example:
+        >>> import types
+        >>> provenance(types.SimpleNamespace(id="Pong/5", notes={}), ["truncations"])  # doctest: +ELLIPSIS
+        '{"id": "Pong/5", "losses": ["truncations"], "notes": {}, "rlx": ...'
+    """
+    said = {"rlx": version("rlx"), "id": experience.id, "losses": list(losses)}
+    text = json.dumps({**said, "notes": dict(experience.notes)}, sort_keys=True)
+    return text if len(text.encode()) <= _MAX_ATTRIBUTE_BYTES else json.dumps(said, sort_keys=True)

@@ -1,0 +1,170 @@
+"""``rlx convert --to``: a dataset, or a run's files at hand, into the format of another project."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.export.dataset_formats import DATASET_EXPORTERS, export_dataset
+from rlx.export.pieces import pieces
+from rlx.pipeline.convert import StoredDataset, open_source
+from rlx.pipeline.ingest import chosen_shards
+from rlx.pipeline.local_runs import check_apart
+from rlx.progress import Progress
+from rlx.schema import Schema
+from rlx.source.protocol import Source
+from rlx.store.trajectories import Trajectories
+
+EXPORT_FORMATS = tuple(DATASET_EXPORTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """An export as it was left.
+
+    Args:
+        dataset: the file or directory.
+        id: name of what was exported.
+        format: what it was written in.
+        shards: how many of the source's were taken.
+        steps: in it.
+        trajectories: in it.
+        bytes: of all its files.
+        seconds: that it took.
+        losses: what the format could not hold.
+    """
+
+    dataset: Path
+    id: str
+    format: str
+    shards: int
+    steps: int
+    trajectories: int
+    bytes: int
+    seconds: float
+    losses: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that scripts rely on."""
+        return {
+            "dataset": str(self.dataset),
+            "id": self.id,
+            "format": self.format,
+            "shards": self.shards,
+            "steps": self.steps,
+            "trajectories": self.trajectories,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "steps_per_second": round(self.steps / self.seconds, 1) if self.seconds else 0.0,
+            "losses": list(self.losses),
+        }
+
+
+class SelectedShards:
+    """Some shards of a source, one behind the other, as what exporters write."""
+
+    def __init__(self, source: Source, shards: Sequence[int]) -> None:
+        self._source = source
+        self._shards = shards
+
+    @property
+    def id(self) -> str:
+        """Name of the source."""
+        return self._source.id
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds."""
+        return self._source.schema
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What was noted of the data."""
+        return self._source.notes
+
+    @cached_property
+    def trajectories(self) -> Trajectories:
+        """The table of all trajectories; where the source keeps none, everything is read for it."""
+        if isinstance(self._source, StoredDataset):
+            return self._source.table(self._shards)
+        return survey(self.blocks(), self.schema)
+
+    def blocks(self) -> Iterator[Block]:
+        """All steps."""
+        for shard in self._shards:
+            yield from self._source.blocks(shard, Counter())
+
+
+def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
+    """The table of the trajectories in some blocks."""
+    rows: list[list[Any]] = []
+    for piece in pieces(blocks, schema):
+        if piece.start == 0:
+            rows.append([0, 0.0, piece.episode, False, False, piece.from_reset, True])
+        row = rows[-1]
+        row[0] += piece.steps
+        row[1] += float(piece.data["reward"].sum(dtype=np.float64))
+        row[3:5] = bool(piece.data["terminated"][-1]), bool(piece.data["truncated"][-1])
+        row[6] = piece.final_recorded
+    columns = list(zip(*rows, strict=True)) or [()] * 7
+    types = ("i8", "f8", "i8", "?", "?", "?", "?")
+    return Trajectories(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
+
+
+def export(
+    source: Path,
+    destination: Path,
+    format: str,
+    *,
+    source_format: str | None = None,
+    shards: Sequence[int] | None = None,
+    overwrite: bool = False,
+    progress: Progress,
+) -> ExportReport:
+    """Writes a dataset, or files at hand, in the format of another project.
+
+    Args:
+        source: a dataset's directory, or where the files lie.
+        destination: the file or directory to be.
+        format: one of ``EXPORT_FORMATS``.
+        source_format: one of ``FORMATS``; found out where not given.
+        shards: numbers of the source's shards to take; where not given, all of them.
+        overwrite: whether to replace what is there, if it is of this format.
+        progress: is told of ``steps``.
+
+    Raises:
+        SourceNotFoundError: there is no run, more than one, or no such shard.
+        CorruptShardError: a file of the source is damaged.
+        ExportError: the format cannot hold these data.
+        DatasetExistsError: the destination is the source, or contains it, or holds something already.
+        DiskFullError: there is no room; nothing is left behind.
+    """
+    started = time.monotonic()
+    check_apart(source, destination)
+    opened, _ = open_source(source, source_format)
+    numbers = chosen_shards(opened, shards)
+    experience = SelectedShards(opened, numbers)
+    losses = export_dataset(experience, destination, DATASET_EXPORTERS[format], overwrite=overwrite, progress=progress)
+    table = experience.trajectories
+    return ExportReport(
+        destination,
+        experience.id,
+        format,
+        len(numbers),
+        int(table.length.sum()),
+        len(table),
+        _bytes(destination),
+        time.monotonic() - started,
+        losses,
+    )
+
+
+def _bytes(path: Path) -> int:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
