@@ -48,7 +48,13 @@ class Actor(Protocol[T_contra, R]):
 
 
 class Actors(Protocol):
-    """Starts actors, and ends them: when the context is left, or at once, if an exception leaves it."""
+    """Starts actors, and ends them: when the context is left, or at once, if an exception leaves it.
+
+    Attributes:
+        shares_memory: whether files of this process's machine can be opened, and so memory be shared, by every actor.
+    """
+
+    shares_memory: bool
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> Actor[T, R]:
         """An actor whose function is what ``make(argument)`` gives in its process; does not wait for it.

@@ -45,6 +45,8 @@ class LocalActors:
         42
     """
 
+    shares_memory = True
+
     def __init__(self) -> None:
         self._actors: list[LocalActor[Any, Any]] = []
 

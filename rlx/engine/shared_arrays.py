@@ -1,0 +1,105 @@
+"""Arrays in memory that two processes of one machine see at once."""
+
+import errno
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import DiskFullError
+
+Layout = Mapping[str, tuple[tuple[int, ...], str]]
+_IN_MEMORY = Path("/dev/shm")
+_ALIGNMENT = 64
+
+
+class SharedArrays:
+    """Named arrays in a file that is mapped into memory: zeros until somebody writes.
+
+    One process creates them and gives the path to another, which opens it; then the file's name can be removed. The
+    memory is freed when both have let go of it, however they end.
+
+    Args:
+        layout: shape and dtype of every array, the same in both processes.
+        path: of the file; where not given, a new one.
+
+    Raises:
+        DiskFullError: there is no room for them.
+
+    Example:
+        >>> layout = {"count": ((2,), "int64")}
+        >>> ours = SharedArrays(layout)
+        >>> theirs = SharedArrays(layout, ours.path)
+        >>> ours.unlink()
+        >>> ours["count"][1] = 7
+        >>> theirs["count"].tolist()
+        [0, 7]
+    """
+
+    def __init__(self, layout: Layout, path: Path | None = None) -> None:
+        offsets, size = _offsets(layout)
+        self.path, self._file = _created(size) if path is None else (path, os.open(path, os.O_RDWR))
+        weakref.finalize(self, os.close, self._file)
+        memory = mmap.mmap(self._file, size)
+        self._arrays: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(memory, dtype, int(np.prod(shape)), offsets[name]).reshape(shape)
+            for name, (shape, dtype) in layout.items()
+        }
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def unlink(self) -> None:
+        """Removes the file's name, if it is still there; what is mapped stays so."""
+        self.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[Self]:
+        """While nobody else is in such a context of the same arrays; a process that dies in it leaves it."""
+        import fcntl  # noqa: PLC0415  (not on Windows)
+
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield self
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def _offsets(layout: Layout) -> tuple[dict[str, int], int]:
+    offsets, end = {}, 0
+    for name, (shape, dtype) in layout.items():
+        offsets[name] = end
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return offsets, max(end, _ALIGNMENT)
+
+
+def _created(size: int) -> tuple[Path, int]:
+    """A new file of zeros, all of it really there: a write into memory that is not would kill the process."""
+    folders = [folder for folder in (_IN_MEMORY, Path(tempfile.gettempdir())) if folder.is_dir()]
+    for folder in folders:
+        file, name = tempfile.mkstemp(prefix="rlx-", dir=folder)
+        try:
+            _reserve(file, size)
+        except BaseException as exc:
+            os.close(file)
+            Path(name).unlink()
+            if not isinstance(exc, OSError) or exc.errno not in (errno.ENOSPC, errno.EFBIG):
+                raise
+        else:
+            return Path(name), file
+    raise DiskFullError(f"no room for {size:,} bytes of shared memory in {' or '.join(map(str, folders))}")
+
+
+def _reserve(file: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)

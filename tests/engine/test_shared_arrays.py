@@ -1,0 +1,68 @@
+"""Arrays that two processes see."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlx.engine import shared_arrays
+from rlx.engine.local_actors import LocalActors
+from rlx.engine.shared_arrays import SharedArrays
+from rlx.errors import DiskFullError
+
+LAYOUT = {"flag": ((), "bool"), "empty": ((0, 3), "int32"), "grid": ((3, 5), "float64"), "bytes": ((7,), "uint8")}
+
+
+def test_another_process_sees_what_is_written() -> None:
+    ours = SharedArrays(LAYOUT)
+
+    def make(path: Path) -> object:
+        theirs = SharedArrays(LAYOUT, path)
+
+        def function(_: None) -> list[int]:
+            theirs["grid"][:] += 1
+            theirs["flag"][...] = True
+            return [int(number) for number in theirs["bytes"]]
+
+        return function
+
+    with LocalActors() as actors:
+        actor = actors.start(make, ours.path)  # type: ignore[arg-type, var-annotated]
+        assert actor.call(None).result(60) == [0] * 7
+        ours.unlink()
+        assert not ours.path.exists()
+        ours["bytes"][:] = range(7)
+        assert actor.call(None).result(60) == list(range(7))
+    assert ours["flag"]
+    np.testing.assert_array_equal(ours["grid"], np.full((3, 5), 2.0))
+    assert ours["empty"].shape == (0, 3)
+
+
+def test_one_process_at_a_time() -> None:
+    ours = SharedArrays({"count": ((), "int64")})
+
+    def make(path: Path) -> object:
+        theirs = SharedArrays({"count": ((), "int64")}, path)
+
+        def function(times: int) -> None:
+            for _ in range(times):
+                with theirs.locked():
+                    theirs["count"][...] = int(theirs["count"]) + 1
+
+        return function
+
+    with LocalActors() as actors:
+        two = [actors.start(make, ours.path) for _ in range(2)]  # type: ignore[arg-type, var-annotated]
+        for future in [actor.call(2000) for actor in two]:
+            future.result(60)
+    ours.unlink()
+    assert ours["count"] == 4000
+
+
+def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_arrays, "_IN_MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(DiskFullError, match="shared memory"):
+        SharedArrays({"huge": ((1 << 55,), "uint8")})
+    assert list(tmp_path.iterdir()) == []
