@@ -116,10 +116,27 @@ class Dataset:
         """The table of the trajectories of one shard."""
         return self._shards.table(number)
 
-    def shard_blocks(self, number: int, max_steps: int = 4096) -> Iterator[Block]:
-        """The steps of one shard (its place among those that have steps) in blocks; it is verified before."""
+    def shard_blocks(
+        self,
+        number: int,
+        max_steps: int = 4096,
+        *,
+        trajectories: NDArray[np.int64] | None = None,
+        steps: int | None = None,
+    ) -> Iterator[Block]:
+        """The steps of one shard (its place among those that have steps) in blocks; it is verified before.
+
+        Args:
+            number: the shard's place.
+            max_steps: of a block.
+            trajectories: [n] only these, places in the shard in ascending order; others are not decoded.
+            steps: only so many of them in all; the trajectory in which they end is cut there.
+
+        Raises:
+            CorruptDatasetError: it is damaged.
+        """
         self._shards.verify(number)
-        yield from shard_blocks(self._shards, number, max_steps)
+        yield from shard_blocks(self._shards, number, max_steps, trajectories=trajectories, steps=steps)
 
 
 def _check(path: Path) -> None:
