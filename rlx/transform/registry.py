@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from rlx.errors import TransformError
 from rlx.transform.protocol import Selection, Transform
 from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
+from rlx.transform.selections import Filter, Subsample
 
 # Frozen dataclasses: their fields are the parameters. One with a field ``text`` gets all that stands behind the colon.
 TRANSFORMS: Mapping[str, Any] = MappingProxyType(
@@ -17,6 +18,8 @@ TRANSFORMS: Mapping[str, Any] = MappingProxyType(
         "clip_reward": ClipReward,
         "sign_reward": SignReward,
         "scale_reward": ScaleReward,
+        "filter": Filter,
+        "subsample": Subsample,
     }
 )
 _TEXT = "text"
