@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from rlx.errors import TransformError
+from rlx.transform.images import Crop, Grayscale, Resize, ToFloat
 from rlx.transform.protocol import Selection, Transform
 from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
 from rlx.transform.selections import Filter, Subsample
@@ -15,6 +16,10 @@ from rlx.transform.selections import Filter, Subsample
 # Frozen dataclasses: their fields are the parameters. One with a field ``text`` gets all that stands behind the colon.
 TRANSFORMS: Mapping[str, Any] = MappingProxyType(
     {
+        "resize": Resize,
+        "crop": Crop,
+        "grayscale": Grayscale,
+        "to_float": ToFloat,
         "clip_reward": ClipReward,
         "sign_reward": SignReward,
         "scale_reward": ScaleReward,

@@ -1,0 +1,274 @@
+"""Pictures made smaller, cut, and grey."""
+
+import math
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import MissingExtraError, TransformError
+from rlx.schema import Field, Role, Schema
+from rlx.transform.protocol import PerBlock
+
+Pictures = NDArray[np.generic]
+_MAX_CHANNELS = 4
+_COLOURS = 3
+# Rows of pixels that are handled at once: half a megabyte of grey Atari frames stays in the processor's cache.
+_TALL_ROWS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How pictures lie in the rows of a field.
+
+    Args:
+        height: rows of pixels.
+        width: pixels of a row.
+        channels: numbers of a pixel; None where a row is a picture without that dimension.
+        channels_first: whether they come before height and width.
+    """
+
+    height: int
+    width: int
+    channels: int | None
+    channels_first: bool = False
+
+    @classmethod
+    def of(cls, name: str, field: Field) -> "Layout":
+        """The layout of a field: [H, W], [H, W, C] or [C, H, W], where C is 4 at most.
+
+        Raises:
+            TransformError: the field is none of these.
+
+        Example:
+            >>> Layout.of("camera", Field("uint8", (3, 84, 84), Role.OBSERVATION))
+            Layout(height=84, width=84, channels=3, channels_first=True)
+        """
+        shape = field.shape
+        if len(shape) == 2:
+            return cls(*shape, None)
+        if len(shape) == 3 and shape[2] <= _MAX_CHANNELS:
+            return cls(*shape)
+        if len(shape) == 3 and shape[0] <= _MAX_CHANNELS:
+            return cls(shape[1], shape[2], shape[0], channels_first=True)
+        raise TransformError(f"{name} is {field.dtype}{list(shape)}: expected pictures [H, W], [H, W, C] or [C, H, W]")
+
+    @property
+    def planes(self) -> tuple[int, tuple[int, ...]]:
+        """How many pictures a row is made of for those that handle pixels, and the shape of a pixel."""
+        if self.channels is None:
+            return 1, ()
+        return (self.channels, ()) if self.channels_first else (1, (self.channels,))
+
+    def shape(self, height: int, width: int) -> tuple[int, ...]:
+        """The shape of a row of pictures of another size."""
+        if self.channels is None:
+            return (height, width)
+        return (self.channels, height, width) if self.channels_first else (height, width, self.channels)
+
+
+class _OfPictures(PerBlock):
+    """A transform of every picture by itself."""
+
+    keys: tuple[str, ...]
+
+    def field(self, name: str, field: Field) -> Field:
+        """What becomes of a field of pictures."""
+        raise NotImplementedError
+
+    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+        """[n, ...] pictures instead of these."""
+        raise NotImplementedError
+
+    def schema(self, schema: Schema) -> Schema:
+        """The same with other pictures.
+
+        Raises:
+            TransformError: there are no pictures.
+        """
+        changed = {name: self.field(name, schema[name]) for name in picture_keys(schema, self.keys)}
+        return Schema({**schema.fields, **changed})
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """The block with other pictures."""
+        keys = picture_keys(schema, self.keys)
+        changed = {name: self.of(block.data[name], Layout.of(name, schema[name])) for name in keys}
+        return replace(block, data={**block.data, **changed})
+
+
+def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
+    """Names of the fields that are meant: all observations of two or three dimensions, where none are named.
+
+    Raises:
+        TransformError: there is no such field, or none at all.
+    """
+    if missing := [key for key in keys if key not in schema.fields]:
+        raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
+    found = list(keys) or [name for name in schema.names(Role.OBSERVATION) if len(schema[name].shape) in (2, 3)]
+    if not found:
+        raise TransformError(f"no observation is a picture: {', '.join(schema.names(Role.OBSERVATION))}")
+    return found
+
+
+@dataclass(frozen=True)
+class Resize(_OfPictures):
+    """Makes pictures smaller by averaging (OpenCV's ``INTER_AREA``), or larger.
+
+    Args:
+        height: of the new ones, in pixels.
+        width: of the new ones, in pixels.
+        keys: which fields; all observations of two or three dimensions where none are named.
+    """
+
+    height: int
+    width: int
+    keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1 or max(self.height, self.width) > 2**15:
+            raise TransformError(f"pictures of {self.height} x {self.width}: expected 1 to 32,768 pixels")
+
+    def field(self, name: str, field: Field) -> Field:
+        """The field with pictures of the new size."""
+        if field.dtype not in ("uint8", "uint16", "int16", "float32", "float64"):
+            raise TransformError(f"{name} is {field.dtype}: expected uint8, uint16, int16, float32 or float64")
+        return replace(field, shape=Layout.of(name, field).shape(self.height, self.width), space=None)
+
+    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+        """[n, ...] pictures of the new size."""
+        cv2 = _opencv()
+        planes, pixel = layout.planes
+        old = np.ascontiguousarray(pictures).reshape(-1, layout.width, *pixel)
+        new = np.empty((len(pictures) * planes * self.height, self.width, *pixel), pictures.dtype)
+        # Pictures below each other are one tall picture, if every row of new pixels is made of whole rows of old ones.
+        is_whole = layout.height % self.height == 0 and layout.width % self.width == 0
+        batch = max(_TALL_ROWS // layout.height, 1) if is_whole else 1
+        for start in range(0, len(pictures) * planes, batch):
+            tall = old[start * layout.height : (start + batch) * layout.height]
+            made = new[start * self.height : (start + batch) * self.height]
+            made[:] = cv2.resize(tall, made.shape[1::-1], interpolation=cv2.INTER_AREA).reshape(made.shape)
+        return new.reshape(len(pictures), *layout.shape(self.height, self.width))
+
+
+@dataclass(frozen=True)
+class Crop(_OfPictures):
+    """Cuts a piece out of pictures.
+
+    Args:
+        height: of the piece, in pixels.
+        width: of the piece, in pixels.
+        top: rows of pixels above it; in the middle where not given.
+        left: pixels to the left of it; in the middle where not given.
+        keys: which fields; all observations of two or three dimensions where none are named.
+    """
+
+    height: int
+    width: int
+    top: int = -1
+    left: int = -1
+    keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1:
+            raise TransformError(f"pictures of {self.height} x {self.width}: expected 1 pixel or more")
+
+    def field(self, name: str, field: Field) -> Field:
+        """The field with pictures of the new size."""
+        layout = Layout.of(name, field)
+        rows, columns = self._piece(layout)
+        if rows.stop > layout.height or columns.stop > layout.width:
+            raise TransformError(
+                f"{name} is {layout.height} x {layout.width}: expected a piece within it, "
+                f"found {self.height} x {self.width} from row {rows.start} and column {columns.start} on"
+            )
+        return replace(field, shape=layout.shape(self.height, self.width), space=None)
+
+    def _piece(self, layout: Layout) -> tuple[slice, slice]:
+        top = (layout.height - self.height) // 2 if self.top < 0 else self.top
+        left = (layout.width - self.width) // 2 if self.left < 0 else self.left
+        return slice(max(top, 0), max(top, 0) + self.height), slice(max(left, 0), max(left, 0) + self.width)
+
+    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+        """[n, ...] pieces of these pictures."""
+        piece = self._piece(layout)
+        return pictures[(slice(None), slice(None), *piece) if layout.channels_first else (slice(None), *piece)]
+
+
+@dataclass(frozen=True)
+class Grayscale(_OfPictures):
+    """Makes grey pictures of coloured ones (ITU-R BT.601, as OpenCV and torchvision), without their last dimension.
+
+    Args:
+        keys: which fields; all observations of two or three dimensions where none are named.
+    """
+
+    keys: tuple[str, ...] = ()
+
+    def field(self, name: str, field: Field) -> Field:
+        """The field without colours."""
+        layout = Layout.of(name, field)
+        if layout.channels != _COLOURS or layout.channels_first or field.dtype not in ("uint8", "uint16", "float32"):
+            expected = "uint8, uint16 or float32 of shape [H, W, 3]"
+            raise TransformError(f"{name} is {field.dtype}{list(field.shape)}: expected {expected}")
+        return replace(field, shape=(layout.height, layout.width), space=None)
+
+    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+        """[n, H, W] grey pictures."""
+        cv2 = _opencv()
+        new = np.empty(pictures.shape[:-1], pictures.dtype)
+        batch = max(_TALL_ROWS // layout.height, 1)
+        for start in range(0, len(pictures), batch):
+            made = new[start : start + batch]
+            tall = np.ascontiguousarray(pictures[start : start + batch]).reshape(-1, layout.width, _COLOURS)
+            made[:] = cv2.cvtColor(tall, cv2.COLOR_RGB2GRAY).reshape(made.shape)
+        return new
+
+
+@dataclass(frozen=True)
+class ToFloat(PerBlock):
+    """Makes float32 of whole numbers: pixels of 0 to 255 become 0 to 1.
+
+    Args:
+        scale: what they are divided by.
+        keys: which fields; all observations of whole numbers where none are named.
+    """
+
+    scale: float = 255.0
+    keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale):
+            raise TransformError(f"numbers divided by {self.scale}: expected a finite number other than 0")
+
+    def _keys(self, schema: Schema) -> list[str]:
+        if missing := [key for key in self.keys if key not in schema.fields]:
+            raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
+        found = list(self.keys) or [
+            name for name in schema.names(Role.OBSERVATION) if schema[name].dtype.startswith(("int", "uint"))
+        ]
+        if not found:
+            raise TransformError("no observation holds whole numbers")
+        return found
+
+    def schema(self, schema: Schema) -> Schema:
+        """The same with numbers of float32."""
+        changed = {name: replace(schema[name], dtype="float32", space=None) for name in self._keys(schema)}
+        return Schema({**schema.fields, **changed})
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """The block with numbers divided."""
+        scale = np.float32(self.scale)
+        changed = {name: block.data[name].astype(np.float32) / scale for name in self._keys(schema)}
+        return replace(block, data={**block.data, **changed})
+
+
+def _opencv() -> Any:
+    try:
+        return import_module("cv2")
+    except ImportError as exc:
+        raise MissingExtraError(
+            "pictures need OpenCV, which is not installed", hint="pip install 'rlx[atari]'"
+        ) from exc

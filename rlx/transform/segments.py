@@ -1,0 +1,109 @@
+"""Blocks joined and cut apart again, for transforms that look across the end of a block."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.schema import Role, Schema
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """One block of several that follow each other.
+
+    Example:
+        >>> from rlx.block import single
+        >>> block = single({"reward": np.ones(3)}, episode=0)
+        >>> join([block, block]).lengths
+        array([3, 3])
+    """
+    if len(blocks) == 1:
+        return blocks[0]
+    episodes, from_reset = [], []
+    lengths: list[int] = []
+    final_recorded: list[bool] = []
+    is_open = False
+    for block in blocks:
+        skip = int(is_open and len(block.lengths) > 0)
+        if skip:
+            lengths[-1] += int(block.lengths[0])
+            final_recorded[-1] = bool(block.final_recorded[0])
+        lengths += block.lengths[skip:].tolist()
+        final_recorded += block.final_recorded[skip:].tolist()
+        episodes.append(block.episodes[skip:])
+        from_reset.append(block.from_reset[skip:])
+        is_open = block.is_open if len(block.lengths) else is_open
+    data = {name: np.concatenate([block.data[name] for block in blocks]) for name in blocks[0].data}
+    return Block(
+        data,
+        np.array(lengths, np.int64),
+        np.concatenate(episodes),
+        np.concatenate(from_reset),
+        np.array(final_recorded, bool),
+        is_open,
+    )
+
+
+def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
+    """The first so many steps of a block, and the others, which go on where those end.
+
+    Where the cut falls between two trajectories, the first block is not open.
+    """
+    ends = np.cumsum(block.lengths)
+    closed = int(np.searchsorted(ends[: block.closed], steps, side="right"))  # trajectories that end before the cut
+    before = int(ends[closed - 1]) if closed else 0
+    is_open = steps > before
+    rows = steps + closed
+    data = {name: (rows if schema[name].role == Role.OBSERVATION else steps) for name in block.data}
+    head, tail = slice(0, closed + is_open), slice(closed, None)
+    lengths = block.lengths[tail].copy()
+    from_reset = block.from_reset[tail].copy()
+    if is_open:
+        lengths[0] -= steps - before
+        from_reset[0] = False
+    return (
+        Block(
+            {name: array[: data[name]] for name, array in block.data.items()},
+            np.append(block.lengths[:closed], [steps - before] * is_open),
+            block.episodes[head],
+            block.from_reset[head],
+            block.final_recorded[head] | (np.arange(closed + is_open) == closed),
+            is_open,
+        ),
+        Block(
+            {name: array[data[name] :] for name, array in block.data.items()},
+            lengths,
+            block.episodes[tail],
+            from_reset,
+            block.final_recorded[tail],
+            block.is_open,
+        ),
+    )
+
+
+def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], int]) -> Iterator[Block]:
+    """The same steps, so cut that a block that ends inside a trajectory ends where it may.
+
+    Args:
+        blocks: whole trajectories, one behind the other.
+        schema: what a step holds.
+        count: of the steps that a block has of its open trajectory, how many the next block is to have instead.
+    """
+    tail: Block | None = None
+    for block in blocks:
+        joined = block if tail is None else join([tail, block])
+        tail = None
+        if joined.is_open:
+            joined, tail = split(joined, schema, joined.steps - count(int(joined.lengths[-1])))
+        if len(joined.lengths):
+            yield joined
+
+
+def whole(blocks: Iterator[Block]) -> Iterator[list[Block]]:
+    """The same blocks in groups that hold whole trajectories, the shortest there are."""
+    group: list[Block] = []
+    for block in blocks:
+        group.append(block)
+        if not block.is_open:
+            yield group
+            group = []
