@@ -25,7 +25,14 @@ def collect(
         Path | None,
         typer.Option("-o", "--output", metavar="DIR", help="The dataset's directory.", show_default="$RLX_HOME/ENV"),
     ] = None,
-    envs: Annotated[int, typer.Option("--envs", min=1, metavar="N", help="Copies stepped together.")] = 4,
+    envs: Annotated[int, typer.Option("--envs", min=1, metavar="N", help="Copies that a worker steps together.")] = 4,
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Processes, each with its envs.")] = 1,
+    sync: Annotated[
+        bool,
+        typer.Option(
+            "--sync/--async", help="Equal shares for all workers, decided by the seed; or as much as each can."
+        ),
+    ] = True,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, metavar="N", help="Exactly so many steps.", show_default=f"{_DEFAULT_STEPS:,}"),
@@ -61,16 +68,15 @@ def collect(
     \b
     Examples:
       rlx collect
-      rlx collect ALE/Breakout-v5 --envs 8 --steps 1000000
+      rlx collect ALE/Breakout-v5 --envs 8 --workers 4 --steps 1000000
       rlx collect CartPole-v1 --episodes 100 --policy agent.py:act -o cartpole
       rlx collect ALE/Breakout-v5 --steps 1000000 --resume
 
     Atari games have the preprocessing of the DQN Replay Dataset. What is cut off at the end is flagged truncated.
     """
     from rlx.collector.policy_file import PolicySpec
-    from rlx.collector.session import Budget
     from rlx.home import home
-    from rlx.pipeline.collect import Collection
+    from rlx.pipeline.collect import Budget, Collection
     from rlx.pipeline.collect import collect as collect_steps
     from rlx.pipeline.options import Options
 
@@ -80,10 +86,13 @@ def collect(
     if destination is None and ":" in env:
         raise UsageError("an environment without an id needs a directory", hint="rlx collect ENV -o DIR")
     budget = Budget(episodes=episodes) if episodes is not None else Budget(steps=steps or _DEFAULT_STEPS)
-    chosen = {"steps": budget.steps, "episodes": episodes, "envs": envs, "policy": policy, "epsilon": epsilon or None}
+    chosen: dict[str, object] = {"steps": budget.steps, "episodes": episodes, "envs": envs}
+    if workers > 1:
+        chosen |= {"workers": workers, "async": None if sync else True}
+    chosen |= {"policy": policy, "epsilon": epsilon or None}
     command = command_line("collect", [env], {**chosen, "seed": seed})
     options = Options(store=store, codec=codec, overwrite=overwrite, command=command)
-    collection = Collection(env, budget, envs, PolicySpec(policy, epsilon), seed, shard_steps, resume)
+    collection = Collection(env, budget, envs, PolicySpec(policy, epsilon), seed, shard_steps, resume, workers, sync)
     path = destination or home() / env
     with (
         resumable(path, hint="run the same command again with --resume"),

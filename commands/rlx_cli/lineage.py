@@ -16,19 +16,23 @@ def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, obje
     Args:
         verb: the command's name.
         arguments: what it is applied to.
-        options: by their long names; those that are None were not given; tuples are shard numbers.
+        options: by their long names; those that are None were not given; True is a flag; tuples are shard numbers.
 
     Example:
         >>> command_line("download", ["Pong/5"], {"source": "https://me:secret@host/base?token=1", "shards": None})
         'rlx download Pong/5 --source https://host/base'
         >>> command_line("convert", ["my data"], {"shards": (0, 1, 2, 9)})
         "rlx convert 'my data' --shards 0-2,9"
+        >>> command_line("collect", ["CartPole-v1"], {"workers": 2, "async": True})
+        'rlx collect CartPole-v1 --workers 2 --async'
     """
     from rlx.pipeline.ingest import number_ranges
 
     words = ["rlx", verb, *arguments]
     for name, option in options.items():
-        if option is not None:
+        if option is True:
+            words.append(f"--{name}")
+        elif option is not None:
             value = number_ranges(option) if isinstance(option, tuple) else str(option)
             words += [f"--{name}", without_secrets(value)]
     return shlex.join(words)

@@ -83,12 +83,13 @@ class Episodes:
         return cut
 
 
-def join(episodes: Sequence[Episode], first: int) -> Block:
-    """One block of these episodes, numbered from ``first``."""
+def join(episodes: Sequence[Episode], first: int, stride: int = 1) -> Block:
+    """One block of these episodes, numbered from ``first``, every number so much more than the one before."""
     count = len(episodes)
+    numbers = np.arange(count, dtype=np.int64) * stride + first
     data = {name: np.concatenate([episode.data[name] for episode in episodes]) for name in episodes[0].data}
     lengths = np.array([episode.steps for episode in episodes], np.int64)
-    return Block(data, lengths, np.arange(first, first + count), np.ones(count, bool), np.ones(count, bool))
+    return Block(data, lengths, numbers, np.ones(count, bool), np.ones(count, bool))
 
 
 def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

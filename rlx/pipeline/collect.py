@@ -1,26 +1,41 @@
 """``rlx collect``: from an environment and a policy into a dataset, exactly as much as was asked for."""
 
+import os
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rlx import manifest
 from rlx.collector.environment import Environment
-from rlx.collector.opening import EnvSource, open_environment
-from rlx.collector.policy_file import PolicySpec, load_object
-from rlx.collector.session import Budget, Session
+from rlx.collector.opening import EnvSource
+from rlx.collector.policy_file import PolicySpec
 from rlx.collector.space import schema_of
+from rlx.engine.inline_actors import InlineActors
+from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError, DatasetExistsError
-from rlx.manifest import Manifest
+from rlx.manifest import Manifest, ShardRecord
+from rlx.pipeline.collect_worker import Assignment, Worker, opened
+from rlx.pipeline.collect_workers import CollectActor, Pot, Workers
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
-from rlx.pipeline.shard_thread import ShardThread
 from rlx.progress import Progress
+from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_name
 
 _PACKAGES = ("rlx", "gymnasium", "ale-py", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is to be collected: exactly so many steps, or so many episodes."""
+
+    steps: int | None = None
+    episodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +45,35 @@ class Collection:
     Args:
         environment: a gymnasium id, ``module:name`` or ``file.py:name`` of what makes an environment, or such a thing.
         budget: how much, all sessions together.
-        num_envs: copies that are stepped together.
+        num_envs: copies that each worker steps together.
         policy: what chooses the actions.
         seed: of environments and policy.
         shard_steps: a shard ends where its episodes and those that run have so many steps: as many may be lost if the
             process is killed, or those that run if they alone are more.
         resume: whether to go on where the dataset has fewer.
+        workers: processes, each with so many environments; one is this process.
+        is_sync: whether each worker collects an equal share, so that the seed decides all of it; or else as much as it
+            can, so that none waits for a slower one.
 
     Raises:
         CollectError: a number that makes no sense.
     """
 
     environment: EnvSource = "ALE/Pong-v5"
-    budget: Budget = Budget(steps=10_000)  # noqa: RUF009  (it is frozen)
+    budget: Budget = Budget(steps=10_000)
     num_envs: int = 4
     policy: PolicySpec = PolicySpec()  # noqa: RUF009  (it is frozen)
     seed: int = 0
     shard_steps: int = 100_000
     resume: bool = False
+    workers: int = 1
+    is_sync: bool = True
 
     def __post_init__(self) -> None:
         if (self.budget.steps is None) == (self.budget.episodes is None):
             raise CollectError("expected a number of steps or of episodes, and not both")
-        numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes, "envs": self.num_envs}
+        numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes}
+        numbers |= {"envs": self.num_envs, "workers": self.workers}
         for name, number in {**numbers, "shard steps": self.shard_steps}.items():
             if number is not None and number < 1:
                 raise CollectError(f"{name} {number}: expected at least 1")
@@ -79,16 +100,18 @@ def collect(collection: Collection, destination: Path, options: Options, progres
     """
     started = time.monotonic()
     _refuse_existing(destination, resume=collection.resume or options.overwrite)
-    environment = _opened(collection)
+    environment = opened(collection.environment, collection.num_envs)
     try:
         with claimed(destination):
             described = _described(collection, environment, options)
             writer = open_writer(destination, described, overwrite=options.overwrite)
-            before = (len(writer.manifest.shards), writer.manifest.steps)
-            _Run(collection, environment, writer, progress, options.command).run()
+            shards, steps = len(writer.manifest.shards), writer.manifest.steps
+            with InlineActors() if collection.workers == 1 else LocalActors() as actors:
+                # One worker is this process, and has the environment already.
+                make = partial(Worker, environment=environment) if collection.workers == 1 else Worker
+                _Run(collection, writer, partial(actors.start, make), progress, options.command).run()
     finally:
         environment.close()
-    shards, steps = before
     seconds = time.monotonic() - started
     return Report.of(destination, writer.manifest, seconds, writer.manifest.steps - steps, skipped_shards=shards)
 
@@ -101,13 +124,6 @@ def _refuse_existing(destination: Path, *, resume: bool) -> None:
         )
 
 
-def _opened(collection: Collection) -> Environment:
-    source = collection.environment
-    if isinstance(source, str) and ":" in source:
-        source = load_object(source)
-    return open_environment(source, collection.num_envs)
-
-
 def _described(collection: Collection, environment: Environment, options: Options) -> Manifest:
     notes = {
         "environment": environment.name,
@@ -115,6 +131,7 @@ def _described(collection: Collection, environment: Environment, options: Option
         "policy": collection.policy.text,
         **({"epsilon": collection.policy.epsilon} if collection.policy.epsilon else {}),
         "envs": environment.num_envs,
+        **({"workers": collection.workers} if collection.workers > 1 else {}),
         "rewards": "raw",
     }
     schema = schema_of(environment.observation_space, environment.action_space)
@@ -123,92 +140,123 @@ def _described(collection: Collection, environment: Environment, options: Option
 
 
 class _Run:
-    """One session, from what is listed to what was asked for."""
+    """From what is listed to what was asked for.
+
+    Args:
+        collection: what.
+        writer: lists the shards.
+        start: starts a worker.
+        progress: is told of ``steps`` or ``episodes``.
+        command: what the user typed.
+    """
 
     def __init__(
         self,
         collection: Collection,
-        environment: Environment,
         writer: DatasetWriter,
+        start: Callable[[Assignment], CollectActor],
         progress: Progress,
         command: str,
     ) -> None:
         listed = writer.manifest
         self._collection = collection
         self._writer = writer
+        self._start = start
         self._progress = progress
-        self._number = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
-        self._unit = "steps" if collection.budget.steps is not None else "episodes"
-        self._environment = environment
-        self._origin = {
-            "environment": environment.name,
-            "policy": collection.policy.text,
-            "seed": collection.seed,
-            "session": self._number,
-        }
+        self._format = writer.format()
+        self._next_session = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
+        self._sessions: dict[int, int] = {}
+        self._listed_of = Counter[int]()
+        self._first_shard = 1 + max((int(shard.name) for shard in listed.shards), default=-1)
+        self._first_episode = _next_episode(writer) if listed.steps else 0
         self._made = {
             "command": command,
             "parents": [],
             "seed": collection.seed,
-            "session": self._number,
+            "session": self._next_session,
             **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
         }
-        self._shard_steps = 0
 
     def run(self) -> None:
         """Collects what is missing."""
-        left = self._left()
-        self._progress.expect(self._unit, max(left.steps or 0, left.episodes or 0))
-        if left.steps == 0 or left.episodes == 0:
-            self._save_as_complete()
-            return
-        self._writer.manifest = replace(self._writer.manifest, lineage=[*self._writer.manifest.lineage, self._made])
-        trajectories, policy = self._writer.manifest.trajectories, self._collection.policy
-        session = Session(self._environment, policy, self._collection.seed, self._number, trajectories)
-        with ShardThread(self._writer) as shards:
-            try:
-                self._collect(session, left, shards)
-            except (CollectError, KeyboardInterrupt):
-                self._commit(shards, is_last=False)
-                raise
-            self._commit(shards, is_last=True)
+        budget, listed = self._collection.budget, self._writer.manifest
+        wanted, there = (
+            (budget.steps, listed.steps) if budget.episodes is None else (budget.episodes, listed.trajectories)
+        )
+        left = max(0, (wanted or 0) - there)
+        self._progress.expect("steps" if budget.episodes is None else "episodes", left)
+        if left:
+            self._writer.manifest = replace(listed, lineage=[*listed.lineage, self._made])
+            Workers(self, self._pots(left), self._collection.num_envs).collect()
         self._save_as_complete()
 
-    def _left(self) -> Budget:
-        budget, listed = self._collection.budget, self._writer.manifest
-        if budget.steps is not None:
-            return Budget(steps=max(0, budget.steps - listed.steps))
-        return Budget(episodes=max(0, (budget.episodes or 0) - listed.trajectories))
+    def start(self, worker: int, episodes: int) -> CollectActor:
+        """Starts a worker. Those that are started together share a session; a replacement has its own."""
+        if worker in self._sessions:
+            self._next_session = 1 + max(self._sessions.values())
+        self._sessions[worker] = self._next_session
+        here = self._collection
+        assignment = Assignment(
+            environment=here.environment,
+            num_envs=here.num_envs,
+            policy=here.policy,
+            seed=here.seed,
+            session=self._next_session,
+            worker=worker,
+            episodes=(self._first_episode + worker + episodes * here.workers, here.workers),
+            dataset=self._writer.path.absolute(),
+            writer=os.getpid(),
+            format=self._format,
+            shard_steps=here.shard_steps,
+        )
+        return self._start(assignment)
 
-    def _collect(self, session: Session, left: Budget, shards: ShardThread) -> None:
-        for block in session.blocks(left):
-            if block is not None:
-                shards.append(self._name(), block)
-                self._shard_steps += block.steps
-                done = block.steps if self._unit == "steps" else len(block.lengths)
-                self._progress.advance(self._unit, done)
-            if self._shard_steps and self._shard_steps + session.running_steps >= self._collection.shard_steps:
-                self._commit(shards, is_last=False)
+    def shard(self, worker: int, number: int) -> str:
+        """Name of a worker's shard: the same whichever worker is faster."""
+        return shard_name(self._first_shard + number * self._collection.workers + worker)
 
-    def _name(self) -> str:
-        return shard_name(len(self._writer.manifest.shards))
+    def commit(self, worker: int, record: ShardRecord) -> None:
+        """Lists a shard. Those that may be begun by then are planned: so it shows if the run is interrupted."""
+        self._listed_of[worker] += 1
+        begun = {self.shard(number, self._listed_of[number]) for number in range(self._collection.workers)}
+        listed = {*self._writer.manifest.listed, record.name}
+        self._writer.manifest = replace(self._writer.manifest, planned=sorted(listed | begun))
+        origin = {
+            "environment": self._writer.manifest.id,
+            "policy": self._collection.policy.text,
+            "seed": self._collection.seed,
+            "session": self._sessions[worker],
+            "worker": worker,
+        }
+        self._writer.commit(record, origin=origin, dropped={})
 
-    def _commit(self, shards: ShardThread, *, is_last: bool) -> None:
-        if not shards.is_open:
-            return
-        record = shards.finish()
-        count = len(self._writer.manifest.shards) + 1
-        # One more is planned while there is more to come: so it shows if the run is interrupted.
-        planned = [shard_name(number) for number in range(count + (not is_last))]
-        self._writer.manifest = replace(self._writer.manifest, planned=planned)
-        self._writer.commit(record, origin=self._origin, dropped={})
-        self._shard_steps = 0
+    def advance(self, steps: int, episodes: int) -> None:
+        """Tells the progress."""
+        if self._collection.budget.episodes is None:
+            self._progress.advance("steps", steps)
+        else:
+            self._progress.advance("episodes", episodes)
+
+    def _pots(self, left: int) -> list[Pot]:
+        """What each worker is to collect: an equal share, or whatever the others leave of it all."""
+
+        def pot(amount: int) -> Pot:
+            return Pot(amount) if self._collection.budget.episodes is None else Pot(episodes=amount)
+
+        count = self._collection.workers
+        if not self._collection.is_sync:
+            return [pot(left)] * count
+        return [pot(left // count + (worker < left % count)) for worker in range(count)]
 
     def _save_as_complete(self) -> None:
         listed = self._writer.manifest
         if listed.missing:
             self._writer.manifest = replace(listed, planned=[shard.name for shard in listed.shards])
             self._writer.save()
+
+
+def _next_episode(writer: DatasetWriter) -> int:
+    return 1 + int(Dataset(writer.path, partial=True).trajectories.episode.max())
 
 
 def _version(package: str) -> str | None:

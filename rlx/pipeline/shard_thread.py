@@ -1,16 +1,16 @@
 """Shards of blocks that come as they are made, each written in a thread while the next steps are taken."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from queue import Full, Queue
 from types import TracebackType
 from typing import Self
 
 from rlx.block import Block
 from rlx.manifest import ShardRecord
-from rlx.store.dataset_writer import DatasetWriter
 from rlx.store.dictionary import REFERENCE_ROWS
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
@@ -29,12 +29,13 @@ class ShardThread:
     Leaving the context abandons a shard that is not finished.
 
     Args:
-        writer: of the dataset; what is finished is not listed yet.
+        shards: how they are written.
+        directory: where, by their names; what is finished is not listed yet.
     """
 
-    def __init__(self, writer: DatasetWriter) -> None:
-        self._writer = writer
-        self._format = writer.format()
+    def __init__(self, shards: ShardFormat, directory: Callable[[str], Path]) -> None:
+        self._format = shards
+        self._directory = directory
         self._thread = ThreadPoolExecutor(1, "shard writer")
         self._blocks: Queue[Block | _AbandonedError | None] = Queue(_WAITING_BLOCKS)
         self._shard: Future[ShardRecord] | None = None
@@ -55,7 +56,7 @@ class ShardThread:
         self._put(self._shard, block)
 
     def finish(self) -> ShardRecord:
-        """The open shard, whole in its ``partial`` directory.
+        """The open shard, whole in its directory.
 
         Raises:
             DiskFullError: there was no room.
@@ -96,7 +97,7 @@ class ShardThread:
         if self._format.coded() and not self._format.dictionaries:
             head = _first_rows(blocks)
             self._format = _trained(self._format, head)
-        return write_shard(self._writer.partial(name), name, self._format, chain(head, blocks))
+        return write_shard(self._directory(name), name, self._format, chain(head, blocks))
 
     def _taken(self) -> Iterator[Block]:
         while (item := self._blocks.get()) is not None:

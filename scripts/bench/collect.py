@@ -20,8 +20,7 @@ import numpy as np
 
 from rlx.collector import Collector, SerialEnv
 from rlx.collector.opening import ATARI
-from rlx.collector.session import Budget
-from rlx.pipeline.collect import Collection, collect
+from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from scripts.bench import timing

@@ -13,8 +13,8 @@ COMMANDS = {
     "list": "--remote --local --game --source --json",
     "download": "-o --source --layout --shards --store --codec --jobs --keep-source --overwrite --dry-run --json",
     "convert": "--from --to --codec --shards --jobs --overwrite --json",
-    "collect": "-o --envs --steps --episodes --policy --epsilon --seed --shard-steps --store --codec --resume "
-    "--overwrite --json",
+    "collect": "-o --envs --workers --sync --async --steps --episodes --policy --epsilon --seed --shard-steps --store "
+    "--codec --resume --overwrite --json",
     "inspect": "--stats --trajectories --json",
     "sample": "--batch-size --slice-len --num-slices --stack --n-step --gamma --batches --seed --without-replacement "
     "--no-strict-length -o --format --json",

@@ -12,10 +12,9 @@ import pytest
 import rlx
 from rlx.collector.opening import EnvSource
 from rlx.collector.policy_file import PolicySpec
-from rlx.collector.session import Budget
 from rlx.errors import CollectError, DatasetError, DatasetExistsError
 from rlx.manifest import Manifest
-from rlx.pipeline.collect import Collection, collect
+from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent

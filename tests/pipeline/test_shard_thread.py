@@ -23,7 +23,7 @@ def shards(writer: DatasetWriter) -> list[str]:
 
 
 def test_blocks_become_shards(writer: DatasetWriter) -> None:
-    with ShardThread(writer) as thread:
+    with ShardThread(writer.format(), writer.partial) as thread:
         for number, name in enumerate(("00000", "00001")):
             for first in range(20):
                 thread.append(name, make_block(first_episode=first, schema=LARGE))
@@ -36,7 +36,7 @@ def test_blocks_become_shards(writer: DatasetWriter) -> None:
 
 
 def test_what_is_not_finished_leaves_nothing(writer: DatasetWriter) -> None:
-    with ShardThread(writer) as thread:
+    with ShardThread(writer.format(), writer.partial) as thread:
         for _ in range(3):
             thread.append("00000", make_block(schema=LARGE))
     assert shards(writer) == []
@@ -48,7 +48,7 @@ def append_many(thread: ShardThread) -> None:
 
 
 def test_an_error_reaches_whoever_appends(writer: DatasetWriter) -> None:
-    with ShardThread(writer) as thread:
+    with ShardThread(writer.format(), writer.partial) as thread:
         with pytest.raises(SchemaMismatchError, match="expected uint16"):
             append_many(thread)
         with pytest.raises(SchemaMismatchError):

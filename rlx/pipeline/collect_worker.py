@@ -1,0 +1,170 @@
+"""What one worker does: steps its environments and writes the episodes that end into shards of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlx.collector.environment import Environment
+from rlx.collector.episodes import Episode, join
+from rlx.collector.opening import EnvSource, open_environment
+from rlx.collector.policy_file import PolicySpec, load_object
+from rlx.collector.session import Session
+from rlx.manifest import ShardRecord
+from rlx.pipeline.shard_thread import ShardThread
+from rlx.store.layout import partial_directory
+from rlx.store.writer import ShardFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a worker is to know.
+
+    Args:
+        environment: what it steps.
+        num_envs: how many copies.
+        policy: what chooses.
+        seed: of the collection.
+        session: number of the session.
+        worker: its number, from 0.
+        episodes: numbers of its episodes: the first, and how far the next is.
+        dataset: the dataset's directory.
+        writer: the process that lists its shards.
+        format: how they are written.
+        shard_steps: a shard ends where its episodes and those that run have so many steps.
+    """
+
+    environment: EnvSource
+    num_envs: int
+    policy: PolicySpec
+    seed: int
+    session: int
+    worker: int
+    episodes: tuple[int, int]
+    dataset: Path
+    writer: int
+    format: ShardFormat
+    shard_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """So much a worker may collect before it asks again.
+
+    Args:
+        shard: what its shard is called, unless one is open.
+        steps: at most so many.
+        episodes: at most so many, where episodes are counted.
+        is_last: whether its shard ends when all of it is collected; of counted steps, with the episodes that run then.
+    """
+
+    shard: str
+    steps: int
+    episodes: int | None = None
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a worker made of a lease.
+
+    Args:
+        steps: steps made.
+        episodes: episodes that went to the shard.
+        record: the shard, if it ended.
+        is_last: whether nothing more is to be asked of the worker.
+    """
+
+    steps: int
+    episodes: int
+    record: ShardRecord | None
+    is_last: bool
+
+
+class Worker:
+    """Answers leases.
+
+    Args:
+        assignment: what it is to know.
+        environment: what it steps, if that is there already; else it is opened here.
+
+    Raises:
+        CollectError: environment or policy cannot be had.
+    """
+
+    def __init__(self, assignment: Assignment, environment: Environment | None = None) -> None:
+        self._assignment = here = assignment
+        self._environment = environment or opened(here.environment, here.num_envs)
+        first_env = here.worker * self._environment.num_envs
+        self._session = Session(self._environment, here.policy, here.seed, here.session, first_env)
+        self._shards = ShardThread(here.format, self._directory)
+        self._shards.__enter__()
+        self._next_episode, self._stride = here.episodes
+        self._waiting: list[Episode] = []
+        self._shard_steps = 0
+
+    def __call__(self, lease: Lease | None) -> Made:
+        """Collects until the lease is spent or the shard full.
+
+        Args:
+            lease: how much. None where the run cannot go on: then the shard ends with the episodes that have ended.
+
+        Raises:
+            CollectError: the environment failed, or the policy does not fit it.
+            DiskFullError: there is no room.
+        """
+        if lease is None:
+            return Made(0, 0, self._finish() if self._shards.is_open else None, is_last=True)
+        steps, episodes = 0, self._append(lease, [], 0)
+        while not self._is_full() and not self._is_spent(lease, steps, episodes):
+            ended, made = self._session.run(lease.steps - steps, is_last=lease.is_last and lease.episodes is None)
+            steps += made
+            episodes += self._append(lease, ended, episodes)
+        is_last = lease.is_last and self._has_all(lease, steps, episodes)
+        if is_last and lease.episodes is None:
+            episodes += self._append(lease, self._session.cut(), episodes)
+        ends = self._shards.is_open and (is_last or self._is_full())
+        return Made(steps, episodes, self._finish() if ends else None, is_last)
+
+    def close(self) -> None:
+        """Closes the environment, and gives up an open shard."""
+        self._shards.__exit__(None, None, None)
+        self._environment.close()
+
+    def _is_full(self) -> bool:
+        return self._shard_steps > 0 and (
+            self._shard_steps + self._session.running_steps >= self._assignment.shard_steps
+        )
+
+    def _is_spent(self, lease: Lease, steps: int, episodes: int) -> bool:
+        # What is less than a step of every environment only the last lease may take: it leaves some steps out.
+        least = 1 if lease.is_last and lease.episodes is None else self._environment.num_envs
+        return self._has_all(lease, steps, episodes) or lease.steps - steps < least
+
+    def _has_all(self, lease: Lease, steps: int, episodes: int) -> bool:
+        return steps >= lease.steps if lease.episodes is None else episodes >= lease.episodes
+
+    def _append(self, lease: Lease, ended: Sequence[Episode], before: int) -> int:
+        """Puts as many episodes into the shard as the lease has left; the others wait for the next one."""
+        self._waiting += ended
+        count = len(self._waiting) if lease.episodes is None else lease.episodes - before
+        ready, self._waiting = self._waiting[:count], self._waiting[count:]
+        if ready:
+            block = join(ready, self._next_episode, self._stride)
+            self._next_episode += len(ready) * self._stride
+            self._shard_steps += block.steps
+            self._shards.append(lease.shard, block)
+        return len(ready)
+
+    def _finish(self) -> ShardRecord:
+        self._shard_steps = 0
+        return self._shards.finish()
+
+    def _directory(self, name: str) -> Path:
+        return partial_directory(self._assignment.dataset, name, self._assignment.writer)
+
+
+def opened(source: EnvSource, num_envs: int) -> Environment:
+    """The environment that a user means; of a name with a colon, what that object makes."""
+    if isinstance(source, str) and ":" in source:
+        source = load_object(source)
+    return open_environment(source, num_envs)

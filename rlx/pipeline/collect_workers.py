@@ -1,0 +1,182 @@
+"""Sharing out what is to be collected among workers, and replacing those that die."""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from rlx.engine.actor import Actor, ActorDiedError
+from rlx.errors import CollectError
+from rlx.manifest import ShardRecord
+from rlx.pipeline.collect_worker import Lease, Made
+
+logger = logging.getLogger(__name__)
+CollectActor = Actor[Lease | None, Made]
+# Of every environment: enough that asking costs nothing, and soon done when Ctrl-C is pressed.
+_LEASE_STEPS = 512
+_MOST_DEATHS = 3
+
+
+@dataclass(slots=True)
+class Pot:
+    """What is left to be collected by the workers that share it: steps, or episodes where these are counted."""
+
+    steps: int = 0
+    episodes: int | None = None
+
+
+class Run(Protocol):
+    """What the workers collect for."""
+
+    def start(self, worker: int, episodes: int) -> CollectActor:
+        """Starts a worker, new or in the place of one that died, of which so many episodes are listed."""
+
+    def shard(self, worker: int, number: int) -> str:
+        """Name of a worker's shard; they are numbered from 0 for each."""
+
+    def commit(self, worker: int, record: ShardRecord) -> None:
+        """Lists a shard."""
+
+    def advance(self, steps: int, episodes: int) -> None:
+        """So many were made."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """One of the workers: who works there, and what it made that is not listed yet."""
+
+    number: int
+    pot: Pot
+    actor: CollectActor
+    shards: int = 0
+    listed_episodes: int = 0
+    steps: int = 0
+    episodes: int = 0
+    deaths: int = 0
+    is_done: bool = False
+    lease: Lease = field(default_factory=lambda: Lease("", 0))
+
+
+class Workers:
+    """Has workers collect what is in pots.
+
+    Args:
+        run: what for.
+        pots: one for each worker; some may be the same.
+        num_envs: environments of each worker.
+    """
+
+    def __init__(self, run: Run, pots: Sequence[Pot], num_envs: int) -> None:
+        self._run = run
+        self._num_envs = num_envs
+        self._places = [_Place(number, pot, run.start(number, 0)) for number, pot in enumerate(pots)]
+        self._answers: SimpleQueue[tuple[_Place, Future[Made]]] = SimpleQueue()
+
+    def collect(self) -> None:
+        """Collects everything.
+
+        Where an environment or a policy fails, or Ctrl-C is pressed, the episodes that have ended are listed first.
+
+        Raises:
+            CollectError: an environment or a policy failed, or a worker dies again and again.
+            DiskFullError: there is no room.
+        """
+        try:
+            for place in self._places:
+                self._ask(place)
+            while not all(place.is_done for place in self._places):
+                self._take(*self._answers.get())
+        except (CollectError, KeyboardInterrupt):
+            self._list_what_has_ended()
+            raise
+
+    def _ask(self, place: _Place) -> None:
+        place.lease = lease = self._lease(place)
+        if lease.episodes is None:
+            place.pot.steps -= lease.steps
+        elif place.pot.episodes is not None:
+            place.pot.episodes -= lease.episodes
+        place.actor.call(lease).add_done_callback(lambda done: self._answers.put((place, done)))
+
+    def _lease(self, place: _Place) -> Lease:
+        """So much that the others have something to do too; the last one that goes on gets what is left."""
+        pot, n = place.pot, self._num_envs
+        most = _LEASE_STEPS * n
+        name = self._run.shard(place.number, place.shards)
+        sharers = 1 + sum(other.pot is pot and other is not place and not other.lease.is_last for other in self._places)
+        if pot.episodes is not None:
+            if sharers == 1 or pot.episodes == 0:
+                return Lease(name, most, pot.episodes, is_last=True)
+            return Lease(name, most, max(1, pot.episodes // (2 * sharers)))
+        if sharers == 1:
+            steps = min(most, pot.steps)
+            return Lease(name, steps, is_last=steps == pot.steps)
+        if pot.steps < n:
+            return Lease(name, 0, is_last=True)
+        return Lease(name, max(n, min(most, pot.steps // (2 * sharers)) // n * n))
+
+    def _take(self, place: _Place, answer: "Future[Made]") -> None:
+        try:
+            made = answer.result()
+        except ActorDiedError as exc:
+            self._replace(place, exc)
+            return
+        place.deaths = 0
+        place.steps += made.steps
+        place.episodes += made.episodes
+        self._return(place, made.steps, made.episodes)
+        self._run.advance(made.steps, made.episodes)
+        if made.record is not None:
+            self._list(place, made.record)
+        place.is_done = made.is_last
+        if not place.is_done:
+            self._ask(place)
+
+    def _return(self, place: _Place, steps: int, episodes: int) -> None:
+        """Puts back what a worker has left of its lease."""
+        if place.lease.episodes is None:
+            place.pot.steps += place.lease.steps - steps
+        elif place.pot.episodes is not None:
+            place.pot.episodes += place.lease.episodes - episodes
+
+    def _list(self, place: _Place, record: ShardRecord) -> None:
+        self._run.commit(place.number, record)
+        place.shards += 1
+        place.listed_episodes += record.trajectories
+        place.steps -= record.steps
+        place.episodes -= record.trajectories
+
+    def _replace(self, place: _Place, death: ActorDiedError) -> None:
+        """Starts another worker in the place of one that died, for all that was not listed."""
+        place.deaths += 1
+        if place.deaths > _MOST_DEATHS:
+            raise CollectError(
+                f"worker {place.number} died {place.deaths} times in a row, the last time so: {death}",
+                hint="finished shards are safe; if memory was short, use fewer workers or environments",
+            ) from death
+        logger.warning(
+            "worker %d died (%s): %d steps that were in no finished shard are dropped and collected anew",
+            *(place.number, death, place.steps),
+        )
+        self._return(place, -place.steps, -place.episodes)
+        place.steps = place.episodes = 0
+        place.lease = Lease("", 0)
+        place.actor = self._run.start(place.number, place.listed_episodes)
+        self._ask(place)
+
+    def _list_what_has_ended(self) -> None:
+        lasts = [(place, place.actor.call(None)) for place in self._places if not place.is_done]
+        for _, last in lasts:
+            # Whoever has died, or failed even in this, has nothing to list.
+            with suppress(ActorDiedError, CollectError):
+                last.result()
+        answers = []
+        with suppress(Empty):
+            while True:
+                answers.append(self._answers.get_nowait())
+        for place, answer in (*answers, *lasts):
+            if answer.exception() is None and (record := answer.result().record) is not None:
+                self._list(place, record)
