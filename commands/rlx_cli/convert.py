@@ -30,6 +30,7 @@ class Format(StrEnum):
     RLU = "rlu"
     DOPAMINE = "dopamine"
     MINARI = "minari"
+    D4RL = "d4rl"
 
 
 class Target(StrEnum):
@@ -45,7 +46,7 @@ _STORES = (Target.ZARR, Target.MEMMAP)
 
 def convert(
     ctx: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A directory of a run's files, or a dataset.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A dataset, or files of another project.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="The new dataset, or file.")],
     source_format: Annotated[
         Format | None, typer.Option("--from", help="What SRC holds.", show_default="found out")

@@ -19,10 +19,14 @@ from rlx.export.pieces import pieces
 from rlx.progress import Progress
 
 _KEYS = frozenset({"observations", "actions", "rewards", "terminals"})
+_NEXT = "next_observations"
 
 
 class D4RLExporter:
-    """Writes observations, actions, rewards, terminals, timeouts and next_observations, N rows each."""
+    """Writes observations, actions, rewards, terminals, timeouts and next_observations, N rows each.
+
+    The last, which a reader can do without, is there where any final observation was recorded.
+    """
 
     title = "D4RL's HDF5"
 
@@ -30,7 +34,8 @@ class D4RLExporter:
         """Numbers of episodes, fields of its own, and where an episode that was not cut by a limit ends."""
         _check(experience)
         table = experience.trajectories
-        losses = common_losses(experience, episodes=True) + left_out(extra_fields(experience.schema))
+        losses = common_losses(experience, final=not _has_next(experience), episodes=True)
+        losses += left_out(extra_fields(experience.schema))
         if seams := int((~table.terminated & ~table.truncated).sum()):
             losses.append(f"where {seams:,} of {len(table):,} trajectories end, which no flag tells")
         return losses
@@ -53,7 +58,7 @@ class D4RLExporter:
             "rewards": "reward",
             "terminals": "terminated",
             "timeouts": "truncated",
-            "next_observations": observation,
+            **({_NEXT: observation} if _has_next(experience) else {}),
         }
         with created(path) as output:
             output.file.attrs[PROVENANCE] = provenance(experience, self.losses(experience))
@@ -61,8 +66,12 @@ class D4RLExporter:
             rows = {column: output.rows(column, steps, field.shape, field.dtype) for column, field in fields.items()}
             for piece in pieces(experience.blocks(), schema):
                 for column, name in columns.items():
-                    rows[column].append(piece.next(name) if column.startswith("next_") else piece.rows(name))
+                    rows[column].append(piece.next(name) if column == _NEXT else piece.rows(name))
                 progress.advance("steps", piece.steps)
+
+
+def _has_next(experience: Experience) -> bool:
+    return bool(experience.trajectories.final_recorded.any())
 
 
 def _check(experience: Experience) -> None:

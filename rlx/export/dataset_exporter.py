@@ -96,7 +96,7 @@ def common_losses(
 
 def extra_fields(schema: Schema) -> list[str]:
     """Names of the fields beside observations, actions, reward and flags."""
-    known = {"reward", "terminated", "truncated", *schema.names(Role.OBSERVATION), *action_fields(schema)}
+    known = {"reward", "terminated", "truncated", *observation_fields(schema), *action_fields(schema)}
     return [name for name in schema if name not in known]
 
 

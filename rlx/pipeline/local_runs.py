@@ -1,16 +1,44 @@
 """Which runs lie in a local directory, whatever their layout."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
-from rlx.source import dopamine, minari, rl_unplugged
-from rlx.source.dopamine import Dopamine
-from rlx.source.minari import Minari
-from rlx.source.rl_unplugged import RLUnplugged
+from rlx.source import d4rl, dopamine, minari, rl_unplugged
+from rlx.source.protocol import Source
 
-LAYOUTS = ("rlu", "dopamine", "minari")
-LocalRun = RLUnplugged | Dopamine | Minari
+
+class LocalRun(Source, Protocol):
+    """A source whose files lie on this machine."""
+
+    @property
+    def root(self) -> Path:
+        """What the names of its files are relative to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFormat:
+    """A format of which a path holds one dataset.
+
+    Args:
+        recognises: whether what lies at a path is of the format, and of no other.
+        open: the dataset there; says what is wrong if it is not.
+    """
+
+    recognises: Callable[[Path], bool]
+    open: Callable[[Path], LocalRun]
+
+
+# Layouts that keep several runs below a directory.
+_RUNS: Mapping[str, Callable[[Path], Sequence[LocalRun]]] = MappingProxyType(
+    {"rlu": rl_unplugged.find_runs, "dopamine": dopamine.find_runs, "minari": minari.find_runs}
+)
+_FORMATS: Mapping[str, ForeignFormat] = MappingProxyType({"d4rl": ForeignFormat(d4rl.recognises, d4rl.open_d4rl)})
+LAYOUTS = (*_RUNS, *_FORMATS)
 
 
 def check_apart(source: Path, destination: Path) -> None:
@@ -27,15 +55,17 @@ def check_apart(source: Path, destination: Path) -> None:
         raise DatasetExistsError(f"{destination} lies inside the source, {source}; expected another directory")
 
 
-def find_runs(directory: Path, layout: str | None = None) -> list[LocalRun]:
-    """The runs in a directory or the ones a few levels below, of one layout or of any."""
-    found: list[LocalRun] = []
-    if layout in (None, "rlu"):
-        found += rl_unplugged.find_runs(directory)
-    if layout in (None, "dopamine"):
-        found += dopamine.find_runs(directory)
-    if layout in (None, "minari"):
-        found += minari.find_runs(directory)
+def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
+    """The runs at a path or a few levels below, of one layout or of any.
+
+    Raises:
+        SourceError: what lies there is not of the layout, where that is a format of one dataset.
+    """
+    if layout is not None and layout in _FORMATS:
+        return [_FORMATS[layout].open(path)]
+    found = [run for name, find in _RUNS.items() if layout in (None, name) for run in find(path)]
+    if layout is None:
+        found += [format.open(path) for format in _FORMATS.values() if format.recognises(path)]
     return found
 
 
@@ -53,7 +83,8 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
     if not runs:
         raise SourceNotFoundError(
             f"no run in {directory}: expected files such as Pong/run_5-00000-of-00050, "
-            "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5"
+            "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5",
+            hint=f"--from {'|'.join(LAYOUTS)} says what is wrong with it",
         )
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")

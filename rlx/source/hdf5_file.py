@@ -1,10 +1,13 @@
 """HDF5 read with care: every failure of the library names the file, and nothing leads out of it.
 
-An HDF5 file may point at other files (external links, external storage, virtual datasets); from a stranger's file
-that would read whatever they like.
+An HDF5 file may point at other files (links, external storage, virtual datasets); from a stranger's file that would
+read whatever they like. It may also declare far more than it holds, or lead in circles.
 """
 
-from collections.abc import Iterator
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,9 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*")
+_MAX_DEPTH = 16
+_CHECKED_BYTES = 2**26
 # What h5py raises where a file is damaged.
 _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
@@ -37,6 +43,22 @@ def opened(path: Path) -> Iterator[h5py.File]:
         yield file
     finally:
         file.close()
+
+
+def holds(path: Path, names: Collection[str]) -> bool:
+    """Whether a path is that of an HDF5 file with members of these names; damaged or absent files are not."""
+    if not path.is_file() or not h5py.is_hdf5(path):
+        return False
+    try:
+        with opened(path) as file:
+            return all(has(file, name) for name in names)
+    except CorruptShardError:
+        return False
+
+
+def id_of(path: Path) -> str:
+    """What a dataset is called that has no name but its file's."""
+    return path.stem if _ID.fullmatch(path.stem) else "dataset"
 
 
 def group(parent: h5py.Group, name: str) -> h5py.Group:
@@ -70,6 +92,12 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     # A file of a kilobyte may declare an array of any size that it holds nothing of.
     if size and not stored:
         raise CorruptShardError(f"{_place(parent, name)}: expected {size:,} values, found none stored")
+    if found.chunks and found.nbytes > _CHECKED_BYTES:
+        chunks = math.prod(-(-rows // chunk) for rows, chunk in zip(found.shape, found.chunks, strict=True))
+        if found.id.get_num_chunks() < chunks:
+            raise CorruptShardError(
+                f"{_place(parent, name)}: expected {chunks:,} chunks, found {found.id.get_num_chunks():,} stored"
+            )
     return found
 
 
@@ -81,16 +109,18 @@ def count(parent: h5py.Group) -> int:
         raise _damaged(_place(parent, ""), exc) from exc
 
 
-def leaves(parent: h5py.Group, name: str) -> list[str]:
+def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
     """Paths below a group of all datasets in it, or the name itself where it is a dataset; sorted."""
     found = _member(parent, name)
+    if depth > _MAX_DEPTH:
+        raise CorruptShardError(f"{_place(parent, name)}: expected groups at most {_MAX_DEPTH} deep")
     if isinstance(found, h5py.Dataset):
         return [name]
     try:
         children = sorted(found)
     except _FAILURES as exc:
         raise _damaged(_place(parent, name), exc) from exc
-    return [f"{name}/{leaf}" for child in children for leaf in leaves(found, child)]
+    return [f"{name}/{leaf}" for child in children for leaf in leaves(found, child, depth + 1)]
 
 
 def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
@@ -118,14 +148,83 @@ def attribute(parent: h5py.Group, name: str) -> int:
         raise _damaged(f"{_place(parent, name)} (an attribute)", exc) from exc
 
 
-def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+def has(parent: h5py.Group, name: str) -> bool:
+    """Whether there is a group or a dataset of this name."""
     try:
-        link = parent.get(name, getlink=True)
-        found = None if isinstance(link, h5py.ExternalLink) else parent[name]
+        return name in parent
     except _FAILURES as exc:
         raise _damaged(_place(parent, name), exc) from exc
-    if found is None:
-        raise CorruptShardError(f"{_place(parent, name)}: leads to another file")
+
+
+def names(parent: h5py.Group) -> list[str]:
+    """Names of all groups and datasets in a group, sorted."""
+    try:
+        return sorted(parent)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, ""), exc) from exc
+
+
+def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.Dataset:
+    """The dataset of this name, whose rows are numbers.
+
+    Args:
+        parent: the group it lies in.
+        name: its path there.
+        rows: how many it is to have; any number where not given.
+
+    Raises:
+        CorruptShardError: there is none, its rows are no numbers, or it has more or fewer.
+    """
+    found = dataset(parent, name)
+    if not is_numbers(found):
+        raise CorruptShardError(
+            f"{_place(parent, name)}: expected rows of numbers, found {found.dtype}{list(found.shape)}"
+        )
+    if rows is not None and len(found) != rows:
+        raise CorruptShardError(f"{_place(parent, name)}: expected {rows:,} rows, found {len(found):,}")
+    return found
+
+
+def is_numbers(found: h5py.Dataset, rows: int | None = None) -> bool:
+    """Whether a dataset has rows of numbers that a schema can name, and so many of them."""
+    named = found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0
+    return named and rows in (None, len(found))
+
+
+def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
+    """Rows of a dataset.
+
+    Raises:
+        CorruptShardError: they cannot be decoded, or one is not a number.
+    """
+    rows = read(source, start, stop)
+    if rows.dtype.kind == "f" and np.isnan(rows).any():
+        row = start + int(np.argwhere(np.isnan(rows))[0][0])
+        raise CorruptShardError(f"{source.file.filename}: {source.name}: expected numbers, found NaN in row {row:,}")
+    return rows
+
+
+def provenance(file: h5py.File) -> Mapping[str, Any]:
+    """What rlx said of the data when it wrote the file: their notes, and under ``lost`` what is not in the file."""
+    try:
+        said = json.loads(file.attrs["rlx"])
+        notes, losses = dict(said.get("notes", {})), said["losses"]
+    except (*_FAILURES, RecursionError):
+        return {}
+    return {**notes, "lost": losses} if losses else notes
+
+
+def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """The member at a path, every part of which must be a plain link: any other may lead out of the file."""
+    found: Any = parent
+    try:
+        for part in name.split("/"):
+            link = found.get(part, getlink=True)
+            if not isinstance(link, h5py.HardLink):
+                raise CorruptShardError(f"{_place(parent, name)}: leads to another file, or another place in this one")
+            found = found[part]
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
     return found
 
 

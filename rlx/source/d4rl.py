@@ -1,0 +1,202 @@
+"""D4RL's HDF5: all steps of all episodes in a row, with flags where an episode ends."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.schema import Field, Role, Schema
+from rlx.source import hdf5_file
+from rlx.source.row_episodes import RowEpisode, shard_bounds
+
+KEYS = ("observations", "actions", "rewards", "terminals")
+# What the first version of d3rlpy adds to the same layout; its episodes end where these flags stand.
+EPISODE_ENDS = "episode_terminals"
+_NEXT = "next_observations"
+_LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
+_PIECE_ROWS = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class D4RL:
+    """One file.
+
+    Args:
+        root: its directory.
+        file_name: its name there.
+        schema: what one step holds.
+        notes: what the file does not record, and what was left out.
+        paths: name in the file of every field but the flags.
+        ends: the row behind the last of every episode.
+        flags: whether each episode was terminated, and whether it was truncated.
+        first_episodes: first episode of every shard, and the number of episodes.
+    """
+
+    root: Path
+    file_name: str
+    schema: Schema
+    notes: Mapping[str, Any]
+    paths: Mapping[str, str]
+    ends: tuple[int, ...]
+    flags: tuple[tuple[bool, bool], ...]
+    first_episodes: tuple[int, ...]
+
+    @property
+    def id(self) -> str:
+        """Name of the file."""
+        return hdf5_file.id_of(self.root / self.file_name)
+
+    def shards(self) -> Sequence[int]:
+        """Groups of whole episodes, about 100,000 steps each."""
+        return range(len(self.first_episodes) - 1)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
+        """The one file."""
+        return [self.file_name]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """The steps of a shard.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: it is damaged, or has NaN in it.
+        """
+        with hdf5_file.opened(self.root / self.file_name) as file:
+            columns = {name: hdf5_file.numbers(file, path, rows=self.ends[-1]) for name, path in self.paths.items()}
+            after = hdf5_file.numbers(file, _NEXT, rows=self.ends[-1]) if hdf5_file.has(file, _NEXT) else None
+            for number in range(*self.first_episodes[shard : shard + 2]):
+                start = self.ends[number - 1] if number else 0
+                rows = self.ends[number] - start
+                episode = RowEpisode(number, rows, *self.flags[number], final_recorded=after is not None)
+                yield from episode.blocks(self.schema, _Columns(columns, after, self.schema, start), dropped)
+
+
+class _Columns:
+    """The rows of an episode that begins at a row of the file."""
+
+    def __init__(
+        self, datasets: Mapping[str, h5py.Dataset], after: h5py.Dataset | None, schema: Schema, first: int
+    ) -> None:
+        self._datasets = datasets
+        self._after = after
+        self._schema = schema
+        self._first = first
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        rows = hdf5_file.read_finite(self._datasets[name], self._first + start, self._first + stop)
+        return rows.reshape(len(rows), *self._schema[name].shape)
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:  # noqa: ARG002  (there is one observation)
+        assert self._after is not None
+        return hdf5_file.read_finite(self._after, self._first + row, self._first + row + 1)
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file has the datasets that D4RL's have."""
+    return hdf5_file.holds(path, KEYS)
+
+
+def open_d4rl(path: Path) -> D4RL:
+    """The dataset in a file of D4RL, or of the first version of d3rlpy.
+
+    Raises:
+        SourceNotFoundError: there is no such file.
+        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
+        SourceError: it has no step.
+    """
+    with hdf5_file.opened(path) as file:
+        if missing := [key for key in KEYS if not hdf5_file.has(file, key)]:
+            raise CorruptShardError(f"{path}: {missing[0]} is missing; {_LAYOUT}")
+        count = len(hdf5_file.numbers(file, "observations"))
+        if not count:
+            raise SourceError(f"{path} has no step")
+        fields, paths, left_out = _fields(file, count)
+        terminals, timeouts, ends = _episodes(file, count)
+        notes: dict[str, Any] = {**hdf5_file.provenance(file), "format": "D4RL"}
+        if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
+            notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
+            if hdf5_file.has(file, _NEXT):
+                notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
+        if left_out:
+            notes["left_out"] = left_out
+    try:
+        schema = Schema(fields)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}; {_LAYOUT}") from exc
+    lengths = np.diff(ends, prepend=0)
+    flags = tuple((bool(terminals[end - 1]), bool(timeouts[end - 1])) for end in ends.tolist())
+    return D4RL(
+        path.parent, path.name, schema, notes, paths, tuple(ends.tolist()), flags, shard_bounds(lengths.tolist())
+    )
+
+
+def _fields(file: h5py.File, count: int) -> tuple[dict[str, Field], dict[str, str], list[str]]:
+    """The fields of a file, the name of each in it, and what is in it besides."""
+    fields: dict[str, Field] = {}
+    paths: dict[str, str] = {}
+    known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "infos", "metadata"}
+    left_out = [name for name in hdf5_file.names(file) if name not in known]
+    columns = [("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP)]
+    columns.append(("reward", "rewards", Role.NEXT))
+    for path in hdf5_file.leaves(file, "infos") if hdf5_file.has(file, "infos") else []:
+        if hdf5_file.is_numbers(hdf5_file.dataset(file, path), count):
+            columns.append((path.replace("infos", "info", 1), path, Role.STEP))
+        else:
+            left_out.append(path)
+    for name, path, role in columns:
+        found = hdf5_file.numbers(file, path, rows=count)
+        shape = () if name == "reward" and found.shape[1:] == (1,) else found.shape[1:]
+        fields[name], paths[name] = Field(found.dtype.name, shape, role), path
+    fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+    if hdf5_file.has(file, _NEXT):
+        seen, after = file["observations"], hdf5_file.numbers(file, _NEXT, rows=count)
+        if (seen.dtype, seen.shape) != (after.dtype, after.shape):
+            raise CorruptShardError(
+                f"{file.filename}: {_NEXT}: expected {seen.dtype}{list(seen.shape)} as observations, "
+                f"found {after.dtype}{list(after.shape)}"
+            )
+    return fields, paths, left_out
+
+
+def _episodes(file: h5py.File, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
+    """[N] which steps are terminal, [N] which were cut by a limit, and the row behind the last of every episode."""
+    terminals = _flags(file, "terminals", count)
+    ends = terminals.copy()
+    if hdf5_file.has(file, "timeouts"):
+        ends |= _flags(file, "timeouts", count)
+    elif hdf5_file.has(file, EPISODE_ENDS):
+        ends |= _flags(file, EPISODE_ENDS, count)
+    timeouts = ends & ~terminals
+    if not timeouts.any() and hdf5_file.has(file, _NEXT):
+        ends |= _seams(file, count)
+    ends[-1] = True
+    return terminals, timeouts, np.flatnonzero(ends) + 1
+
+
+def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
+    found = hdf5_file.numbers(file, name, rows=count)
+    if found.size != count:
+        raise CorruptShardError(f"{file.filename}: {name}: expected a flag a step, found {list(found.shape)}")
+    starts = range(0, count, _PIECE_ROWS)
+    return np.concatenate(
+        [hdf5_file.read_finite(found, start, min(start + _PIECE_ROWS, count)).reshape(-1) != 0 for start in starts]
+    )
+
+
+def _seams(file: h5py.File, count: int) -> NDArray[np.bool_]:
+    """[N] behind which rows the file goes on with something else than what was seen next."""
+    seams = np.zeros(count, bool)
+    seen, after = hdf5_file.numbers(file, "observations"), hdf5_file.numbers(file, _NEXT)
+    rows = max(1, min(_PIECE_ROWS, 2**24 * count // max(1, seen.nbytes)))
+    for start in range(0, count - 1, rows):
+        stop = min(start + rows, count - 1)
+        differ = hdf5_file.read(after, start, stop) != hdf5_file.read(seen, start + 1, stop + 1)
+        seams[start:stop] = differ.reshape(stop - start, -1).any(1)
+    return seams

@@ -1,0 +1,107 @@
+"""Episodes of formats that keep as many observations as actions: T rows, each with what was seen before its action.
+
+What was seen after the last action is known only where the format keeps it apart. Where it does not, a last step that
+terminated needs nothing behind it: zeros stand there, marked as not recorded. Any other last step has an outcome that
+nobody recorded: it is left out, and what was seen before it is the final observation. So nothing is invented, and
+nobody bootstraps from zeros.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.schema import Role, Schema
+from rlx.source.protocol import block_steps
+
+STEPS_PER_SHARD = 100_000
+WITHOUT_OUTCOME = "step_whose_outcome_is_not_recorded"
+_FLAGS = ("terminated", "truncated")
+
+
+class Columns(Protocol):
+    """The rows of one episode."""
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """[stop - start, ...] rows of a field, as the schema has them; of observations, what was seen before."""
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        """[1, ...] what was seen after a row; asked for only where the episode says that it is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowEpisode:
+    """One episode.
+
+    Args:
+        number: the source's number of it.
+        rows: T.
+        terminated: whether the last row ended the MDP.
+        truncated: whether it was cut by a limit.
+        final_recorded: whether it is known what was seen after the last row.
+    """
+
+    number: int
+    rows: int
+    terminated: bool
+    truncated: bool
+    final_recorded: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps that can be made of the rows."""
+        return self.rows if self.final_recorded or self.terminated else self.rows - 1
+
+    def blocks(self, schema: Schema, columns: Columns, dropped: Counter[str]) -> Iterator[Block]:
+        """The episode in blocks; counts the row that gives no step."""
+        if self.rows > self.steps:
+            dropped[WITHOUT_OUTCOME] += self.rows - self.steps
+        longest = block_steps(schema)
+        for start in range(0, self.steps, longest):
+            yield self._block(schema, columns, start, min(start + longest, self.steps))
+
+    def _block(self, schema: Schema, columns: Columns, start: int, stop: int) -> Block:
+        is_last = stop == self.steps
+        data: dict[str, NDArray[np.generic]] = {}
+        for name, field in schema.fields.items():
+            if name in _FLAGS:
+                data[name] = np.zeros(stop - start, bool)
+                data[name][-1] = is_last and getattr(self, name)
+            elif field.role != Role.OBSERVATION or not is_last:
+                data[name] = columns.rows(name, start, stop)
+            elif self.rows > self.steps:
+                data[name] = columns.rows(name, start, stop + 1)
+            else:
+                final = columns.after(name, stop - 1) if self.final_recorded else np.zeros((1, *field.shape))
+                data[name] = np.concatenate([columns.rows(name, start, stop), final.astype(field.dtype)])
+        return Block(
+            data,
+            lengths=np.array([stop - start]),
+            episodes=np.array([self.number]),
+            from_reset=np.array([True]),
+            final_recorded=np.array([self.final_recorded or self.rows > self.steps]),
+            is_open=not is_last,
+        )
+
+
+def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:
+    """First episode of every shard of about 100,000 steps, and the number of episodes.
+
+    Args:
+        rows: of every episode.
+
+    Example:
+        >>> shard_bounds([60_000, 60_000, 10])
+        (0, 2, 3)
+    """
+    bounds, steps, count = [0], 0, 0
+    for count, length in enumerate(rows, 1):
+        if steps >= STEPS_PER_SHARD:
+            bounds.append(count - 1)
+            steps = 0
+        steps += length
+    return (*bounds, count)

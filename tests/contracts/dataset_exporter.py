@@ -1,0 +1,265 @@
+"""What every DatasetExporter keeps to: a suite that an exporter's own test file subclasses.
+
+A subclass says what the format is called, which samples it refuses, which losses it names, and what of a trajectory
+comes back when rlx reads the export again::
+
+    class TestMyFormat(DatasetExporterContract):
+        format = "myformat"
+        refused = {"dict actions": "action"}
+
+        def expected(self, trajectory: Trajectory) -> Arrays | None: ...
+"""
+
+import subprocess
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import DatasetExistsError, DiskFullError, ExportError
+from rlx.export.dataset_formats import DATASET_EXPORTERS
+from rlx.pipeline import convert as convert_module
+from rlx.pipeline.convert import open_source
+from rlx.pipeline.export import ExportReport, SelectedShards, export
+from rlx.progress import Silent
+from rlx.schema import Field, Role, Schema
+from rlx.store.dataset import Dataset
+from tests.contracts.exporter import contents
+from tests.contracts.source import Trajectory, read
+from tests.factories import cut, write_dataset
+
+Arrays = dict[str, NDArray[Any]]
+_FLAGS = {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+_VECTOR = {"observation": Field("float32", (3,), Role.OBSERVATION)}
+_DISCRETE = {"action": Field("int64", (), Role.STEP, {"type": "Discrete", "n": 6})}
+_BOX = {"action": Field("float32", (2,), Role.STEP, {"type": "Box", "low": -1.0, "high": 1.0})}
+_REWARD = {"reward": Field("float32", (), Role.NEXT)}
+
+
+def schema(*parts: Mapping[str, Field]) -> Schema:
+    """The schema of these fields, a reward and the flags."""
+    fields = {name: field for part in parts for name, field in part.items()}
+    return Schema({**fields, **({} if "reward" in fields else _REWARD), **_FLAGS})
+
+
+SAMPLES: Mapping[str, Schema] = {
+    "vectors": schema(_VECTOR, _BOX),
+    "discrete actions": schema(_VECTOR, _DISCRETE),
+    "pictures": schema({"observation": Field("uint8", (84, 84), Role.OBSERVATION)}, _DISCRETE),
+    "colour pictures": schema({"observation": Field("uint8", (40, 36, 3), Role.OBSERVATION)}, _BOX),
+    "dict observations": schema(
+        {
+            "observation/camera": Field("uint8", (40, 36, 3), Role.OBSERVATION),
+            "observation/arm/angle": Field("float64", (2,), Role.OBSERVATION),
+        },
+        _BOX,
+    ),
+    "multi-discrete actions": schema(
+        _VECTOR, {"action": Field("int64", (2,), Role.STEP, {"type": "MultiDiscrete", "nvec": [3, 4]})}
+    ),
+    "dict actions": schema(_VECTOR, {f"action/{name}": Field("float32", (1,), Role.STEP) for name in ("move", "turn")}),
+    "wide rewards": schema(_VECTOR, _BOX, {"reward": Field("float64", (), Role.NEXT)}),
+    "scalar observations": schema({"observation": Field("int32", (), Role.OBSERVATION)}, _BOX),
+    "infos": schema(_VECTOR, _BOX, {"info/score": Field("float64", (), Role.OBSERVATION)}),
+    "extra fields": schema(_VECTOR, _BOX, {"logits": Field("float32", (6,), Role.STEP)}),
+    "seams": schema(_VECTOR, _BOX),
+    "finals not recorded": schema(_VECTOR, _BOX),
+}
+# How trajectories end: see random_block.
+_ENDS = {"seams": "tu", "finals not recorded": "T"}
+
+
+def random_block(chosen: Schema, lengths: tuple[int, ...] = (4, 1, 7), *, seed: int = 0, ends: str = "tx") -> Block:
+    """Trajectories of random steps, numbered from 0, which end in turn as the letters say.
+
+    t is terminated, x truncated, u neither; with T the final observation was not recorded either.
+    """
+    random = np.random.default_rng(seed)
+    steps, count = sum(lengths), len(lengths)
+    last = np.cumsum(lengths) - 1
+    data: Arrays = {}
+    for name, field in chosen.fields.items():
+        rows = steps + count if field.role == Role.OBSERVATION else steps
+        data[name] = _values(random, field, rows)
+    data["terminated"], data["truncated"] = np.zeros(steps, bool), np.zeros(steps, bool)
+    kinds = np.array([ends[number % len(ends)] for number in range(count)])
+    data["terminated"][last] = np.isin(kinds, ["t", "T"])
+    data["truncated"][last] = kinds == "x"
+    recorded = kinds != "T"
+    finals = last + 1 + np.arange(count)
+    for name in chosen.names(Role.OBSERVATION):
+        data[name][finals[~recorded]] = 0
+    return Block(data, np.array(lengths), np.arange(count), np.ones(count, bool), recorded)
+
+
+def whole_dataset(path: Path, sample: str) -> Dataset:
+    """A sample as a dataset of two shards, whose blocks end in the middle of trajectories."""
+    chosen, ends = SAMPLES[sample], _ENDS.get(sample, "tx")
+    second = random_block(chosen, (2, 9), seed=1, ends=ends)
+    shards = [cut(random_block(chosen, ends=ends), [2, 4]), cut(replace(second, episodes=second.episodes + 3), [5])]
+    return write_dataset(path, shards, schema=chosen)
+
+
+def _values(random: np.random.Generator, field: Field, rows: int) -> NDArray[Any]:
+    shape = (rows, *field.shape)
+    if field.dtype.startswith("float"):
+        return random.uniform(-1, 1, shape).astype(field.dtype)
+    high = min((field.space or {}).get("nvec", [(field.space or {}).get("n", 256)]))
+    return random.integers(0, high, shape).astype(field.dtype)
+
+
+class DatasetExporterContract:
+    """The tests; see the module's docstring."""
+
+    format: ClassVar[str]
+    name: ClassVar[str] = "out"
+    # What the error says of samples that the format cannot hold.
+    refused: ClassVar[Mapping[str, str]] = {}
+    # What is said to be lost of a sample, beside ``always``.
+    lost: ClassVar[Mapping[str, list[str]]] = {}
+    always: ClassVar[list[str]] = []
+
+    def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:  # noqa: ARG002
+        """What comes back of a trajectory; none if it is nothing."""
+        return {name: trajectory[name] for name in trajectory.parts}
+
+    def keeps_final(self, trajectory: Trajectory) -> bool:
+        """Whether the final observation of what comes back counts as recorded."""
+        return trajectory.final_recorded
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "new/place" / self.name
+
+    def export(self, dataset: Path, path: Path, **how: Any) -> ExportReport:
+        return export(dataset, path, self.format, progress=Silent(), **how)
+
+    def source_trajectories(self, dataset: Dataset) -> list[Trajectory]:
+        source, _ = open_source(dataset.path, None)
+        return [trajectory for shard in source.shards() for trajectory in read(source, shard)]
+
+    def held(self) -> list[str]:
+        return [sample for sample in SAMPLES if sample not in self.refused]
+
+    @pytest.mark.parametrize("sample", SAMPLES)
+    def test_a_round_trip(self, sample: str, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", sample)
+        if sample in self.refused:
+            with pytest.raises(ExportError, match=self.refused[sample]):
+                self.export(dataset.path, path)
+            assert not path.parent.exists()
+            return
+        report = self.export(dataset.path, path)
+        assert (report.steps, report.trajectories) == (len(dataset), len(dataset.trajectories))
+        assert report.bytes == sum(map(len, contents(path).values()))
+        source, _ = open_source(path, None)
+        found = [trajectory for shard in source.shards() for trajectory in read(source, shard)]
+        pairs = [(self.expected(one, sample), self.keeps_final(one)) for one in self.source_trajectories(dataset)]
+        wanted = [(arrays, is_recorded) for arrays, is_recorded in pairs if arrays is not None]
+        assert [trajectory.final_recorded for trajectory in found] == [is_recorded for _, is_recorded in wanted]
+        for trajectory, (arrays, _) in zip(found, wanted, strict=True):
+            assert set(trajectory.parts) == set(arrays)
+            for name, rows in arrays.items():
+                assert (trajectory[name].dtype, trajectory[name].shape) == (rows.dtype, rows.shape), name
+                np.testing.assert_array_equal(trajectory[name], rows, err_msg=name)
+
+    @pytest.mark.parametrize("sample", SAMPLES)
+    def test_losses_are_said_and_recorded(
+        self, sample: str, tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if sample in self.refused:
+            return
+        report = self.export(whole_dataset(tmp_path / "data", sample).path, path)
+        assert list(report.losses) == [*self.always, *self.lost.get(sample, [])]
+        title = DATASET_EXPORTERS[self.format].title
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{title} cannot hold {loss}" for loss in report.losses
+        ]
+        assert open_source(path, None)[0].notes.get("lost", []) == list(report.losses)
+
+    def test_the_same_dataset_gives_the_same_bytes(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        self.export(dataset.path, path)
+        again = tmp_path / "other/place" / self.name
+        self.export(dataset.path, again)
+        assert contents(path) == contents(again)
+
+    def test_some_shards(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        report = self.export(dataset.path, path, shards=[1])
+        assert (report.steps, report.trajectories, report.shards) == (11, 2, 1)
+
+    def test_what_is_there_stays_unless_it_is_to_be_replaced(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        self.export(dataset.path, path)
+        before = contents(path)
+        with pytest.raises(DatasetExistsError, match="is there already") as caught:
+            self.export(dataset.path, path, shards=[1])
+        assert caught.value.hint == "--overwrite replaces it"
+        assert contents(path) == before
+        self.export(dataset.path, path, shards=[1], overwrite=True)
+        assert contents(path) != before
+        self.export(dataset.path, path, overwrite=True)
+        assert contents(path) == before
+        assert [entry.name for entry in path.parent.iterdir() if "." in entry.name and entry != path] == []
+
+    @pytest.mark.parametrize("is_directory", [False, True])
+    def test_what_is_of_another_format_is_never_replaced(self, is_directory: bool, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        precious = path / "precious" if is_directory else path
+        precious.parent.mkdir(parents=True)
+        precious.write_text("mine")
+        with pytest.raises(DatasetExistsError, match=self.name):
+            self.export(dataset.path, path, overwrite=True)
+        assert precious.read_text() == "mine"
+
+    def test_a_failure_leaves_nothing(self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        blocks = SelectedShards.blocks
+
+        def broken(self: SelectedShards) -> Iterator[Block]:
+            yield next(blocks(self))
+            raise RuntimeError("no more")
+
+        monkeypatch.setattr(SelectedShards, "blocks", broken)
+        with pytest.raises(RuntimeError, match="no more"):
+            self.export(dataset.path, path)
+        assert not (tmp_path / "new").exists()
+
+    def test_a_full_disk_leaves_nothing(self, tmp_path: Path, small_disk: Path) -> None:
+        chosen = SAMPLES["vectors"]
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen, (30_000,))]], schema=chosen)
+        with pytest.raises(DiskFullError, match="no room on the disk"):
+            self.export(dataset.path, small_disk / "place" / self.name)
+        assert not list(small_disk.iterdir())
+
+    def test_memory_does_not_depend_on_the_size(
+        self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(convert_module, "block_steps", lambda _: 2000)
+        chosen = SAMPLES["vectors"]  # a megabyte and more, which is what checksums are computed of at once
+        peaks = []
+        for number, length in enumerate((100_000, 300_000)):
+            dataset = write_dataset(tmp_path / f"data{number}", [[random_block(chosen, (length,))]], schema=chosen)
+            tracemalloc.start()
+            self.export(dataset.path, path.with_name(f"{number}-{path.name}"))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert peaks[1] < peaks[0] + 200_000, peaks
+
+    @pytest.fixture
+    def small_disk(self, tmp_path: Path) -> Iterator[Path]:
+        """A disk of 512 kB."""
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("this user may not mount a tmpfs")
+        yield disk
+        subprocess.run(["umount", str(disk)], check=True)
