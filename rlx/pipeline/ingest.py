@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -67,6 +67,8 @@ class Ingest:
         progress: is told of ``shards`` and ``steps``.
         parents: the datasets that the source is.
         lineage: how those came about.
+        recipe: what else decides the data, for the lineage.
+        work: writes one shard.
     """
 
     source: Source
@@ -75,6 +77,8 @@ class Ingest:
     progress: Progress
     parents: Sequence[Mapping[str, Any]] = ()
     lineage: Sequence[Mapping[str, Any]] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    work: Callable[[ShardTask, Progress], ShardResult] = convert_shard
 
     def numbers(self) -> list[int]:
         """Numbers of the source's shards that were asked for.
@@ -87,7 +91,7 @@ class Ingest:
     def described(self) -> Manifest:
         """What the dataset is to be, as yet without shards."""
         options = self.options
-        made = {"command": options.command, "rlx": version("rlx"), "parents": list(self.parents)}
+        made = {"command": options.command, "rlx": version("rlx"), "parents": list(self.parents), **self.recipe}
         return Manifest(
             self.source.id,
             options.store,
@@ -222,7 +226,7 @@ class _PendingShards:
         name = shard_name(shard)
         ingest = self._ingest
         task = ShardTask(ingest.source, ingest.root, shard, name, self._writer.partial(name), shards)
-        future = self._engine.submit(convert_shard, task)
+        future = self._engine.submit(ingest.work, task)
         future.add_done_callback(lambda done: self._events.put(partial(self._commit, shard, done)))
 
     def _commit(self, shard: int, done: "Future[ShardResult]") -> None:

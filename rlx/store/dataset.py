@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError, IncompleteDatasetError
 from rlx.home import locate
-from rlx.manifest import Manifest
+from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Schema
 from rlx.store import lock
 from rlx.store.layout import SHARDS
@@ -106,6 +106,16 @@ class Dataset:
     def shard_names(self) -> list[str]:
         """Names of the shards that have steps, in order."""
         return [record.name for record in self._shards.records]
+
+    @property
+    def shard_records(self) -> list[ShardRecord]:
+        """What the manifest says of the shards that have steps, in order."""
+        return self._shards.records
+
+    @cached_property
+    def first_trajectories(self) -> NDArray[np.int64]:
+        """[n + 1] number of the first trajectory of each shard that has steps, and of all trajectories."""
+        return np.cumsum([0, *(record.trajectories for record in self._shards.records)])
 
     def shard_files(self, number: int) -> list[str]:
         """Paths of a shard's files below the dataset's directory."""

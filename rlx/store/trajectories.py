@@ -62,6 +62,10 @@ class Trajectories:
         """The columns by their names on disk."""
         return {name: getattr(self, _ATTRIBUTES[name]) for name in COLUMNS}
 
+    def pick(self, rows: NDArray[np.int64]) -> "Trajectories":
+        """The table of these trajectories [n], in the order asked for."""
+        return type(self)(*(getattr(self, attribute)[rows] for attribute in _ATTRIBUTES.values()))
+
     def save(self, store: Store, directory: Path) -> list[str]:
         """Writes the table into a shard; returns the names of its arrays."""
         names = []

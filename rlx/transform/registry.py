@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from rlx.errors import TransformError
 from rlx.transform.images import Crop, Grayscale, Resize, ToFloat
-from rlx.transform.protocol import Selection, Transform
+from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
 from rlx.transform.selections import Filter, Subsample
 
@@ -31,7 +31,7 @@ _TEXT = "text"
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def parse(text: str) -> Transform | Selection:
+def parse(text: str) -> Transform | Learner | Selection:
     """The transform that a user means: its name, then what differs from the defaults; lists are joined by ``+``.
 
     Raises:
@@ -54,13 +54,13 @@ def parse(text: str) -> Transform | Selection:
     if missing:
         raise TransformError(f"transform {text!r}: {missing[0]} is missing: expected {_usage(name)}")
     try:
-        made: Transform | Selection = kind(**values)
+        made: Transform | Learner | Selection = kind(**values)
     except TransformError as exc:
         raise TransformError(f"transform {text!r}: {exc}", hint=exc.hint) from exc
     return made
 
 
-def described(transform: Transform | Selection) -> str:
+def described(transform: Transform | Learner | Selection) -> str:
     """What ``parse`` would make the same transform of.
 
     Example:

@@ -1,0 +1,62 @@
+"""What is to be done to a dataset, and how the lineage tells it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.errors import TransformError
+from rlx.pipeline.transformed import Transformed, chosen, parts, read_part
+from rlx.store.dataset import Dataset
+from rlx.store.statistics import merge_statistics
+from rlx.transform.chain import fitted
+from rlx.transform.protocol import Learner, Selection, Transform
+from rlx.transform.registry import described
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Selections, then transforms, in this order.
+
+    Args:
+        transforms: what ``rlx.transform.registry.parse`` makes.
+        steps: only so many steps, the first of those trajectories that stay; all where not given.
+
+    Raises:
+        TransformError: a selection stands behind a transform.
+    """
+
+    transforms: Sequence[Transform | Learner | Selection]
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        kinds = [isinstance(transform, Selection) for transform in self.transforms]
+        if kinds != sorted(kinds, reverse=True):
+            late = described(self.transforms[len(kinds) - 1 - kinds[::-1].index(True)])
+            raise TransformError(
+                f"{late} chooses among trajectories as the dataset has them: expected it before all that changes steps"
+            )
+
+    def applied(self, dataset: Dataset) -> Transformed:
+        """A dataset on its way through the transforms.
+
+        Raises:
+            TransformError: they do not suit it.
+        """
+        selections = [one for one in self.transforms if isinstance(one, Selection)]
+        changes = [one for one in self.transforms if not isinstance(one, Selection)]
+        pieces = parts(dataset, chosen(dataset, selections), self.steps)
+        chain = fitted(
+            [(described(change).partition(":")[0], change) for change in changes],
+            dataset.schema,
+            lambda: read_part(dataset, pieces[0]) if pieces else iter(()),
+            merge_statistics(record.statistics for record in dataset.shard_records),
+            dataset.trajectories.start,
+        )
+        return Transformed(dataset, chain, pieces)
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The recipe as the lineage tells it: enough to see whether another one would give the same."""
+        told: dict[str, Any] = {"transforms": [described(transform) for transform in self.transforms]}
+        if self.steps is not None:
+            told["steps"] = self.steps
+        return told

@@ -1,0 +1,152 @@
+"""A dataset on its way through transforms, as a Source: cut into shards that depend on nothing but the dataset."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.schema import Schema
+from rlx.source.protocol import block_steps
+from rlx.store.dataset import Dataset
+from rlx.transform.chain import Chain
+from rlx.transform.protocol import Selection
+
+# One large shard is to keep all workers busy, and many are not to become many more: a reader keeps few of them open.
+_MIN_STEPS = 16_384
+_MAX_PARTS = 16
+
+
+class Watch(Protocol):
+    """Told of what is read."""
+
+    def read(self, block: Block) -> None:
+        """This block; its ``episodes`` are the numbers of the trajectories."""
+
+    def ended(self) -> None:
+        """There is no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one new shard is made of.
+
+    Args:
+        place: of the shard that it is read from.
+        trajectories: [n] numbers in the dataset of those that are read.
+        steps: of all of them; fewer than they have where the last one is to be cut.
+        bytes: of the shard, its share of them.
+    """
+
+    place: int
+    trajectories: NDArray[np.int64]
+    steps: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """What some transforms make of a dataset.
+
+    Args:
+        dataset: the dataset.
+        chain: the transforms.
+        parts: what each new shard is made of.
+        watch: is told of all that is read.
+    """
+
+    dataset: Dataset
+    chain: Chain
+    parts: Sequence[Part]
+    watch: Watch | None = None
+
+    @property
+    def id(self) -> str:
+        """Name of the dataset."""
+        return self.dataset.manifest.id
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds afterwards."""
+        return self.chain.schema
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What was noted of the data."""
+        return self.dataset.manifest.notes
+
+    def shards(self) -> Sequence[int]:
+        """Numbers of the new shards."""
+        return range(len(self.parts))
+
+    def files(self, shard: int) -> Sequence[str]:
+        """The files that a new shard is made of, below the dataset's directory."""
+        return self.dataset.shard_files(self.parts[shard].place)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """The steps of a new shard; what they are made of is verified first."""
+        part = self.parts[shard]
+        episodes = self.dataset.shard_table(part.place).episode
+        first = self.dataset.first_trajectories[part.place]
+        for block in self.chain.blocks(read_part(self.dataset, part, self.watch), dropped):
+            yield replace(block, episodes=episodes[block.episodes - first])
+
+
+def read_part(dataset: Dataset, part: Part, watch: Watch | None = None) -> Iterator[Block]:
+    """The trajectories of a part; ``episodes`` are their numbers in the dataset."""
+    trajectories = part.trajectories - dataset.first_trajectories[part.place]
+    blocks = dataset.shard_blocks(part.place, block_steps(dataset.schema), trajectories=trajectories, steps=part.steps)
+    begun = 0
+    for block in blocks:
+        numbered = replace(block, episodes=part.trajectories[begun : begun + len(block.lengths)])
+        if watch is not None:
+            watch.read(numbered)
+        yield numbered
+        begun += block.closed
+    if watch is not None:
+        watch.ended()
+
+
+def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int64]:
+    """[n] numbers of the trajectories that stay, ascending.
+
+    Raises:
+        TransformError: a selection asks for what there is not.
+    """
+    numbers = np.arange(len(dataset.trajectories))
+    for selection in selections:
+        numbers = numbers[selection.keeps(dataset.trajectories.pick(numbers))]
+    return numbers
+
+
+def parts(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None = None) -> list[Part]:
+    """The new shards that these trajectories are cut into: no more of one shard than keep sixteen workers busy.
+
+    Args:
+        dataset: the dataset.
+        trajectories: [n] numbers of those that are read, ascending.
+        steps: only so many of them in all.
+    """
+    length = dataset.trajectories.length[trajectories]
+    if steps is not None:
+        before = np.cumsum(length) - length
+        length = np.minimum(length, steps - before)[before < steps]
+        trajectories = trajectories[: len(length)]
+    wanted = max(_MIN_STEPS, -(-int(length.sum()) // _MAX_PARTS))
+    edges = np.searchsorted(trajectories, dataset.first_trajectories)
+    made: list[Part] = []
+    for place, record in enumerate(dataset.shard_records):
+        here = slice(edges[place], edges[place + 1])
+        ends = np.cumsum(length[here])
+        if not len(ends):
+            continue
+        count = -(-int(ends[-1]) // wanted)
+        cuts = np.searchsorted(ends, np.arange(1, count) * ends[-1] // count) + 1
+        for piece in np.split(np.arange(here.start, here.stop), np.unique(cuts)):
+            taken = int(length[piece].sum())
+            if taken:
+                made.append(Part(place, trajectories[piece], taken, record.bytes * taken // record.steps))
+    return made
