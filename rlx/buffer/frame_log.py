@@ -74,7 +74,7 @@ class FrameLog:
         self._references += list(frames[-self._seen % _EVERY :: _EVERY].copy())
         self._seen += len(frames)
         if self._seen >= REFERENCE_ROWS:
-            dictionary = reference_dictionary(np.stack(self._references))
+            dictionary = reference_dictionary([np.stack(self._references)])
             self._codecs.append(ZstdChunks(self.frame_bytes, self._level, dictionary))
             self._references.clear()
             self._filled = _PIECE  # what is compressed against it needs a piece of its own

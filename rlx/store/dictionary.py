@@ -1,7 +1,7 @@
 """The dictionary of the frame codec: reference frames of a run, and how they are written down in ``zarr.json``."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,23 @@ REFERENCE_ROWS = 8192
 _MAX_BYTES = 64 * 2**20
 
 
-def reference_dictionary(rows: NDArray[np.generic]) -> bytes:
-    """The raw content of a dictionary: rows spread evenly over those given, in time order.
+def reference_dictionary(parts: Sequence[NDArray[np.generic]]) -> bytes:
+    """The raw content of a dictionary: rows spread evenly over the first ``REFERENCE_ROWS`` given, in time order.
 
     Args:
-        rows: [n, ...] the first rows of a run, at most ``REFERENCE_ROWS`` of them; n may be 0.
+        parts: arrays [n, ...] of the rows from the start of a run on, one behind the other; there may be none.
 
     Example:
-        >>> reference_dictionary(np.array([[7], [8], [9]], np.uint8))
+        >>> reference_dictionary([np.array([[7], [8]], np.uint8), np.array([[9]], np.uint8)])
         b'\\x07\\x08\\t'
     """
-    count = min(REFERENCE_FRAMES, len(rows))
-    chosen = np.linspace(0, max(len(rows) - 1, 0), count).astype(np.int64)
-    return rows[chosen].tobytes()[:_MAX_BYTES]
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    rows = min(REFERENCE_ROWS, int(ends[-1])) if len(ends) else 0
+    chosen = np.linspace(0, max(rows - 1, 0), min(REFERENCE_FRAMES, rows)).astype(np.int64)
+    places = np.searchsorted(ends, chosen, side="right")
+    # Only these are copied: joining all rows first took longer than the rest of it, and as much memory again.
+    taken = [parts[place][row - ends[place]].tobytes() for place, row in zip(places, chosen, strict=True)]
+    return b"".join(taken)[:_MAX_BYTES]
 
 
 def dictionary_metadata(level: int, dictionary: bytes) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def train_dictionaries(blocks: Iterable[Block], shards: ShardFormat) -> dict[str
         rows += block.steps
         if rows >= REFERENCE_ROWS:
             break
-    return {name: reference_dictionary(np.concatenate(parts)[:REFERENCE_ROWS]) for name, parts in pool.items() if parts}
+    return {name: reference_dictionary(parts) for name, parts in pool.items() if parts}
 
 
 class ShardWriter:

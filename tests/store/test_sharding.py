@@ -8,6 +8,8 @@ import google_crc32c
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
@@ -15,7 +17,7 @@ from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field, Role
 from rlx.store.chunk_codec import chunk_codec
 from rlx.store.codec import Codec
-from rlx.store.dictionary import dictionary_metadata, parse_dictionary, reference_dictionary
+from rlx.store.dictionary import REFERENCE_ROWS, dictionary_metadata, parse_dictionary, reference_dictionary
 from rlx.store.sharding import ShardFileReader, ShardFileWriter
 from rlx.store.zarr_codec import ZstdDictCodec
 from tests.factories import LARGE, join, make_block, write_dataset
@@ -35,7 +37,7 @@ def frames(count: int, seed: int = 0) -> NDArray[np.int16]:
 
 def write(path: Path, rows: NDArray[np.generic], text: str) -> ShardFileReader:
     codec = Codec.parse(text)
-    dictionary = reference_dictionary(rows) if codec.name == "zstd-dict" else b""
+    dictionary = reference_dictionary([rows]) if codec.name == "zstd-dict" else b""
     chunks = chunk_codec(codec, codec.chunk * FIELD.row_bytes, dictionary)
     writer = ShardFileWriter(path, FIELD, chunks, codec.chunk)
     for start in range(0, len(rows), 5):
@@ -101,7 +103,7 @@ def test_frames_compress_against_the_others_of_their_run(tmp_path: Path) -> None
 
 
 def test_dictionary_in_metadata() -> None:
-    dictionary = reference_dictionary(frames(100))
+    dictionary = reference_dictionary([frames(100)])
     assert len(dictionary) == 64 * FIELD.row_bytes
     metadata = json.loads(json.dumps(dictionary_metadata(6, dictionary)))
     assert metadata["name"] == "rlx.zstd_dict"
@@ -154,7 +156,7 @@ def test_plain_zarr_reads_every_array(tmp_path: Path, codec: str) -> None:
 
 def test_zarr_writes_with_the_frame_codec_too(tmp_path: Path) -> None:
     rows = frames(20)
-    codec = ZstdDictCodec(6, reference_dictionary(rows))
+    codec = ZstdDictCodec(6, reference_dictionary([rows]))
     array = zarr.create_array(
         str(tmp_path / "array"), shape=rows.shape, chunks=(1, 24, 32), dtype="int16", compressors=[codec]
     )
@@ -194,3 +196,12 @@ def test_memmap_has_no_codec(tmp_path: Path) -> None:
 def test_codecs_that_there_are_not(text: str) -> None:
     with pytest.raises(CodecError, match="expected"):
         Codec.parse(text)
+
+
+@given(lengths=st.lists(st.integers(0, 9000), max_size=5))
+def test_a_dictionary_does_not_depend_on_how_its_rows_are_cut(lengths: list[int]) -> None:
+    rows = np.arange(2 * sum(lengths), dtype=np.uint16).reshape(-1, 2)
+    parts = np.split(rows, np.cumsum(lengths[:-1])) if lengths else []
+    first = rows[:REFERENCE_ROWS]
+    spread = np.linspace(0, max(len(first) - 1, 0), min(64, len(first))).astype(np.int64)
+    assert reference_dictionary(parts) == first[spread].tobytes()
