@@ -15,10 +15,12 @@ from rlx_cli.download import download
 from rlx_cli.exit_codes import ERROR, INTERRUPTED, USAGE, UsageError, exit_code
 from rlx_cli.inspect import inspect
 from rlx_cli.list import list_runs
+from rlx_cli.merge import merge
 from rlx_cli.options import DebugOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.repair import repair
 from rlx_cli.sample import sample
+from rlx_cli.split import split
 from rlx_cli.verify import verify
 
 # Typer does not export the root of its usage errors, which in older releases is Click's.
@@ -34,6 +36,8 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "download": download,
     "convert": convert,
     "collect": collect,
+    "merge": merge,
+    "split": split,
     "inspect": inspect,
     "sample": sample,
     "verify": verify,

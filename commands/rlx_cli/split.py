@@ -1,0 +1,114 @@
+"""``rlx split``: the trajectories of a dataset shared out to several."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlx_cli.exit_codes import UsageError
+from rlx_cli.lineage import command_line
+from rlx_cli.options import DatasetArgument, DebugOption, JobsOption, JsonOption, OverwriteOption, QuietOption
+from rlx_cli.output import Output
+from rlx_cli.progress import showing
+from rlx_cli.report import resumable, show_reports
+from rlx_cli.writing import write_options
+
+
+class By(StrEnum):
+    """What is shared out."""
+
+    TRAJECTORY = "trajectory"
+    SHARD = "shard"
+
+
+def parse_fractions(text: str) -> tuple[float, ...]:
+    """The fractions.
+
+    Example:
+        >>> parse_fractions("0.9,0.1")
+        (0.9, 0.1)
+    """
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError as exc:
+        raise typer.BadParameter(f"{text!r}: expected numbers such as 0.9,0.1") from exc
+
+
+def split(
+    ctx: typer.Context,
+    dataset: DatasetArgument,
+    fractions: Annotated[
+        Any,
+        typer.Option(
+            "--fractions", parser=parse_fractions, metavar="F,F,...", help="How much each part gets: 0.9,0.1."
+        ),
+    ],
+    by: Annotated[By, typer.Option("--by", help="Share out trajectories, or whole shards.")] = By.TRAJECTORY,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the choice.")] = 0,
+    part: Annotated[
+        int | None, typer.Option("--part", min=1, metavar="N", help="Only this part.", show_default="all")
+    ] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="A directory for each part, or one that -1, -2, ... are appended to.",
+            show_default="DATASET-1, DATASET-2, ...",
+        ),
+    ] = None,
+    jobs: JobsOption = None,
+    overwrite: OverwriteOption = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Share the trajectories of a dataset out to several.
+
+    \b
+    Examples:
+      rlx split Pong/5 --fractions 0.9,0.1 -o pong-train -o pong-test
+      rlx split pong --fractions 0.8,0.1,0.1 --by shard --seed 1
+
+    Every trajectory goes to one part, which depends on the seed and the fractions alone; what they leave of 1 is left
+    out. Shards that go to one part as a whole, as all do with --by shard, are hard-linked.
+    """
+    from rlx.home import locate
+    from rlx.pipeline import split as pipeline
+
+    output: Output = ctx.obj
+    path = locate(dataset)
+    numbers = range(1, len(fractions) + 1) if part is None else [part]
+    destinations = _destinations(path, out or [], list(numbers))
+    shares = ",".join(map(str, fractions))
+    command = command_line(
+        "split",
+        [dataset],
+        {"fractions": shares, "by": None if by == By.TRAJECTORY else by, "seed": seed or None},
+    )
+    options = write_options(store="zarr", codec=None, shards=None, jobs=jobs, overwrite=overwrite, command=command)
+    division = pipeline.Division(fractions, pipeline.By(by), seed)
+    with resumable(destinations[0]), showing(output, f"split {dataset}") as progress:
+        reports = pipeline.split(
+            path,
+            destinations,
+            division,
+            options,
+            part=None if part is None else part - 1,
+            progress=progress,
+        )
+    show_reports(output, reports, as_list=part is None)
+
+
+def _destinations(dataset: Path, out: list[Path], numbers: list[int]) -> list[Path]:
+    if len(out) == len(numbers):
+        return out
+    if len(out) > 1:
+        raise UsageError(
+            f"{len(out)} times -o for {len(numbers)} parts: expected one for each, or one for all",
+            hint="rlx split --help",
+        )
+    stem = out[0] if out else dataset
+    return [stem.with_name(f"{stem.name}-{number}") for number in numbers]

@@ -1,0 +1,170 @@
+"""Datasets put together from the shards of others: whole shards are linked, all else is read and encoded anew."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx import manifest
+from rlx.block import Block
+from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.manifest import Manifest, ShardRecord
+from rlx.pipeline.ingest import AtHand, Ingest
+from rlx.pipeline.options import Options
+from rlx.pipeline.report import Report
+from rlx.progress import Progress
+from rlx.schema import Schema
+from rlx.source.protocol import block_steps
+from rlx.store.dataset import Dataset
+from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
+from rlx.store.layout import shard_directory, shard_name
+from rlx.store.shard_link import link_shard
+from rlx.store.writer import file_record
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What becomes one shard: a shard of a dataset, or some of its trajectories.
+
+    Args:
+        dataset: whose shard it is.
+        place: of the shard among those that have steps.
+        trajectories: [n] places of the trajectories in the shard, ascending; none for all of them.
+    """
+
+    dataset: Dataset
+    place: int
+    trajectories: NDArray[np.int64] | None = None
+
+    @property
+    def record(self) -> ShardRecord:
+        """What the manifest says of the shard."""
+        return [shard for shard in self.dataset.manifest.shards if shard.steps][self.place]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Pieces of datasets as a Source.
+
+    Args:
+        id: what the dataset is to be called.
+        schema: of all of them.
+        notes: what is to be noted of the data.
+        pieces: by the number of the shard that they become.
+    """
+
+    id: str
+    schema: Schema
+    notes: Mapping[str, Any]
+    pieces: Mapping[int, Piece]
+
+    def shards(self) -> Sequence[int]:
+        """Numbers of the shards to be."""
+        return sorted(self.pieces)
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Files of the shard that a piece is of, below its dataset's directory."""
+        piece = self.pieces[shard]
+        return piece.dataset.shard_files(piece.place)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
+        """The steps of a piece; the shard it is of is verified first."""
+        piece = self.pieces[shard]
+        return piece.dataset.shard_blocks(piece.place, block_steps(self.schema), trajectories=piece.trajectories)
+
+
+def assemble(
+    assembly: Assembly,
+    parents: Sequence[Dataset],
+    destination: Path,
+    options: Options,
+    progress: Progress,
+    recipe: Mapping[str, Any] | None = None,
+) -> Report:
+    """Writes an assembly as a dataset, or what is missing of it.
+
+    Args:
+        assembly: what is to be written.
+        parents: the datasets that it is of.
+        destination: the dataset's directory.
+        options: how to write it; a whole shard that is of this store and codec already is linked.
+        progress: is told of ``bytes`` that are linked, and of ``shards`` and ``steps`` that are encoded anew.
+        recipe: what decides the data beside the parents.
+
+    Raises:
+        CorruptDatasetError: a shard is damaged.
+        DatasetExistsError: the destination holds another dataset, or one made of others or otherwise.
+        DatasetLockedError: another process is writing it.
+        DiskFullError: there is no room for more; what is finished is kept.
+        PartialError: a worker died.
+    """
+    started = time.monotonic()
+    described = [
+        {"id": one.manifest.id, "crc32c": file_record(one.path / manifest.FILE_NAME).crc32c} for one in parents
+    ]
+    root = parents[0].path if len(parents) == 1 else None
+    lineage = _lineages(parents)
+    ingest = Ingest(assembly, root, options, progress, parents=described, lineage=lineage, recipe=recipe or {})
+    with claimed(destination):
+        if not options.overwrite:
+            _check_resumable(destination, ingest.described())
+        writer = open_writer(destination, ingest.described(), overwrite=options.overwrite)
+        there = len(writer.manifest.listed)
+        linked = _link(writer, assembly, ingest.pending(writer.manifest), progress)
+        report = replace(ingest, options=replace(options, overwrite=False)).run(destination, AtHand())
+    seconds, written = time.monotonic() - started, report.steps_written + linked
+    return replace(report, seconds=seconds, steps_written=written, skipped_shards=there)
+
+
+def _lineages(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
+    """How the parents came about, what they have in common once."""
+    steps: list[Mapping[str, Any]] = []
+    for parent in parents:
+        steps += [step for step in parent.manifest.lineage if step not in steps]
+    return steps
+
+
+def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], progress: Progress) -> int:
+    """Links the shards that can be; returns their steps. All of them come before any shard is encoded.
+
+    So the dictionary that those are encoded against is the same however often the work was interrupted.
+    """
+    form, steps = (writer.manifest.store, dict(writer.manifest.codec)), 0
+    whole = {number: assembly.pieces[number] for number in pending if assembly.pieces[number].trajectories is None}
+    linked = {
+        number: piece
+        for number, piece in whole.items()
+        if (piece.dataset.manifest.store, dict(piece.dataset.manifest.codec)) == form
+    }
+    progress.expect("bytes", sum(piece.record.bytes for piece in linked.values()))
+    for number, piece in linked.items():
+        record, name = piece.record, shard_name(number)
+        origin = {"source": piece.dataset.manifest.id, "shard": record.name}
+        try:
+            shard = shard_directory(piece.dataset.path, record.name)
+            link_shard(shard, record.files, writer.partial(name), progress)
+        except CorruptDatasetError as exc:
+            raise CorruptDatasetError(str(exc), hint=f"rlx repair {piece.dataset.path}") from exc
+        writer.commit(replace(record, name=name), origin=origin, dropped=record.dropped)
+        steps += record.steps
+    return steps
+
+
+def _check_resumable(destination: Path, described: Manifest) -> None:
+    """Raises DatasetExistsError where a dataset was made of other parents, or by another recipe."""
+    try:
+        lineage = Manifest.load(destination).lineage
+    except (DatasetNotFoundError, IncompleteDatasetError):
+        return
+    found, wanted = dict(lineage[-1]) if lineage else {}, described.lineage[-1]
+    for key in wanted.keys() - {"command", "rlx"}:
+        if found.get(key) != wanted[key]:
+            raise DatasetExistsError(
+                f"{destination} was made otherwise: its {key} is {found.get(key)}, expected {wanted[key]}",
+                hint="--overwrite starts afresh; -o chooses another directory",
+            )

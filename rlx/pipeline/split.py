@@ -1,0 +1,153 @@
+"""``rlx split``: the trajectories of a dataset shared out to several, each to one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import DatasetError, DatasetExistsError
+from rlx.pipeline.assembly import Assembly, Piece, assemble
+from rlx.pipeline.convert import StoredDataset
+from rlx.pipeline.local_runs import check_apart
+from rlx.pipeline.options import Options
+from rlx.pipeline.report import Report
+from rlx.progress import Progress
+from rlx.store.codec import Codec
+from rlx.store.dataset import Dataset
+
+_EXACT = 1e-9  # what a sum of fractions may miss 1 by
+
+
+class By(StrEnum):
+    """What is shared out: trajectories, or whole shards, which are linked."""
+
+    TRAJECTORY = "trajectory"
+    SHARD = "shard"
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a dataset is shared out; which trajectory goes to which part depends on nothing else.
+
+    Args:
+        fractions: of each part; what they leave of 1 is left out.
+        by: of what these are fractions.
+        seed: of the choice.
+
+    Raises:
+        DatasetError: the fractions are none.
+    """
+
+    fractions: Sequence[float]
+    by: By = By.TRAJECTORY
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        text = ",".join(map(str, self.fractions))
+        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
+            raise DatasetError(f"fractions {text}: expected numbers above 0, at most 1")
+        if math.fsum(self.fractions) > 1 + _EXACT:
+            raise DatasetError(f"fractions {text} add up to {math.fsum(self.fractions):g}, expected at most 1")
+        if self.seed < 0:
+            raise DatasetError(f"seed {self.seed}: expected 0 or more")
+
+    def parts(self, count: int) -> NDArray[np.int64]:
+        """[count] the part of each of so many trajectories or shards; -1 for those that are left out.
+
+        Raises:
+            DatasetError: there are too few for a part to have any.
+
+        Example:
+            >>> Division([0.5, 0.25]).parts(8)
+            array([ 1, -1,  0,  0,  0,  1,  0, -1])
+        """
+        sums = [math.fsum(self.fractions[: part + 1]) for part in range(len(self.fractions))]
+        parts = np.full(count, -1, np.int64)
+        order, start = np.random.default_rng(self.seed).permutation(count), 0
+        for part, end in enumerate(min(round(sum * count), count) for sum in sums):
+            if end == start:
+                raise DatasetError(
+                    f"part {part + 1}: {self.fractions[part]} of {count:,} {self._many} is none",
+                    hint="a larger fraction" if self.by == By.TRAJECTORY else "--by trajectory",
+                )
+            parts[order[start:end]] = part
+            start = end
+        return parts
+
+    @property
+    def _many(self) -> str:
+        return "trajectories" if self.by == By.TRAJECTORY else "shards"
+
+
+def split(
+    source: Path,
+    destinations: Sequence[Path],
+    division: Division,
+    options: Options,
+    *,
+    part: int | None = None,
+    progress: Progress,
+) -> list[Report]:
+    """Shares a dataset out to several; goes on with those half done.
+
+    Trajectories keep their order, and shards their numbers. A shard of which all trajectories go to one part is linked;
+    the others are read and encoded anew.
+
+    Args:
+        source: the dataset's directory.
+        destinations: a directory for every part.
+        division: what goes where.
+        options: how to write; the store and codec are those of the source.
+        part: only this part, from 0; then there is one destination.
+        progress: is told of ``bytes`` that are linked, and of ``shards`` and ``steps`` that are encoded anew.
+
+    Raises:
+        DatasetNotFoundError: there is no dataset.
+        DatasetError: there are too few trajectories, or no such part.
+        DatasetExistsError: a destination is the source, or another one, or lies inside it, or holds another dataset.
+        CorruptDatasetError: the dataset is damaged.
+    """
+    dataset = Dataset(source)
+    numbers = range(len(division.fractions)) if part is None else [part]
+    if part is not None and not 0 <= part < len(division.fractions):
+        raise DatasetError(f"part {part + 1}: expected 1 to {len(division.fractions)}")
+    if len(destinations) != len(numbers):
+        raise DatasetError(f"{len(destinations)} directories for {len(numbers)} parts: expected one for each")
+    _check_places(dataset, destinations)
+    whole = dataset.manifest
+    options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
+    pieces = divide(dataset, division)
+    recipe = {"fractions": list(division.fractions), "by": str(division.by), "seed": division.seed}
+    reports = []
+    for number, destination in zip(numbers, destinations, strict=True):
+        assembly = Assembly(f"{whole.id}-{number + 1}", whole.schema, whole.notes, pieces[number])
+        this = replace(options, command=f"{options.command} --part {number + 1}" if options.command else "")
+        one = {"split": {**recipe, "part": number + 1}}
+        reports.append(assemble(assembly, [dataset], destination, this, progress, one))
+    return reports
+
+
+def divide(dataset: Dataset, division: Division) -> list[dict[int, Piece]]:
+    """The pieces of every part, by the numbers of their shards."""
+    numbers = StoredDataset(dataset).shards()
+    sizes = [len(dataset.shard_table(place)) for place in range(len(numbers))]
+    parts = np.repeat(division.parts(len(sizes)), sizes) if division.by == By.SHARD else division.parts(sum(sizes))
+    pieces: list[dict[int, Piece]] = [{} for _ in division.fractions]
+    for place, (number, here) in enumerate(zip(numbers, np.split(parts, np.cumsum(sizes)[:-1]), strict=True)):
+        for part in np.unique(here[here >= 0]).tolist():
+            chosen = np.flatnonzero(here == part)
+            pieces[part][number] = Piece(dataset, place, None if len(chosen) == len(here) else chosen)
+    return pieces
+
+
+def _check_places(dataset: Dataset, destinations: Sequence[Path]) -> None:
+    places = [destination.resolve() for destination in destinations]
+    for number, place in enumerate(places):
+        check_apart(dataset.path, destinations[number])
+        for other in places[:number]:
+            if place.is_relative_to(other) or other.is_relative_to(place):
+                raise DatasetExistsError(f"{destinations[number]} is given twice: expected a directory for each part")

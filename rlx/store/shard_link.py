@@ -1,0 +1,54 @@
+"""A shard in a second dataset without a second copy of its bytes, where the file system can do that."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlx.errors import CorruptDatasetError
+from rlx.manifest import FileRecord
+from rlx.progress import Progress
+from rlx.store.raw_file import check_size
+from rlx.store.writer import disk_errors, file_record, sync_tree
+
+
+def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:
+    """Puts the files of a shard into a directory of their own, made anew: as hard links, or else as copies.
+
+    Shards never change, so that nobody notices what they share; what is removed from one dataset stays in the other.
+
+    Args:
+        shard: where the shard lies.
+        files: what the manifest says of its files; every byte is held against that.
+        directory: where they are wanted.
+        progress: is advanced in ``bytes``.
+
+    Raises:
+        CorruptDatasetError: a file is missing or damaged; nothing is left behind.
+        DiskFullError: there is no room for a copy; nothing is left behind.
+    """
+    with disk_errors(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        try:
+            for name, expected in files.items():
+                _link_file(shard / name, expected, directory / name)
+                progress.advance("bytes", expected.bytes)
+            sync_tree(directory)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+
+def _link_file(file: Path, expected: FileRecord, name: Path) -> None:
+    """Gives a file a second name; copies it where that lies elsewhere, or the file system has no hard links."""
+    check_size(file, expected.bytes)
+    name.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # Of a symbolic link the file that it stands for: a link of a link would change with what it points at.
+        os.link(file.resolve(), name)
+    except OSError:
+        shutil.copyfile(file, name)
+    found = file_record(name)
+    if found != expected:
+        raise CorruptDatasetError(f"{file} is damaged: crc32c {found.crc32c}, expected {expected.crc32c}")
