@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlx.quantities import plural, size
 from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
@@ -23,7 +24,6 @@ from rlx_cli.options import (
 )
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
-from rlx_cli.quantities import plural, size
 from rlx_cli.report import resumable, show_reports
 from rlx_cli.writing import write_options
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.quantities import number, plural, shape, size
 from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
-from rlx_cli.quantities import number, plural, shape, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rlx.progress import Progress, Silent
+from rlx.quantities import duration, size
 from rlx_cli.output import Output
-from rlx_cli.quantities import duration, size
 
 if TYPE_CHECKING:
     from rich.console import Console

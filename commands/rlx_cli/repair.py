@@ -2,11 +2,11 @@
 
 import typer
 
+from rlx.quantities import plural
 from rlx_cli.lineage import with_destination
 from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
-from rlx_cli.quantities import plural
 
 
 def repair(

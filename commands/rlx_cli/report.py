@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rlx.errors import DatasetError, PartialError, RlxError
+from rlx.quantities import duration, plural, size
 from rlx_cli.exit_codes import InterruptedWorkError, exit_code
 from rlx_cli.output import Output, describe
-from rlx_cli.quantities import duration, plural, size
 
 if TYPE_CHECKING:
     from rlx.pipeline.export import ExportReport

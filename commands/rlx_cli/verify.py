@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 import typer
 
+from rlx.quantities import plural, size
 from rlx_cli.exit_codes import CORRUPT
 from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
-from rlx_cli.quantities import plural, size
 
 
 def verify(
