@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -15,6 +16,7 @@ from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx_cli.app import main
+from tests.s3_server import S3Server
 
 SAMPLE_RUN = Path(__file__).parents[1] / "scripts/sample_run"
 
@@ -89,3 +91,20 @@ def _pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pong(_pong: Path, tmp_path: Path) -> Path:
     """The sample run as a dataset of its own: three shards."""
     return shutil.copytree(_pong, tmp_path / "pong")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A server of S3 that runs while the tests do."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URL of a bucket of its own, ``s3://...``, which the environment lets this process use."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{uuid4()}"
+    s3_server.make_bucket(name)
+    return f"s3://{name}"

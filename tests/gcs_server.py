@@ -20,6 +20,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -280,6 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
             "Content-Type": "application/octet-stream",
             "Accept-Ranges": "bytes",
             "ETag": f'"C{crc32c.hex()}=EAE="' if gcs.composite else f'"{md5.hexdigest()}"',
+            "Last-Modified": formatdate(path.stat().st_mtime, usegmt=True),
             "x-goog-generation": str(path.stat().st_mtime_ns // 1000),
             "x-goog-stored-content-encoding": "gzip" if encoded else "identity",
             "x-goog-stored-content-length": str(len(stored)),

@@ -1,0 +1,1 @@
+"""Datasets in buckets: files at a URL, and reading them by ranges."""

@@ -1,0 +1,234 @@
+"""Buckets of S3, Google Cloud Storage and Azure, and files below an HTTP(S) URL, through obstore."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from rlx.cloud.environment import store_for
+from rlx.cloud.location import Stored, checked_name
+from rlx.errors import DatasetError, DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta, PutMode
+    from obstore.store import ObjectStore
+
+_PIECE_BYTES = 1 << 20
+# S3 takes 10,000 parts at most, of 5 MiB at least but for the last.
+_PART_BYTES = 8 << 20
+_MAX_PARTS = 9_000
+_PARTS_AT_ONCE = 4
+_CRC32C = "rlx-crc32c"
+_RESUME_HINT = "run the same command again: it goes on from what has arrived"
+
+
+class BucketLocation:
+    """The files below a URL of a bucket, or of a web server, which can only be read.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``gs://``, ``az://container/prefix``, ``http://`` or ``https://``.
+
+    Raises:
+        SourceError: the URL is none.
+        MissingExtraError: obstore is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if not parts.netloc:
+            raise SourceError(f"{url} is no URL: expected {parts.scheme}://BUCKET/...")
+        if parts.query or parts.fragment:
+            raise SourceError(f"{_without_secrets(url)}: expected no query behind the URL of a dataset")
+        self.url = _without_secrets(url).rstrip("/")
+        self.is_read_only = parts.scheme in ("http", "https")
+        self._address = url.rstrip("/")
+        _import_obstore()
+
+    def __repr__(self) -> str:
+        return f"BucketLocation({self.url!r})"
+
+    @cached_property
+    def _store(self) -> "ObjectStore":
+        return store_for(self._address)
+
+    def stat(self, name: str) -> Stored:
+        """Length, version and checksum of a file, by one HEAD request."""
+        import obstore  # noqa: PLC0415  (an extra)
+
+        with self._asking(name):
+            return _stored(name, obstore.get(self._store, checked_name(name), options={"head": True}))
+
+    def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
+        """A whole small file."""
+        import obstore  # noqa: PLC0415
+
+        with self._asking(name):
+            result = obstore.get(self._store, checked_name(name))
+            stored = _stored(name, result)
+            if stored.bytes > max_bytes:
+                raise SourceError(f"{self.url}/{name} has {stored.bytes:,} bytes, expected at most {max_bytes:,}")
+            return bytes(result.bytes()), stored
+
+    def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
+        """The bytes from start to stop, by one request."""
+        import obstore  # noqa: PLC0415
+
+        with self._asking(name):
+            result = obstore.get(self._store, checked_name(name), options={"range": (start, stop)})
+            stored, content = _stored(name, result), bytes(result.bytes())
+        if result.range != (start, stop) or len(content) != stop - start:
+            raise DownloadError(f"{self.url}/{name}: asked for bytes {start} to {stop}, found {result.range}")
+        return content, stored
+
+    def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
+        """The bytes from start to the end, by one request."""
+        import obstore  # noqa: PLC0415
+
+        with self._asking(name):
+            options: Any = {"range": {"offset": start}} if start else None
+            result = obstore.get(self._store, checked_name(name), options=options)
+            if result.range[0] != start:
+                raise DownloadError(f"{self.url}/{name}: asked for bytes from {start} on, found {result.range}")
+            for piece in result.stream(min_chunk_size=_PIECE_BYTES):
+                yield bytes(piece)
+
+    def list(self, below: str) -> Iterator[Stored]:
+        """The files below a prefix."""
+        import obstore  # noqa: PLC0415
+
+        with self._asking(below):
+            for some in obstore.list(self._store, prefix=checked_name(below)):
+                for meta in some:
+                    yield _described(meta["path"], meta, None)
+
+    def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
+        """Writes a file, in parts where it is large; its checksum is kept as the object's metadata."""
+        import obstore  # noqa: PLC0415
+
+        attributes = {_CRC32C: crc32c}
+        with self._asking(name):
+            if bytes <= _PART_BYTES:
+                obstore.put(self._store, checked_name(name), b"".join(pieces), attributes=attributes)
+                return
+            part = max(_PART_BYTES, -(-bytes // _MAX_PARTS))
+            obstore.put(
+                self._store,
+                checked_name(name),
+                iter(pieces),
+                attributes=attributes,
+                chunk_size=part,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
+        """Writes a small file if what is there is still what was seen; a store that cannot tell just writes it."""
+        import obstore  # noqa: PLC0415
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError  # noqa: PLC0415
+
+        mode: PutMode = "create"
+        if seen is not None:
+            known = {"e_tag": seen.etag, "version": seen.version}
+            mode = cast("PutMode", {key: value for key, value in known.items() if value is not None})
+        with self._asking(name):
+            try:
+                obstore.put(self._store, checked_name(name), content, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            except (NotSupportedError, NotImplementedError):
+                obstore.put(self._store, checked_name(name), content, use_multipart=False)
+        return True
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Removes files, many by one request where the store can."""
+        import obstore  # noqa: PLC0415
+
+        for name in names:
+            checked_name(name)
+        if names:
+            with self._asking(names[0]), _ignoring_missing():
+                obstore.delete(self._store, list(names))
+
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[None]:
+        """Says what went wrong in the words of this project."""
+        from obstore import exceptions  # noqa: PLC0415
+
+        _check_not_forked()
+        where = f"{self.url}/{name}"
+        try:
+            yield
+        except FileNotFoundError as exc:
+            raise self._not_found(where, str(exc)) from exc
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as exc:
+            raise self._forbidden(where) from exc
+        except exceptions.BaseError as exc:
+            problem = _told(exc)
+            if "404 Not Found" in problem:
+                raise self._not_found(where, str(exc)) from exc
+            if "403 Forbidden" in problem or "401 Unauthorized" in problem:
+                raise self._forbidden(where) from exc
+            raise DownloadError(f"{where}: {problem}", hint=_RESUME_HINT) from exc
+
+    def _not_found(self, where: str, said: str) -> SourceNotFoundError:
+        if "NoSuchBucket" in said or "ContainerNotFound" in said:
+            return SourceNotFoundError(f"{self.url}: no such bucket")
+        return SourceNotFoundError(f"{where}: no such file")
+
+    def _forbidden(self, where: str) -> ForbiddenError:
+        return ForbiddenError(
+            f"{where}: access denied",
+            hint="give credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
+
+
+def _import_obstore() -> None:
+    try:
+        import obstore  # noqa: F401, PLC0415
+    except ImportError as exc:
+        raise MissingExtraError(
+            "datasets at a URL need obstore, which is not installed", hint="pip install 'rlx[cloud]'"
+        ) from exc
+
+
+# Processes, this one and those it was forked from, that have used obstore: its threads do not survive a fork.
+_users: set[int] = set()
+
+
+def _check_not_forked() -> None:
+    """Raises DatasetError in a process forked from one that has used obstore, which would crash."""
+    _users.add(os.getpid())
+    if len(_users) > 1:
+        raise DatasetError(
+            "a dataset at a URL cannot be read in a process forked from one that has read such a dataset",
+            hint='start the processes with multiprocessing.get_context("spawn")',
+        )
+
+
+def _stored(name: str, result: "GetResult") -> Stored:
+    return _described(name, result.meta, result.attributes.get(_CRC32C))
+
+
+def _described(name: str, meta: "ObjectMeta", crc32c: str | None) -> Stored:
+    return Stored(name, meta["size"], meta["e_tag"], meta["version"], crc32c)
+
+
+@contextmanager
+def _ignoring_missing() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        return
+
+
+def _told(exc: Exception) -> str:
+    """What an error of obstore says, in one line and without what may be signed or secret."""
+    line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+    return re.sub(r"\?\S*", "", line).partition(": <?xml")[0].rstrip(" :")
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

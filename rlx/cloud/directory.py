@@ -1,0 +1,144 @@
+"""A plain directory as a location, say on a disk that several machines share."""
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import get_ident
+
+from rlx.cloud.location import Stored, checked_name
+from rlx.errors import DiskFullError, DownloadError, ForbiddenError, SourceError, SourceNotFoundError
+from rlx.manifest import sync_directory
+
+_PIECE_BYTES = 1 << 20
+_PARTIAL = ".partial"
+
+
+class DirectoryLocation:
+    """The files below a directory.
+
+    Args:
+        root: the directory; ``put`` makes it if need be.
+    """
+
+    is_read_only = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.url = str(root)
+
+    def __repr__(self) -> str:
+        return f"DirectoryLocation({self.url!r})"
+
+    def stat(self, name: str) -> Stored:
+        """Length and version of a file."""
+        path = self._path(name)
+        with _translated(path):
+            if not path.is_file():
+                raise FileNotFoundError
+            return _stored(name, path)
+
+    def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
+        """A whole small file."""
+        stored = self.stat(name)
+        if stored.bytes > max_bytes:
+            raise SourceError(f"{self._path(name)} has {stored.bytes:,} bytes, expected at most {max_bytes:,}")
+        with _translated(self._path(name)):
+            return self._path(name).read_bytes(), stored
+
+    def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
+        """The bytes from start to stop."""
+        stored = self.stat(name)
+        with _translated(self._path(name)), self._path(name).open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start), stored
+
+    def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
+        """The bytes from start to the end."""
+        path = self._path(name)
+        with _translated(path), path.open("rb") as file:
+            file.seek(start)
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+
+    def list(self, below: str) -> Iterator[Stored]:
+        """The files in a directory; half-written ones are none."""
+        for folder, _, names in os.walk(self._path(below)):
+            for name in names:
+                path = Path(folder) / name
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    if not name.endswith(_PARTIAL):
+                        yield _stored(path.relative_to(self._root).as_posix(), path)
+
+    def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
+        """Writes a file beside its place, and moves it there when it is whole."""
+        path = self._path(name)
+        with _translated(path):
+            _make(path.parent)
+            # Under a name of its own: two who write the same file must not write into each other's.
+            partial = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{_PARTIAL}")
+            try:
+                with partial.open("wb") as file:
+                    file.writelines(pieces)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
+            sync_directory(path.parent)
+
+    def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
+        """Writes a small file if what is there is still what was seen."""
+        try:
+            found: Stored | None = self.stat(name)
+        except SourceNotFoundError:
+            found = None
+        if found != seen:
+            return False
+        self.put(name, [content], bytes=len(content), crc32c="")
+        return True
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Removes files, and the directories that are empty then."""
+        for name in names:
+            path = self._path(name)
+            with _translated(path):
+                path.unlink(missing_ok=True)
+            for parent in path.parents:
+                if parent == self._root:
+                    break
+                try:
+                    parent.rmdir()
+                except OSError:
+                    break  # something else is in it, or it is gone
+
+    def _path(self, name: str) -> Path:
+        return self._root / checked_name(name)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (NotADirectoryError, FileExistsError) as exc:
+        raise DownloadError(f"{directory} cannot be made: {exc.strerror}") from exc
+
+
+def _stored(name: str, path: Path) -> Stored:
+    found = path.stat()
+    return Stored(name, found.st_size, f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}")
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Says what went wrong with a file in the words of this project."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
+        raise SourceNotFoundError(f"{path}: no such file") from exc
+    except PermissionError as exc:
+        raise ForbiddenError(f"{path}: access denied ({exc.strerror})") from exc
+    except OSError as exc:
+        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise DiskFullError(f"no room for {path}", hint="free some room and run the command again") from exc
+        raise DownloadError(f"{path} cannot be read or written: {exc.strerror}") from exc

@@ -1,0 +1,105 @@
+"""Where a bucket's server is and who asks: from the environment variables that each cloud's own tools read.
+
+Where they give no credentials, requests are not signed, which is what public data want.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rlx.errors import SourceError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+MAX_RETRIES = 5
+# Any of these, and obstore is left to find the credentials that it is about.
+_CREDENTIALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "s3": (
+            "AWS_ACCESS_KEY_ID",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AWS_SKIP_SIGNATURE",
+        ),
+        "gs": (
+            "GOOGLE_SERVICE_ACCOUNT",
+            "GOOGLE_SERVICE_ACCOUNT_PATH",
+            "GOOGLE_SERVICE_ACCOUNT_KEY",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "GOOGLE_BEARER_TOKEN",
+            "GOOGLE_SKIP_SIGNATURE",
+        ),
+        "az": (
+            "AZURE_STORAGE_ACCOUNT_KEY",
+            "AZURE_STORAGE_ACCESS_KEY",
+            "AZURE_STORAGE_SAS_KEY",
+            "AZURE_STORAGE_SAS_TOKEN",
+            "AZURE_STORAGE_TOKEN",
+            "AZURE_CLIENT_ID",
+            "AZURE_STORAGE_CLIENT_ID",
+            "AZURE_FEDERATED_TOKEN_FILE",
+            "AZURE_USE_AZURE_CLI",
+            "AZURE_STORAGE_USE_EMULATOR",
+            "AZURE_SKIP_SIGNATURE",
+        ),
+    }
+)
+_GCLOUD_LOGIN = Path("~/.config/gcloud/application_default_credentials.json")
+_ENDPOINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "gs": ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST"),
+        "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    }
+)
+
+
+def is_anonymous(scheme: str) -> bool:
+    """Whether the environment holds no credentials for this kind of bucket."""
+    if scheme == "gs" and _GCLOUD_LOGIN.expanduser().exists():
+        return False
+    return not any(os.environ.get(name) for name in _CREDENTIALS[scheme])
+
+
+def endpoint(scheme: str) -> str | None:
+    """URL of the server, where it is another than the cloud's own."""
+    return next((found for name in _ENDPOINTS[scheme] if (found := os.environ.get(name))), None)
+
+
+def store_for(url: str) -> "ObjectStore":
+    """obstore's idea of a URL, with what the environment says.
+
+    Raises:
+        SourceError: something is missing or wrong in the URL or in the environment.
+    """
+    from obstore import store  # noqa: PLC0415  (an extra)
+    from obstore.exceptions import BaseError  # noqa: PLC0415
+
+    scheme = urlsplit(url).scheme
+    client: ClientConfig = {
+        # The default ends every transfer after 30 s, however well it goes.
+        "timeout": "24h",
+        "read_timeout": "60s",
+        "connect_timeout": "10s",
+        "allow_http": True,
+    }
+    retry: RetryConfig = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=3)}
+    try:
+        if scheme in ("http", "https"):
+            return store.HTTPStore(url, client_options=client, retry_config=retry)
+        config: dict[str, Any] = {"skip_signature": True} if is_anonymous(scheme) else {}
+        if found := endpoint(scheme):
+            config["base_url" if scheme == "gs" else "endpoint"] = found
+        kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+        opened: ObjectStore = kind.from_url(url, config=config, client_options=client, retry_config=retry)
+    except BaseError as exc:
+        problem = str(exc).splitlines()[0]
+        hint = "set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be specified" in problem else None
+        raise SourceError(f"{url}: {problem}", hint=hint) from exc
+    return opened

@@ -1,0 +1,137 @@
+"""A location: the files below a URL or a directory, in a bucket or on a disk, and which one a user means."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from rlx.errors import SourceError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+BUCKETS = ("s3", "gs", "az", "http", "https")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a location says of one file.
+
+    Args:
+        name: below the location, with ``/`` between the parts.
+        bytes: its length.
+        etag: what tells one version of it from another.
+        version: what some stores want beside the etag to replace that version and no other.
+        crc32c: of its content, eight hex digits, as ``put`` was told; None where that is not known.
+    """
+
+    name: str
+    bytes: int
+    etag: str | None = None
+    version: str | None = None
+    crc32c: str | None = None
+
+
+class Location(Protocol):
+    """The files below a URL or a directory. Every method may be called from any thread.
+
+    All of them raise ``SourceNotFoundError`` where there is no such file, ``ForbiddenError`` where the server refuses,
+    ``DownloadError`` where it keeps failing, and ``SourceError`` for a name that leaves the location.
+    """
+
+    url: str
+    is_read_only: bool
+
+    def stat(self, name: str) -> Stored:
+        """What is known of a file without reading it."""
+
+    def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
+        """A whole small file.
+
+        Raises:
+            SourceError: it is larger than that.
+        """
+
+    def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
+        """The bytes from start to stop, a range that is not empty and lies in the file."""
+
+    def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
+        """The bytes from start to the end of the file, in pieces."""
+
+    def list(self, below: str) -> Iterator[Stored]:
+        """The files in a directory and in those below it; their checksums are not known."""
+
+    def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
+        """Writes a file of so many bytes, over what is there; nobody sees it before it is whole.
+
+        What ``pieces`` raises ends the transfer, is raised, and leaves the location as it was.
+        """
+
+    def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
+        """Writes a small file if what is there is still what was seen (None: nothing); returns whether it did."""
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Removes files; those that are not there are none of its business."""
+
+
+def is_url(location: str | os.PathLike[str]) -> bool:
+    """Whether this is a URL, and no path or id.
+
+    Example:
+        >>> is_url("s3://bucket/pong"), is_url("Pong/5"), is_url("/data/pong")
+        (True, False, False)
+    """
+    return isinstance(location, str) and _SCHEME.match(location) is not None
+
+
+def open_location(location: str | os.PathLike[str]) -> Location:
+    """The location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
+
+    Raises:
+        SourceError: a URL that is none, or of an unknown kind.
+        MissingExtraError: a URL, and obstore is not installed.
+    """
+    from rlx.cloud.directory import DirectoryLocation  # noqa: PLC0415  (it imports this module)
+
+    path = local_path(location)
+    if path is not None:
+        return DirectoryLocation(path.absolute())
+    # obstore is an extra, and whoever has a directory does without.
+    from rlx.cloud.bucket import BucketLocation  # noqa: PLC0415
+
+    return BucketLocation(str(location))
+
+
+def local_path(location: str | os.PathLike[str]) -> Path | None:
+    """The path that a location means; None for one on a server.
+
+    Raises:
+        SourceError: a URL of an unknown kind.
+
+    Example:
+        >>> local_path("file:///data/a%20b").as_posix()
+        '/data/a b'
+    """
+    if not is_url(location):
+        return Path(location).expanduser()
+    parts = urlsplit(str(location))
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise SourceError(f"{location} is on another machine: expected file:///path")
+        return Path(unquote(parts.path))
+    if parts.scheme not in BUCKETS:
+        known = ", ".join(f"{scheme}://" for scheme in (*BUCKETS, "file"))
+        raise SourceError(f"{parts.scheme}:// is not supported: expected one of {known}, or a directory")
+    return None
+
+
+def checked_name(name: str) -> str:
+    """The name of a file that lies below its location.
+
+    Raises:
+        SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it.
+    """
+    if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name or "\0" in name:
+        raise SourceError(f"file name {name!r} is not a relative path below its location")
+    return name

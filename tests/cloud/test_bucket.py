@@ -1,0 +1,202 @@
+"""Buckets and web servers as locations, against real servers on loopback."""
+
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlx.cloud.bucket import BucketLocation
+from rlx.cloud.environment import endpoint, is_anonymous
+from rlx.cloud.location import Location, open_location
+from rlx.errors import (
+    DatasetError,
+    DownloadError,
+    ForbiddenError,
+    MissingExtraError,
+    RlxError,
+    SourceError,
+    SourceNotFoundError,
+)
+from tests.contracts.location import FILES, LARGE, LocationContract, ReadableLocationContract, get, put
+from tests.gcs_server import Fault, GcsServer
+from tests.s3_server import S3Server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GcsServer]:
+    """A server that gives FILES to whoever asks."""
+    for name, content in FILES.items():
+        path = tmp_path / "served" / "a b" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    with GcsServer(tmp_path / "served") as server:
+        yield server
+
+
+class TestS3(LocationContract):
+    @pytest.fixture
+    def empty(self, bucket: str) -> Location:
+        return open_location(f"{bucket}/some prefix/ä")
+
+    def test_stat_knows_the_checksum(self, location: Location) -> None:
+        assert location.stat("shards/00000/zarr.json").crc32c == "c1b581a5"
+        put(location, "large", bytes(20_000_000))
+        assert location.stat("large").crc32c is not None
+
+
+class TestHttp(ReadableLocationContract):
+    @pytest.fixture
+    def location(self, server: GcsServer) -> Location:
+        return open_location(f"{server.url}/a%20b/")
+
+
+class TestGoogle(ReadableLocationContract):
+    @pytest.fixture
+    def location(self, server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> Location:
+        monkeypatch.setenv("GOOGLE_BASE_URL", server.url.removesuffix("/rl_unplugged"))
+        return open_location("gs://rl_unplugged/a b")
+
+
+def test_the_end_of_the_url_does_not_matter(bucket: str) -> None:
+    put(open_location(f"{bucket}/set/"), "a", b"1")
+    assert get(open_location(f"{bucket}/set"), "a") == b"1"
+    put(open_location(bucket), "set/b", b"2")
+    assert get(open_location(f"{bucket}/set"), "b") == b"2"
+
+
+@pytest.mark.usefixtures("bucket")
+def test_no_such_bucket() -> None:
+    location = open_location("s3://no-such-bucket/set")
+    for use in (
+        lambda: get(location, "a"),
+        lambda: put(location, "a", b"1"),
+        lambda: list(location.list("shards")),
+    ):
+        with pytest.raises(SourceNotFoundError, match=r"^s3://no-such-bucket/set: no such bucket"):
+            use()
+
+
+def test_a_bucket_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    with S3Server(lets_anybody=False) as server:
+        server.make_bucket("closed")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        location = open_location("s3://closed/set")
+        for use in (
+            lambda: get(location, "a"),
+            lambda: location.read("a", 0, 1),
+            lambda: put(location, "a", b"1"),
+            lambda: put(location, "a", bytes(20_000_000)),
+            lambda: list(location.list("shards")),
+            lambda: location.delete(["a"]),
+        ):
+            with pytest.raises(ForbiddenError, match="access denied") as refused:
+                use()
+            assert "AWS_ACCESS_KEY_ID" in str(refused.value.hint)
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 0)
+    with pytest.raises(DownloadError, match=r"^http://127\.0\.0\.1:1/set/a: "):
+        get(open_location("http://somebody:secret@127.0.0.1:1/set"), "a")
+
+
+def test_a_server_that_fails_at_first(server: GcsServer) -> None:
+    server.fault("*/rlx.json", Fault(status=503), times=2)
+    assert get(open_location(f"{server.url}/a b"), "rlx.json") == FILES["rlx.json"]
+
+
+def test_a_connection_that_breaks_is_taken_up_again(server: GcsServer) -> None:
+    server.fault("*/c/0/0/0", Fault(cut_after=200_000), times=1)
+    assert get(open_location(f"{server.url}/a b"), LARGE) == FILES[LARGE]
+
+
+def test_a_server_that_knows_no_ranges(server: GcsServer) -> None:
+    server.fault("*", Fault(ignore_range=True), times=None)
+    location = open_location(f"{server.url}/a b")
+    with pytest.raises(RlxError):
+        location.read(LARGE, 10, 20)
+    with pytest.raises(RlxError):
+        list(location.stream(LARGE, 10))
+
+
+def test_a_web_server_cannot_be_written(server: GcsServer) -> None:
+    location = open_location(server.url)
+    assert location.is_read_only
+    with pytest.raises(SourceError):
+        put(location, "a", b"1")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://host/set", "ftp:// is not supported: expected one of s3://, gs://, az://, http://, https://, file://"),
+        ("s3://", "expected s3://BUCKET"),
+        ("https:///set", "is no URL"),
+        ("https://host/set?token=secret", "https://host/set: expected no query"),
+        ("file://elsewhere/set", "on another machine"),
+    ],
+)
+def test_urls_that_are_none(url: str, said: str) -> None:
+    with pytest.raises(SourceError, match=said) as failed:
+        open_location(url)
+    assert "secret" not in str(failed.value)
+
+
+def test_azure_wants_to_know_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SourceError, match="Account must be specified") as failed:
+        get(open_location("az://container/set"), "a")
+    assert failed.value.hint == "set AZURE_STORAGE_ACCOUNT_NAME"
+
+
+def test_without_credentials_nothing_is_signed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = {"s3": "AWS_ACCESS_KEY_ID", "gs": "GOOGLE_SERVICE_ACCOUNT", "az": "AZURE_STORAGE_SAS_KEY"}
+    for scheme, name in given.items():
+        monkeypatch.delenv(name, raising=False)
+        assert is_anonymous(scheme)
+        monkeypatch.setenv(name, "something")
+        assert not is_anonymous(scheme)
+
+
+def test_the_endpoint_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert endpoint("az") is None
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:10000/account")
+    assert endpoint("az") == "http://127.0.0.1:10000/account"
+
+
+def test_public_data_need_no_credentials(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(open_location(f"{bucket}/set"), "a", b"1")
+    for name in s3_server.environment:
+        if name != "AWS_ENDPOINT_URL":
+            monkeypatch.delenv(name)
+    assert get(open_location(f"{bucket}/set"), "a") == b"1"
+
+
+def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingExtraError, match="obstore") as failed:
+        open_location("s3://bucket/set")
+    assert failed.value.hint == "pip install 'rlx[cloud]'"
+
+
+def test_a_forked_process_is_refused_instead_of_crashing(bucket: str) -> None:
+    location = BucketLocation(f"{bucket}/set")
+    put(location, "a", b"1")
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_read, args=(location, sender))
+    child.start()
+    assert receiver.recv() == ("DatasetError", 'start the processes with multiprocessing.get_context("spawn")')
+    child.join()
+
+
+def _read(location: Location, sender: "multiprocessing.connection.Connection") -> None:
+    try:
+        get(location, "a")
+    except DatasetError as exc:
+        sender.send((type(exc).__name__, exc.hint))

@@ -1,0 +1,61 @@
+"""A plain directory as a location."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlx.cloud.location import Location, open_location
+from rlx.errors import DownloadError, ForbiddenError
+from tests.contracts.location import LARGE, LocationContract, put
+
+
+class TestDirectory(LocationContract):
+    @pytest.fixture
+    def empty(self, tmp_path: Path) -> Location:
+        return open_location(tmp_path / "share/data set")
+
+
+def test_by_path_or_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd = tmp_path / "a b%$"
+    for meant in (
+        odd,
+        str(odd),
+        odd.as_uri(),
+        "a b%$",
+        f"file://localhost{odd}".replace(" ", "%20").replace("%$", "%25$"),
+    ):
+        assert open_location(meant).url == str(odd)
+
+
+def test_half_written_files_are_not_listed(tmp_path: Path) -> None:
+    location = open_location(tmp_path)
+    put(location, LARGE, b"whole")
+    (tmp_path / LARGE).with_name("0.1-2.partial").write_bytes(b"half")
+    assert [stored.name for stored in location.list("shards")] == [LARGE]
+
+
+def test_delete_leaves_no_empty_directories_and_no_others(tmp_path: Path) -> None:
+    location = open_location(tmp_path / "set")
+    put(location, "shards/00000/a/b", b"1")
+    put(location, "shards/00001/a/b", b"1")
+    location.delete(["shards/00000/a/b"])
+    assert [path.name for path in (tmp_path / "set/shards").iterdir()] == ["00001"]
+    location.delete(["shards/00001/a/b"])
+    assert list((tmp_path / "set").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    location = open_location(tmp_path)
+    put(location, "a", b"1")
+    (tmp_path / "a").chmod(0)
+    with pytest.raises(ForbiddenError, match="access denied"):
+        location.get("a", max_bytes=9)
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DownloadError, match="cannot be made: "):
+        put(open_location(tmp_path / "file"), "a/b", b"1")
