@@ -31,6 +31,8 @@ class Format(StrEnum):
     DOPAMINE = "dopamine"
     MINARI = "minari"
     D4RL = "d4rl"
+    ROBOMIMIC = "robomimic"
+    D3RLPY = "d3rlpy"
 
 
 class Target(StrEnum):
@@ -38,7 +40,10 @@ class Target(StrEnum):
 
     ZARR = "zarr"
     MEMMAP = "memmap"
+    MINARI = "minari"
     D4RL = "d4rl"
+    ROBOMIMIC = "robomimic"
+    D3RLPY = "d3rlpy"
 
 
 _STORES = (Target.ZARR, Target.MEMMAP)

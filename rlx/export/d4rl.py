@@ -14,8 +14,9 @@ from rlx.export.dataset_exporter import (
     left_out,
     observation_fields,
 )
-from rlx.export.hdf5_writer import PROVENANCE, created, provenance
+from rlx.export.hdf5_writer import created
 from rlx.export.pieces import pieces
+from rlx.export.provenance import provenance
 from rlx.progress import Progress
 
 _KEYS = frozenset({"observations", "actions", "rewards", "terminals"})
@@ -61,7 +62,7 @@ class D4RLExporter:
             **({_NEXT: observation} if _has_next(experience) else {}),
         }
         with created(path) as output:
-            output.file.attrs[PROVENANCE] = provenance(experience, self.losses(experience))
+            output.sign(provenance(experience, self.losses(experience)))
             fields = {column: schema[name] for column, name in columns.items()}
             rows = {column: output.rows(column, steps, field.shape, field.dtype) for column, field in fields.items()}
             for piece in pieces(experience.blocks(), schema):

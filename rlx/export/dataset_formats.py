@@ -6,13 +6,23 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rlx.errors import DatasetExistsError
+from rlx.export.d3rlpy import D3rlpyExporter
 from rlx.export.d4rl import D4RLExporter
 from rlx.export.dataset_exporter import DatasetExporter, Experience
+from rlx.export.minari import MinariExporter
+from rlx.export.robomimic import RobomimicExporter
 from rlx.export.whole import whole
 from rlx.progress import Progress
 
 logger = logging.getLogger(__name__)
-DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType({"d4rl": D4RLExporter()})
+DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
+    {
+        "minari": MinariExporter(),
+        "d4rl": D4RLExporter(),
+        "robomimic": RobomimicExporter(),
+        "d3rlpy": D3rlpyExporter(),
+    }
+)
 
 
 def export_dataset(

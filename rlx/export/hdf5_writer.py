@@ -2,9 +2,8 @@
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,13 @@ import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rlx.export.dataset_exporter import Experience
+from rlx.export.provenance import KEY
 
 _CHUNK_BYTES = 2**16
 # Smaller rows gain little, and every reader is fastest where nothing is compressed.
 _MIN_GZIP_ROW_BYTES = 1024
 _GZIP_LEVEL = 1
 _MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 takes 64 kB in all
-# Readers of the formats pass over attributes that they do not know.
-PROVENANCE = "rlx"
 
 
 class Hdf5Output:
@@ -33,6 +30,13 @@ class Hdf5Output:
     def __init__(self, file: h5py.File, disk: "_Disk") -> None:
         self.file = file
         self._disk = disk
+
+    def sign(self, said: Mapping[str, Any]) -> None:
+        """Says whose data these are in an attribute of the file: readers pass over those that they do not know."""
+        text = json.dumps(said, sort_keys=True)
+        if len(text.encode()) > _MAX_ATTRIBUTE_BYTES:
+            text = json.dumps({**said, "notes": {}}, sort_keys=True)
+        self.file.attrs[KEY] = text
 
     def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
         """A dataset of so many rows, to be filled from the first to the last.
@@ -133,16 +137,3 @@ class _Disk(io.RawIOBase):
         except OSError as exc:
             self._failure = exc
         return size or 0
-
-
-def provenance(experience: Experience, losses: Sequence[str]) -> str:
-    """What rlx says of a file that it wrote, as JSON: whose data it holds, their notes, and what is lost.
-
-    Example:
-        >>> import types
-        >>> provenance(types.SimpleNamespace(id="Pong/5", notes={}), ["truncations"])  # doctest: +ELLIPSIS
-        '{"id": "Pong/5", "losses": ["truncations"], "notes": {}, "rlx": ...'
-    """
-    said = {"rlx": version("rlx"), "id": experience.id, "losses": list(losses)}
-    text = json.dumps({**said, "notes": dict(experience.notes)}, sort_keys=True)
-    return text if len(text.encode()) <= _MAX_ATTRIBUTE_BYTES else json.dumps(said, sort_keys=True)

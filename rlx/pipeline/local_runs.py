@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
-from rlx.source import d4rl, dopamine, minari, rl_unplugged
+from rlx.source import d3rlpy, d4rl, dopamine, minari, rl_unplugged, robomimic
 from rlx.source.protocol import Source
 
 
@@ -37,7 +37,13 @@ class ForeignFormat:
 _RUNS: Mapping[str, Callable[[Path], Sequence[LocalRun]]] = MappingProxyType(
     {"rlu": rl_unplugged.find_runs, "dopamine": dopamine.find_runs, "minari": minari.find_runs}
 )
-_FORMATS: Mapping[str, ForeignFormat] = MappingProxyType({"d4rl": ForeignFormat(d4rl.recognises, d4rl.open_d4rl)})
+_FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
+    {
+        "d4rl": ForeignFormat(d4rl.recognises, d4rl.open_d4rl),
+        "robomimic": ForeignFormat(robomimic.recognises, robomimic.open_robomimic),
+        "d3rlpy": ForeignFormat(d3rlpy.recognises, d3rlpy.open_d3rlpy),
+    }
+)
 LAYOUTS = (*_RUNS, *_FORMATS)
 
 

@@ -14,6 +14,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
+from rlx.source.hdf5_columns import Hdf5Columns, field_shape
 from rlx.source.row_episodes import RowEpisode, shard_bounds
 
 KEYS = ("observations", "actions", "rewards", "terminals")
@@ -70,37 +71,17 @@ class D4RL:
         """
         with hdf5_file.opened(self.root / self.file_name) as file:
             columns = {name: hdf5_file.numbers(file, path, rows=self.ends[-1]) for name, path in self.paths.items()}
-            after = hdf5_file.numbers(file, _NEXT, rows=self.ends[-1]) if hdf5_file.has(file, _NEXT) else None
+            after = {"observation": hdf5_file.numbers(file, _NEXT)} if hdf5_file.has(file, _NEXT) else {}
             for number in range(*self.first_episodes[shard : shard + 2]):
                 start = self.ends[number - 1] if number else 0
                 rows = self.ends[number] - start
-                episode = RowEpisode(number, rows, *self.flags[number], final_recorded=after is not None)
-                yield from episode.blocks(self.schema, _Columns(columns, after, self.schema, start), dropped)
-
-
-class _Columns:
-    """The rows of an episode that begins at a row of the file."""
-
-    def __init__(
-        self, datasets: Mapping[str, h5py.Dataset], after: h5py.Dataset | None, schema: Schema, first: int
-    ) -> None:
-        self._datasets = datasets
-        self._after = after
-        self._schema = schema
-        self._first = first
-
-    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        rows = hdf5_file.read_finite(self._datasets[name], self._first + start, self._first + stop)
-        return rows.reshape(len(rows), *self._schema[name].shape)
-
-    def after(self, name: str, row: int) -> NDArray[np.generic]:  # noqa: ARG002  (there is one observation)
-        assert self._after is not None
-        return hdf5_file.read_finite(self._after, self._first + row, self._first + row + 1)
+                episode = RowEpisode(number, rows, *self.flags[number], final_recorded=bool(after))
+                yield from episode.blocks(self.schema, Hdf5Columns(columns, after, self.schema, first=start), dropped)
 
 
 def recognises(path: Path) -> bool:
     """Whether a file has the datasets that D4RL's have."""
-    return hdf5_file.holds(path, KEYS)
+    return hdf5_file.holds(path, KEYS) and not hdf5_file.holds(path, (EPISODE_ENDS,))
 
 
 def open_d4rl(path: Path) -> D4RL:
@@ -119,7 +100,7 @@ def open_d4rl(path: Path) -> D4RL:
             raise SourceError(f"{path} has no step")
         fields, paths, left_out = _fields(file, count)
         terminals, timeouts, ends = _episodes(file, count)
-        notes: dict[str, Any] = {**hdf5_file.provenance(file), "format": "D4RL"}
+        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "D4RL"}
         if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
             notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
             if hdf5_file.has(file, _NEXT):
@@ -141,7 +122,7 @@ def _fields(file: h5py.File, count: int) -> tuple[dict[str, Field], dict[str, st
     """The fields of a file, the name of each in it, and what is in it besides."""
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
-    known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "infos", "metadata"}
+    known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "infos", "metadata", "discrete_action", "version"}
     left_out = [name for name in hdf5_file.names(file) if name not in known]
     columns = [("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP)]
     columns.append(("reward", "rewards", Role.NEXT))
@@ -152,7 +133,7 @@ def _fields(file: h5py.File, count: int) -> tuple[dict[str, Field], dict[str, st
             left_out.append(path)
     for name, path, role in columns:
         found = hdf5_file.numbers(file, path, rows=count)
-        shape = () if name == "reward" and found.shape[1:] == (1,) else found.shape[1:]
+        shape = field_shape(found, is_number=name == "reward")
         fields[name], paths[name] = Field(found.dtype.name, shape, role), path
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     if hdf5_file.has(file, _NEXT):

@@ -4,7 +4,6 @@ An HDF5 file may point at other files (links, external storage, virtual datasets
 read whatever they like. It may also declare far more than it holds, or lead in circles.
 """
 
-import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -17,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.source.provenance import KEY, told_notes
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_DEPTH = 16
 _CHECKED_BYTES = 2**26
+_MAX_TEXTS = 1000
 # What h5py raises where a file is damaged.
 _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
@@ -204,14 +205,47 @@ def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
     return rows
 
 
-def provenance(file: h5py.File) -> Mapping[str, Any]:
-    """What rlx said of the data when it wrote the file: their notes, and under ``lost`` what is not in the file."""
+def scalar(parent: h5py.Group, name: str) -> Any:
+    """The one number or flag that a dataset is.
+
+    Raises:
+        CorruptShardError: there is none, or it is no number.
+    """
+    found = dataset(parent, name)
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise CorruptShardError(f"{_place(parent, name)}: expected one number, found {found.dtype}{list(found.shape)}")
+    return np.asarray(read_all(found)).item()
+
+
+def texts(parent: h5py.Group, name: str) -> list[str]:
+    """The words that a dataset lists, or the one that it is.
+
+    Raises:
+        CorruptShardError: there is none, or it is no text.
+    """
+    found = dataset(parent, name)
+    if found.size is None or found.size > _MAX_TEXTS or h5py.check_string_dtype(found.dtype) is None:
+        raise CorruptShardError(f"{_place(parent, name)}: expected text, found {found.dtype}{list(found.shape)}")
     try:
-        said = json.loads(file.attrs["rlx"])
-        notes, losses = dict(said.get("notes", {})), said["losses"]
-    except (*_FAILURES, RecursionError):
-        return {}
-    return {**notes, "lost": losses} if losses else notes
+        return [str(word, "utf-8") for word in np.atleast_1d(np.asarray(read_all(found), object)).reshape(-1)]
+    except ValueError as exc:
+        raise _damaged(_place(parent, name), exc) from exc
+
+
+def read_all(source: h5py.Dataset) -> Any:
+    """Everything that a small dataset holds."""
+    try:
+        return source[()]
+    except _FAILURES as exc:
+        raise _damaged(f"{source.file.filename}: {source.name}", exc) from exc
+
+
+def told(file: h5py.File) -> Mapping[str, Any]:
+    """What rlx noted of the data when it wrote the file, if it did."""
+    try:
+        return told_notes(file.attrs.get(KEY))
+    except _FAILURES as exc:
+        raise _damaged(f"{_place(file, KEY)} (an attribute)", exc) from exc
 
 
 def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:

@@ -23,6 +23,7 @@ from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.minari_space import Space, describe, is_image, leaf_space
 from rlx.source.protocol import block_steps
+from rlx.source.provenance import KEY, told_notes
 
 METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
@@ -117,7 +118,14 @@ def open_minari(directory: Path) -> Minari:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{root / MAIN_DATA}: {exc}") from exc
-    return Minari(root, _id(metadata, root), schema, {**_origin(metadata), **notes}, leaves, bounds)
+    return Minari(
+        root,
+        _id(metadata, root),
+        schema,
+        {**told_notes(metadata.get(KEY)), **_origin(metadata), **notes},
+        leaves,
+        bounds,
+    )
 
 
 def find_runs(directory: Path) -> list[Minari]:

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.pipeline.convert import FORMATS
+from rlx.pipeline.export import EXPORT_FORMATS
+from rlx_cli.convert import Format, Target
 from tests.conftest import SAMPLE_RUN, Cli
 
 KEYS = [
@@ -140,3 +143,83 @@ def test_several_processes_make_the_same(cli: Cli, pong: Path, tmp_path: Path) -
     before, after = (rlx.open(path) for path in (pong, tmp_path / "copy"))
     assert before.manifest.shards == after.manifest.shards
     assert np.array_equal(before.trajectories.returns, after.trajectories.returns)
+
+
+def test_the_options_name_every_format() -> None:
+    assert list(Format) == list(FORMATS)
+    assert list(Target) == ["zarr", "memmap", *EXPORT_FORMATS]
+
+
+EXPORT_KEYS = [
+    "dataset",
+    "id",
+    "format",
+    "shards",
+    "steps",
+    "trajectories",
+    "bytes",
+    "seconds",
+    "steps_per_second",
+    "losses",
+]
+LOSS = "the source's numbers of the episodes"
+
+
+def test_an_export_for_people(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    result = cli("convert", pong, tmp_path / "pong.hdf5", "--to", "d4rl")
+    assert (result.code, result.err) == (0, f"warning: D4RL's HDF5 cannot hold {LOSS}\n")
+    first, second = result.out.splitlines()
+    assert first.startswith("Pong/5: 2,491 steps in 6 trajectories, ")
+    assert second == str(tmp_path / "pong.hdf5")
+
+
+def test_an_export_for_scripts_and_back(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pong.hdf5"
+    result = cli("convert", pong, file, "--to", "d4rl", "--shards", "0,2", "--json")
+    said = json.loads(result.out)
+    assert (result.code, list(said)) == (0, EXPORT_KEYS)
+    assert (said["dataset"], said["format"], said["steps"], said["shards"]) == (str(file), "d4rl", 871 + 1020, 2)
+    assert (said["bytes"], said["losses"]) == (file.stat().st_size, [LOSS])
+    assert cli("convert", file, tmp_path / "back", "--jobs", 1).code == 0
+    before, after = rlx.open(pong), rlx.open(tmp_path / "back")
+    assert after.manifest.notes["lost"] == [LOSS]
+    for there, here in ((0, 0), (870, 870), (len(before) - 1, len(after) - 1)):
+        one, other = (dataset[step].exclude("collector", "index") for dataset, step in ((before, there), (after, here)))
+        assert (one == other).all()
+
+
+def test_an_export_stays_unless_it_is_to_be_replaced(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    arguments = ("convert", pong, tmp_path / "pong.hdf5", "--to", "d4rl", "--quiet")
+    assert cli(*arguments).code == 0
+    result = cli(*arguments)
+    assert result.code == 1
+    assert result.err == f"error: {tmp_path}/pong.hdf5 is there already\nhint: --overwrite replaces it\n"
+    assert cli(*arguments, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--to", "d4rl", "--codec", "zstd"), 2, "error: --codec is for datasets; d4rl has none"),
+        (("--to", "d4rl", "--shards", "7"), 5, "error: Pong/5 has no shard 7"),
+        (("--to", "robomimic"), 1, "error: robomimic holds one action of floats a step, found action int64[]\nhint: "),
+        (("--to", "minari"), 1, "error: {}: Minari wants a name that ends in a version\nhint: give out-v0 as "),
+    ],
+)
+def test_what_cannot_be_exported(
+    cli: Cli, pong: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    result = cli("convert", pong, tmp_path / "new/out", *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert message.format(tmp_path / "new/out") in result.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_of_no_format(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    result = cli("convert", tmp_path / "notes.txt", tmp_path / "out")
+    assert result.code == 5
+    assert "says what is wrong with it" in result.err
+    result = cli("convert", tmp_path / "notes.txt", tmp_path / "out", "--from", "d4rl")
+    assert result.code == 3
+    assert result.err.startswith(f"error: {tmp_path}/notes.txt is missing or damaged: ")

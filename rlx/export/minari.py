@@ -1,0 +1,198 @@
+"""A dataset of Minari (HDF5): a directory that ``minari.load_dataset`` opens, in every version that reads 0.5.3.
+
+Versions before 0.5.4 take whatever looks like pictures for JPEG. So pictures are written with their channels first,
+which no version takes for pictures, and come back to the last bit.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import ExportError
+from rlx.export.dataset_exporter import (
+    Experience,
+    action_fields,
+    common_losses,
+    extra_fields,
+    left_out,
+    observation_fields,
+)
+from rlx.export.hdf5_writer import Hdf5Output, Rows, created
+from rlx.export.minari_space import is_image, nested, space_of
+from rlx.export.pictures import Arranged, as_it_is, channels_first
+from rlx.export.pieces import Piece, pieces
+from rlx.export.provenance import KEY, provenance
+from rlx.progress import Progress
+from rlx.schema import Field, Role, Schema
+
+# The newest that every version of the last years reads.
+_VERSION = "0.5.3"
+_MAIN_DATA = Path("data/main_data.hdf5")
+_METADATA = Path("data/metadata.json")
+_NAMESPACE = "namespace_metadata.json"
+_NAME = re.compile(r"[-_\w]+-v\d+")
+_NAMESPACE_NAME = re.compile(r"[-_\w]+")
+_MEGABYTE = 1e6
+_FLAGS = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """One dataset of an episode: the field it is filled from, and in which shape."""
+
+    name: str
+    field: Field
+    arranged: Arranged
+
+    @property
+    def extra_row(self) -> int:
+        return int(self.field.role == Role.OBSERVATION)
+
+
+class MinariExporter:
+    """Writes ``data/main_data.hdf5`` and ``data/metadata.json``."""
+
+    title = "Minari"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Unrecorded final observations, numbers of episodes, pictures as they were, and fields of its own."""
+        schema = experience.schema
+        if not action_fields(schema):
+            raise ExportError("Minari holds an action a step, found none")
+        leaves = _leaves(schema)
+        held = {leaf.name for leaf in leaves.values()}
+        losses = common_losses(experience, episodes=True)
+        losses += left_out([name for name in extra_fields(schema) if name not in held])
+        return losses + [loss for leaf in leaves.values() for loss in leaf.arranged.loss(leaf.name, leaf.field)]
+
+    def owns(self, path: Path) -> bool:
+        """Whether a directory is a dataset of Minari."""
+        return (path / _METADATA).is_file() and {entry.name for entry in path.iterdir()} == {"data"}
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
+        """Writes the dataset; what it is called follows from where it will lie."""
+        dataset_id, namespaces = _placed(destination)
+        (path / "data").mkdir(parents=True)
+        leaves = _leaves(experience.schema)
+        with created(path / _MAIN_DATA, track_order=True) as output:
+            episode = None
+            for piece in pieces(experience.blocks(), experience.schema):
+                if piece.start == 0:
+                    episode = _Episode(output, piece, experience, leaves)
+                assert episode is not None
+                episode.append(piece)
+                progress.advance("steps", piece.steps)
+        metadata = self._metadata(experience, leaves, dataset_id, (path / _MAIN_DATA).stat().st_size)
+        (path / _METADATA).write_text(json.dumps(metadata))
+        for directory in namespaces:
+            if not (directory / _NAMESPACE).exists():
+                (directory / _NAMESPACE).write_text("{}")
+
+    def _metadata(
+        self, experience: Experience, leaves: Mapping[str, _Leaf], dataset_id: str, size: int
+    ) -> dict[str, Any]:
+        spaces = {
+            group: nested(
+                {
+                    path.partition("/")[2]: space_of(leaf.field, leaf.arranged.shape)
+                    for path, leaf in leaves.items()
+                    if path.partition("/")[0] == group
+                }
+            )
+            for group in ("observations", "actions")
+        }
+        table, said = experience.trajectories, provenance(experience, self.losses(experience))
+        return {
+            "total_episodes": len(table),
+            "total_steps": int(table.length.sum()),
+            "data_format": "hdf5",
+            "jpeg_encoding": False,
+            "observation_space": json.dumps(spaces["observations"]),
+            "action_space": json.dumps(spaces["actions"]),
+            **_environment(experience.notes),
+            "dataset_id": dataset_id,
+            "minari_version": _VERSION,
+            "dataset_size": round(size / _MEGABYTE, 1),
+            "description": f"{experience.id}, exported by rlx {said['rlx']}",
+            KEY: said,
+        }
+
+
+class _Episode:
+    """The datasets of one episode, filled piece by piece."""
+
+    def __init__(self, output: Hdf5Output, piece: Piece, experience: Experience, leaves: Mapping[str, _Leaf]) -> None:
+        steps = int(experience.trajectories.length[piece.trajectory])
+        group = output.file.create_group(f"episode_{piece.trajectory}", track_order=True)
+        group.attrs["id"] = piece.trajectory
+        group.attrs["total_steps"] = steps
+        self._leaves = leaves
+        self._rows: dict[str, Rows] = {
+            path: output.rows(
+                f"{group.name}/{path}", steps + leaf.extra_row, leaf.arranged.shape, leaf.field.dtype, growing=True
+            )
+            for path, leaf in leaves.items()
+        }
+
+    def append(self, piece: Piece) -> None:
+        for path, leaf in self._leaves.items():
+            rows = piece.stored(leaf.name) if leaf.extra_row else piece.rows(leaf.name)
+            self._rows[path].append(leaf.arranged.arrange(rows))
+
+
+def _leaves(schema: Schema) -> dict[str, _Leaf]:
+    """What an episode holds, by its path there."""
+    fields = {name.replace("observation", "observations", 1): name for name in observation_fields(schema)}
+    fields |= {name.replace("action", "actions", 1): name for name in action_fields(schema)}
+    leaves = {path: _leaf(name, schema[name]) for path, name in fields.items()}
+    leaves |= {path: _Leaf(name, schema[name], as_it_is(schema[name])) for path, name in _FLAGS.items()}
+    for name in schema.names(Role.OBSERVATION):
+        if name.startswith("info/"):
+            leaves[name.replace("info", "infos", 1)] = _Leaf(name, schema[name], as_it_is(schema[name]))
+    return leaves
+
+
+def _leaf(name: str, field: Field) -> _Leaf:
+    arranged = as_it_is(field)
+    if is_image(space_of(field, arranged.shape)):
+        arranged = channels_first(field)
+    if is_image(space_of(field, arranged.shape)):
+        arranged = Arranged((1, *field.shape), lambda rows: rows[:, None])
+    return _Leaf(name, field, arranged)
+
+
+def _placed(destination: Path) -> tuple[str, list[Path]]:
+    """Minari's name of a dataset at this place, and the directories above it that are namespaces.
+
+    Those below Minari's own directory are, and elsewhere those that say so of themselves.
+
+    Raises:
+        ExportError: no dataset of Minari can be called that.
+    """
+    place = destination.absolute()
+    root = Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser().absolute()
+    namespaces: list[Path] = []
+    for directory in place.parents:
+        is_below = directory != root and directory.is_relative_to(root)
+        if not is_below and not (directory / _NAMESPACE).is_file():
+            break
+        namespaces.insert(0, directory)
+    if not _NAME.fullmatch(place.name):
+        raise ExportError(
+            f"{destination}: Minari wants a name that ends in a version",
+            hint=f"give {destination.name}-v0 as the destination",
+        )
+    names = [directory.name for directory in namespaces]
+    if bad := [name for name in names if not _NAMESPACE_NAME.fullmatch(name)]:
+        raise ExportError(f"{destination}: Minari cannot call a namespace {bad[0]!r}")
+    return "/".join([*names, place.name]), namespaces
+
+
+def _environment(notes: Mapping[str, Any]) -> dict[str, str]:
+    """What Minari needs to make the environment again, where that is known."""
+    spec = notes.get("env_spec")
+    return {"env_spec": spec} if isinstance(spec, str) else {}

@@ -1,0 +1,91 @@
+"""Spaces as Minari's metadata describe them, made of what a dataset's schema knows."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.schema import Field
+
+_MIN_IMAGE_SIDE = 32
+Space = dict[str, Any]
+
+
+def space_of(field: Field, shape: tuple[int, ...]) -> Space:
+    """The space of a field whose rows are written with this shape.
+
+    Where the schema does not say which values there may be, it is a Box of all that the dtype can hold: how many
+    actions there are is never guessed.
+
+    Example:
+        >>> from rlx.schema import Role
+        >>> space_of(Field("int64", (), Role.STEP, {"type": "Discrete", "n": 6}), ())
+        {'type': 'Discrete', 'dtype': 'int64', 'start': 0, 'n': 6}
+        >>> space_of(Field("float32", (2,), Role.STEP), (2,))["high"]
+        [inf, inf]
+    """
+    said = field.space or {}
+    kind = said.get("type")
+    if kind == "Discrete" and shape == () and isinstance(said.get("n"), int):
+        return {"type": "Discrete", "dtype": "int64", "start": said.get("start", 0), "n": said["n"]}
+    if kind == "MultiDiscrete" and np.shape(said.get("nvec", 0)) == shape:
+        start = said.get("start", np.zeros(shape, int).tolist())
+        return {"type": "MultiDiscrete", "dtype": field.dtype, "nvec": said["nvec"], "start": start}
+    if field.dtype == "bool" or (kind == "MultiBinary" and shape):
+        return {"type": "MultiBinary", "n": list(shape)} if shape else _flag()
+    low, high = (_bound(field, said.get(key), key, shape) for key in ("low", "high"))
+    return {"type": "Box", "dtype": field.dtype, "shape": list(shape), "low": low, "high": high}
+
+
+def nested(leaves: Mapping[str, Space]) -> Space:
+    """The space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them.
+
+    Example:
+        >>> nested({"a/_index_0": {"type": "x"}, "a/_index_1": {"type": "y"}})
+        {'type': 'Dict', 'subspaces': {'a': {'type': 'Tuple', 'subspaces': [{'type': 'x'}, {'type': 'y'}]}}}
+    """
+    if "" in leaves:
+        return leaves[""]
+    children: dict[str, dict[str, Space]] = {}
+    for path, space in leaves.items():
+        first, _, rest = path.partition("/")
+        children.setdefault(first, {})[rest] = space
+    subspaces = {name: nested(below) for name, below in children.items()}
+    indices = [f"_index_{number}" for number in range(len(subspaces))]
+    if set(subspaces) == set(indices):
+        return {"type": "Tuple", "subspaces": [subspaces[index] for index in indices]}
+    return {"type": "Dict", "subspaces": subspaces}
+
+
+def is_image(space: Space) -> bool:
+    """Whether Minari takes the space for that of pictures, which versions before 0.5.4 always read as JPEG."""
+    shape = space.get("shape", [])
+    return bool(
+        space["type"] == "Box"
+        and space["dtype"] == "uint8"
+        and len(shape) in (2, 3)
+        and min(shape[:2]) >= _MIN_IMAGE_SIDE
+        and np.all(np.array(space["low"]) == 0)
+        and np.all(np.array(space["high"]) == 255)
+    )
+
+
+def _flag() -> Space:
+    return {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2}
+
+
+def _bound(field: Field, said: Any, which: str, shape: tuple[int, ...]) -> Any:
+    """One number for every number of a row."""
+    if said is None or np.shape(said) not in ((), shape):
+        said = _limit(np.dtype(field.dtype), which)
+    if np.shape(said) == shape:
+        return said
+    return np.full(shape, said, dtype=object).tolist()
+
+
+def _limit(dtype: np.dtype[Any], which: str) -> float:
+    if dtype.kind == "f":
+        return math.inf if which == "high" else -math.inf
+    limits = np.iinfo(dtype)
+    return int(limits.max if which == "high" else limits.min)

@@ -1,0 +1,21 @@
+"""What rlx says of a file of another format that it wrote: whose data it holds, and what of them it does not."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from rlx.export.dataset_exporter import Experience
+
+# The name that it goes by wherever a format has a place for what its readers do not know.
+KEY = "rlx"
+
+
+def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
+    """The dataset's name and notes, the losses and rlx's version, as JSON; ``rlx.source.provenance`` reads it.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}), ["truncations"]))
+        ['id', 'losses', 'notes', 'rlx']
+    """
+    return {"rlx": version("rlx"), "id": experience.id, "notes": dict(experience.notes), "losses": list(losses)}

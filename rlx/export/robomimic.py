@@ -1,0 +1,140 @@
+"""robomimic's HDF5: a group a demonstration, with observations and next observations in groups of their own."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from rlx.errors import ExportError
+from rlx.export.dataset_exporter import (
+    Experience,
+    action_fields,
+    common_losses,
+    extra_fields,
+    left_out,
+    observation_fields,
+)
+from rlx.export.hdf5_writer import Hdf5Output, created
+from rlx.export.pictures import channels_last
+from rlx.export.pieces import Piece, pieces
+from rlx.export.provenance import provenance
+from rlx.progress import Progress
+from rlx.schema import Role, Schema
+
+_STATES = "states"
+_GYM = 2  # robomimic's EnvType of environments that gym makes
+
+
+class RobomimicExporter:
+    """Writes ``data/demo_<i>``: actions, rewards, dones, ``obs`` and ``next_obs``.
+
+    ``next_obs``, which a reader can do without, is there where any final observation was recorded. Actions are written
+    as they are; robomimic wants them between -1 and 1.
+    """
+
+    title = "robomimic's HDF5"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Truncations, numbers of episodes, pictures as they were, and fields of its own."""
+        schema = experience.schema
+        _action(schema)
+        losses = common_losses(experience, final=not _has_next(experience), truncation=True, episodes=True)
+        losses += left_out([name for name in extra_fields(schema) if not _is_states(schema, name)])
+        return losses + [
+            loss for name in observation_fields(schema) for loss in channels_last(schema[name]).loss(name, schema[name])
+        ]
+
+    def owns(self, path: Path) -> bool:
+        """Whether a file has demonstrations in it."""
+        try:
+            with h5py.File(path, "r") as file:
+                return "data" in file and "env_args" in file["data"].attrs
+        except OSError:
+            return False
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Writes the file."""
+        with created(path) as output:
+            output.sign(provenance(experience, self.losses(experience)))
+            data = output.file.create_group("data")
+            data.attrs["total"] = int(experience.trajectories.length.sum())
+            name = str(experience.notes.get("environment", experience.id))
+            data.attrs["env_args"] = json.dumps({"env_name": name, "env_type": _GYM, "env_kwargs": {}})
+            demo = None
+            for piece in pieces(experience.blocks(), experience.schema):
+                if piece.start == 0:
+                    demo = _Demo(output, piece.trajectory, experience)
+                assert demo is not None
+                demo.append(piece)
+                progress.advance("steps", piece.steps)
+
+
+class _Demo:
+    """The datasets of one demonstration, filled piece by piece."""
+
+    def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
+        schema, steps = experience.schema, int(experience.trajectories.length[number])
+        group = output.file.create_group(f"data/demo_{number}")
+        group.attrs["num_samples"] = steps
+        self._observations = [
+            (
+                name,
+                arranged := channels_last(schema[name]),
+                output.rows(f"{group.name}/{kind}/{_key(name)}", steps, arranged.shape, schema[name].dtype),
+                kind == "next_obs",
+            )
+            for kind in (("obs", "next_obs") if _has_next(experience) else ("obs",))
+            for name in observation_fields(schema)
+        ]
+        columns = {"actions": _action(schema), "rewards": "reward"}
+        if _STATES in schema and _is_states(schema, _STATES):
+            columns[_STATES] = _STATES
+        self._columns = [
+            (name, output.rows(f"{group.name}/{column}", steps, schema[name].shape or _row(name), schema[name].dtype))
+            for column, name in columns.items()
+        ]
+        self._dones = output.rows(f"{group.name}/dones", steps, (), np.int64)
+
+    def append(self, piece: Piece) -> None:
+        for name, arranged, rows, is_next in self._observations:
+            rows.append(arranged.arrange(piece.next(name) if is_next else piece.rows(name)))
+        for name, column in self._columns:
+            column.append(piece.rows(name))
+        self._dones.append(piece.rows("terminated"))
+
+
+def _row(name: str) -> tuple[int, ...]:
+    """The shape of a number: of a reward none, of an action that of a vector of one."""
+    return () if name == "reward" else (1,)
+
+
+def _key(name: str) -> str:
+    """What robomimic calls an observation: ``observation/camera`` is ``camera``."""
+    return name.removeprefix("observation/")
+
+
+def _has_next(experience: Experience) -> bool:
+    return bool(experience.trajectories.final_recorded.any())
+
+
+def _is_states(schema: Schema, name: str) -> bool:
+    return name == _STATES and schema[name].role == Role.STEP
+
+
+def _action(schema: Schema) -> str:
+    """Name of the action.
+
+    Raises:
+        ExportError: it is no vector of floats.
+    """
+    names = action_fields(schema)
+    if len(names) == 1:
+        field = schema[names[0]]
+        if np.dtype(field.dtype).kind == "f" and len(field.shape) <= 1:
+            return names[0]
+    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names) or "none"
+    raise ExportError(
+        f"robomimic holds one action of floats a step, found {found}", hint="--to minari holds actions of any kind"
+    )

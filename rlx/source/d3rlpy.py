@@ -1,0 +1,87 @@
+"""The HDF5 that d3rlpy 2 dumps (version 2.1): four datasets an episode, final observations not among them.
+
+An episode that did not terminate was cut by a limit. What d3rlpy's first version wrote is D4RL's layout with flags at
+the ends of episodes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.schema import Field, Role, Schema
+from rlx.source import d4rl, hdf5_file
+from rlx.source.d4rl import D4RL
+from rlx.source.hdf5_columns import field_shape
+from rlx.source.hdf5_episodes import Hdf5Episodes
+from rlx.source.row_episodes import RowEpisode, shard_bounds
+
+_KEYS = ("version", "num_episodes", "columns")
+_COLUMNS = ("observations", "actions", "rewards", "terminated")
+_VERSION = "2.1"
+_LAYOUT = (
+    "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "
+    "observations_<i> [T, ...], actions_<i> [T, A], rewards_<i> [T, 1], terminated_<i>"
+)
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file has what a dump of d3rlpy's version 2 begins with, or of its first version's flags."""
+    return hdf5_file.holds(path, _KEYS) or hdf5_file.holds(path, (*d4rl.KEYS, d4rl.EPISODE_ENDS))
+
+
+def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
+    """The dataset in a file that d3rlpy dumped.
+
+    Raises:
+        SourceNotFoundError: there is no such file.
+        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
+        SourceError: it is of a version that is not read, or has no episode.
+    """
+    with hdf5_file.opened(path) as file:
+        if hdf5_file.has(file, d4rl.KEYS[0]):
+            return d4rl.open_d4rl(path)
+        if missing := [key for key in _KEYS if not hdf5_file.has(file, key)]:
+            raise CorruptShardError(f"{path}: {missing[0]} is missing; {_LAYOUT}")
+        version = hdf5_file.texts(file, "version")
+        if version != [_VERSION]:
+            raise SourceError(f"{path} is of d3rlpy's version {'.'.join(version)}, expected {_VERSION}")
+        count = int(hdf5_file.scalar(file, "num_episodes"))
+        if count < 1:
+            raise SourceError(f"{path} has no episode")
+        fields, paths = _fields(file)
+        episodes = tuple(_episode(file, number) for number in range(count))
+        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "d3rlpy 2.1"}
+        if left_out := sorted(set(hdf5_file.texts(file, "columns")) - set(_COLUMNS)):
+            notes["left_out"] = left_out
+    try:
+        schema = Schema(fields)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}; {_LAYOUT}") from exc
+    bounds = shard_bounds(episode.rows for episode in episodes)
+    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, {}, episodes, bounds)
+
+
+def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
+    """The fields of the first episode, and where each is kept."""
+    paths = {"observation": "observations_{}"}
+    if not hdf5_file.has(file, "observations_0"):
+        count = next(number for number in range(len(file) + 1) if f"observations_0_{number}" not in file)
+        if not count:
+            raise CorruptShardError(f"{file.filename}: observations_0 is missing; {_LAYOUT}")
+        paths = {f"observation/_index_{number}": f"observations_{{}}_{number}" for number in range(count)}
+    paths |= {"action": "actions_{}", "reward": "rewards_{}"}
+    fields = {}
+    for name, path in paths.items():
+        found = hdf5_file.numbers(file, path.format(0))
+        is_number = name == "reward" or (name == "action" and found.dtype.kind in "iub")
+        role = Role.OBSERVATION if name.startswith("observation") else Role.STEP if name == "action" else Role.NEXT
+        fields[name] = Field(found.dtype.name, field_shape(found, is_number=is_number), role)
+    return {**fields, **{name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}}, paths
+
+
+def _episode(file: h5py.File, number: int) -> RowEpisode:
+    rows = len(hdf5_file.numbers(file, f"actions_{number}"))
+    terminated = bool(hdf5_file.scalar(file, f"terminated_{number}"))
+    return RowEpisode(number, rows, terminated, truncated=not terminated, final_recorded=False)

@@ -1,0 +1,67 @@
+"""The rows of one episode in datasets of an HDF5 file."""
+
+from collections.abc import Mapping
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError
+from rlx.schema import Field, Schema
+from rlx.source import hdf5_file
+
+
+class Hdf5Columns:
+    """Reads the rows of an episode.
+
+    Args:
+        datasets: of every field but the flags.
+        after: of what was seen next, by the names of the observations; none where that is not recorded.
+        schema: what they are to hold.
+        first: row of the datasets that the episode begins with.
+
+    Raises:
+        CorruptShardError: one is of another type or shape than the schema says.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, h5py.Dataset],
+        after: Mapping[str, h5py.Dataset],
+        schema: Schema,
+        *,
+        first: int = 0,
+    ) -> None:
+        for name, found in (*datasets.items(), *after.items()):
+            check_type(found, schema[name])
+        self._datasets = datasets
+        self._after = after
+        self._schema = schema
+        self._first = first
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """[stop - start, ...] rows of a field."""
+        return self._read(self._datasets[name], name, start, stop)
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        """[1, ...] what was seen after a row."""
+        return self._read(self._after[name], name, row, row + 1)
+
+    def _read(self, found: h5py.Dataset, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        rows = hdf5_file.read_finite(found, self._first + start, self._first + stop)
+        return rows.reshape(stop - start, *self._schema[name].shape)
+
+
+def field_shape(found: h5py.Dataset, *, is_number: bool) -> tuple[int, ...]:
+    """Shape of a row; of what is one number a step, which may be kept as a vector of one, ``()``."""
+    return () if is_number and found.shape[1:] == (1,) else found.shape[1:]
+
+
+def check_type(found: h5py.Dataset, field: Field) -> None:
+    """Raises CorruptShardError unless the rows of a dataset are those of a field."""
+    shapes = {field.shape} if field.shape else {(), (1,)}
+    if found.dtype.name != field.dtype or found.shape[1:] not in shapes:
+        raise CorruptShardError(
+            f"{found.file.filename}: {found.name}: expected {field.dtype}{list(field.shape)}, "
+            f"found {found.dtype.name}{list(found.shape[1:])}"
+        )

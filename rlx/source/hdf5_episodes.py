@@ -1,0 +1,69 @@
+"""An HDF5 file that keeps every episode in datasets of its own."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlx.block import Block
+from rlx.schema import Schema
+from rlx.source import hdf5_file
+from rlx.source.hdf5_columns import Hdf5Columns
+from rlx.source.row_episodes import RowEpisode
+
+
+@dataclass(frozen=True, slots=True)
+class Hdf5Episodes:
+    """One file.
+
+    Args:
+        root: its directory.
+        file_name: its name there.
+        schema: what one step holds.
+        notes: what was left out, and what rlx noted when it wrote the file.
+        paths: where the file keeps every field but the flags; ``{}`` stands for the number of the episode.
+        after: the same for what was seen next; empty where that is not recorded.
+        episodes: all of them.
+        first_episodes: place of the first episode of every shard, and the number of episodes.
+    """
+
+    root: Path
+    file_name: str
+    schema: Schema
+    notes: Mapping[str, Any]
+    paths: Mapping[str, str]
+    after: Mapping[str, str]
+    episodes: tuple[RowEpisode, ...]
+    first_episodes: tuple[int, ...]
+
+    @property
+    def id(self) -> str:
+        """Name of the file."""
+        return hdf5_file.id_of(self.root / self.file_name)
+
+    def shards(self) -> Sequence[int]:
+        """Groups of whole episodes, about 100,000 steps each."""
+        return range(len(self.first_episodes) - 1)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
+        """The one file."""
+        return [self.file_name]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """The steps of a shard.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: an episode lacks a field, has one of another type or length than it should, or NaN in it.
+        """
+        with hdf5_file.opened(self.root / self.file_name) as file:
+            for episode in self.episodes[slice(*self.first_episodes[shard : shard + 2])]:
+                rows, after = (
+                    {
+                        name: hdf5_file.numbers(file, path.format(episode.number), rows=episode.rows)
+                        for name, path in paths.items()
+                    }
+                    for paths in (self.paths, self.after)
+                )
+                yield from episode.blocks(self.schema, Hdf5Columns(rows, after, self.schema), dropped)
