@@ -1,8 +1,8 @@
-"""Runs every benchmark and writes what it found into the tables of docs/performance.md.
+"""Runs every benchmark and writes what it found into the tables and the picture of docs/performance.md.
 
 python -m scripts.bench.all [--write docs/performance.md] [--only NAME ...]
 
-A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, where NAME is the benchmark's.
+The picture, of the same name, is drawn of the tables. A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, where NAME is the benchmark's.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from scripts.bench.plot import bars, draw
 
 BENCHMARKS = (
     "size",
@@ -85,6 +87,8 @@ def main() -> None:
         print(f"{name}\n{content}\n", flush=True)
         if options.write:
             options.write.write_text(replaced(options.write.read_text(), name, content))
+    if options.write:
+        draw(bars(options.write.read_text()), options.write.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""A picture of the ratios in docs/performance.md: how many times better than the peer each thing is.
+
+python -m scripts.bench.plot docs/performance.md docs/performance.svg
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+# What is asked for, as the tables' rows have it, and what is aimed at.
+_SHOWN = (
+    ("size", "ratio", "bytes on disk, than raw frames", 40.0),
+    ("read", "shards 50 random 128 ratio", "128 random transitions", 6.0),
+    ("read", "shards 50 slices 2x64 ratio sample", "2 slices of 64", 18.0),
+    ("read", "shards 50 random 128 ratio memmap", "128 random, than a memmap's gather", 1.0),
+    ("sample", "shards 50 random ratio", "buffer.sample(128)", 6.0),
+    ("sample", "shards 50 slices 2x64 ratio", "buffer.sample, 2 slices of 64", 15.0),
+    ("sample", "shards 50 frame stack 4 ratio", "buffer.sample, stacks of 4 frames", 6.0),
+    ("cold", "random 20 batches ratio", "bytes from a cold disk, random", 20.0),
+    ("memory", "tensors random ratio", "in memory, random", 1.0),
+    ("memory", "tensors slices 2x64 ratio", "in memory, slices", 4.0),
+    ("convert", "dopamine Pong ratio", "conversion of Pong, 2 workers", 2.0),
+    ("collect", "cartpole ratio", "Collector, CartPole", 4.0),
+    ("collect", "multi ratio", "rlx collect, than MultiCollector, Pong", 3.0),
+    ("preprocess", "ratio", "preprocess, than its best", 4.0),
+    ("preprocess", "default ratio", "preprocess, than its default", 50.0),
+)
+_COLOURS = MappingProxyType({True: "#2a7f62", False: "#c8772e"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One ratio and its target."""
+
+    label: str
+    ratio: float
+    target: float
+
+
+def bars(page: str) -> list[Bar]:
+    """The ratios that a page has.
+
+    Example:
+        >>> bars("<!-- size -->\\n| ratio | 46.0 |\\n<!-- /size -->")
+        [Bar(label='bytes on disk, than raw frames', ratio=46.0, target=40.0)]
+    """
+    found = []
+    for name, row, label, target in _SHOWN:
+        table = re.search(f"<!-- {name} -->(.*)<!-- /{name} -->", page, re.DOTALL)
+        value = table and re.search(rf"^\| {re.escape(row)} \| ([\d.,]+) \|$", table[1], re.MULTILINE)
+        if value:
+            found.append(Bar(label, float(value[1].replace(",", "")), target))
+    return found
+
+
+def draw(shown: Sequence[Bar], path: Path) -> None:
+    """Writes the picture."""
+    import matplotlib as mpl  # noqa: PLC0415  (an extra)
+
+    mpl.use("svg")
+    # The same ratios, the same bytes; and letters that stay letters.
+    mpl.rcParams.update({"svg.hashsalt": "rlx", "svg.fonttype": "none", "font.family": "sans-serif"})
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(8, 0.42 * len(shown) + 1.2), layout="constrained")
+    places = range(len(shown), 0, -1)
+    axes.barh(places, [bar.ratio for bar in shown], color=[_COLOURS[bar.ratio >= bar.target] for bar in shown])
+    axes.plot([bar.target for bar in shown], places, "k|", markersize=16, label="target")
+    axes.set_xscale("log")
+    axes.set_xlim(0.8, 1.5 * max(bar.ratio for bar in shown))
+    axes.set_yticks(places, [f"{bar.label}: {bar.ratio:.3g}x" for bar in shown])
+    axes.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100, 200], [f"{tick}x" for tick in ticks])
+    axes.minorticks_off()
+    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.set_xlabel("how many times better than TorchRL 0.14.1, or what is named")
+    axes.legend(loc="lower right", frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    """Draws what a page tells."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("picture", type=Path)
+    options = parser.parse_args()
+    draw(bars(options.page.read_text()), options.picture)
+
+
+if __name__ == "__main__":
+    main()
