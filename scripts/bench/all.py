@@ -2,7 +2,8 @@
 
 python -m scripts.bench.all [--write docs/performance.md] [--only NAME ...]
 
-The picture, of the same name, is drawn of the tables. A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, where NAME is the benchmark's.
+A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, where NAME is the benchmark's. The picture
+that has the document's name is drawn of the tables.
 """
 
 import argparse
