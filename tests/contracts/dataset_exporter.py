@@ -10,7 +10,6 @@ comes back when rlx reads the export again::
         def expected(self, trajectory: Trajectory) -> Arrays | None: ...
 """
 
-import subprocess
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -252,14 +251,3 @@ class DatasetExporterContract:
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
         assert peaks[1] < peaks[0] + 200_000, peaks
-
-    @pytest.fixture
-    def small_disk(self, tmp_path: Path) -> Iterator[Path]:
-        """A disk of 512 kB."""
-        disk = tmp_path / "disk"
-        disk.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("this user may not mount a tmpfs")
-        yield disk
-        subprocess.run(["umount", str(disk)], check=True)

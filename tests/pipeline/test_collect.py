@@ -12,14 +12,14 @@ import pytest
 import rlx
 from rlx.collector.opening import EnvSource
 from rlx.collector.policy_file import PolicySpec
-from rlx.errors import CollectError, DatasetError, DatasetExistsError
+from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
 from rlx.manifest import Manifest
 from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
 from rlx.store.codec import Codec
-from rlx.store.verification import verify
+from rlx.store.verification import UNLISTED, verify
 from tests.collector.environments import Counter, Rich, Structured, make_failing
 from tests.pipeline.datasets import ROOT, tree, wait_until
 
@@ -33,10 +33,11 @@ def collected(
     shard_steps: int = 1000,
     seed: int = 0,
     resume: bool = False,
+    workers: int = 1,
     **options: Any,
 ) -> Report:
     budget = Budget(steps, episodes)
-    collection = Collection(environment, budget, 3, PolicySpec(), seed, shard_steps, resume)
+    collection = Collection(environment, budget, 3, PolicySpec(), seed, shard_steps, resume, workers)
     return collect(collection, path, Options(**options), Silent())
 
 
@@ -238,4 +239,20 @@ def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
     report = collected(path, "CartPole-v1", steps=listed.steps + 500, resume=True)
     assert (report.steps, report.steps_written) == (listed.steps + 500, 500)
     assert Manifest.load(path).missing == []
+    assert verify(path).ok
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_keeps_finished_shards(small_disk: Path, workers: int) -> None:
+    path = small_disk / "set"
+    with pytest.raises(DiskFullError, match="no room") as error:
+        collected(path, "CartPole-v1", steps=1_000_000, shard_steps=1000, workers=workers)
+    assert error.value.hint == "free some room and run the command again"
+    listed = Manifest.load(path)
+    assert listed.steps > 1000
+    assert listed.missing
+    assert {problem.problem for problem in verify(path).problems} <= {UNLISTED}
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    report = collected(path, "CartPole-v1", steps=listed.steps + 2000, resume=True)
+    assert (report.steps, report.steps_written) == (listed.steps + 2000, 2000)
     assert verify(path).ok

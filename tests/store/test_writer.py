@@ -104,20 +104,6 @@ def test_numbers_beyond_what_a_sum_can_hold(tmp_path: Path) -> None:
     assert np.array_equal(dataset.trajectories.returns, [np.inf, np.nan] * 2, equal_nan=True)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 512 kB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(path)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"may not mount a small disk: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
-
-
 def incompressible(lengths: list[int], first_episode: int) -> Block:
     block = make_block(lengths, first_episode=first_episode, schema=NOISE)
     rows = np.random.default_rng(first_episode).integers(0, 2**16, (len(block.data["observation"]), 1024))
