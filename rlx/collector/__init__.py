@@ -10,28 +10,29 @@ if find_spec("gymnasium") is None:
     raise MissingExtraError("collecting needs gymnasium, which is not installed", hint="pip install 'rlx[gym]'")
 
 if TYPE_CHECKING:
-    from rlx.collector.collector import BaseCollector as BaseCollector
+    from rlx.collector.base_collector import BaseCollector as BaseCollector
+    from rlx.collector.base_collector import DataCollectorBase as DataCollectorBase
     from rlx.collector.collector import Collector as Collector
-    from rlx.collector.collector import DataCollectorBase as DataCollectorBase
     from rlx.collector.collector import SyncDataCollector as SyncDataCollector
+    from rlx.collector.multi_collector import MultiaSyncDataCollector as MultiaSyncDataCollector
+    from rlx.collector.multi_collector import MultiCollector as MultiCollector
+    from rlx.collector.multi_collector import MultiSyncDataCollector as MultiSyncDataCollector
     from rlx.collector.opening import GymEnv as GymEnv
     from rlx.collector.opening import ParallelEnv as ParallelEnv
     from rlx.collector.opening import SerialEnv as SerialEnv
 
-__all__ = [
-    "BaseCollector",
-    "Collector",
-    "DataCollectorBase",
-    "GymEnv",
-    "ParallelEnv",
-    "SerialEnv",
-    "SyncDataCollector",
-]
+_NAMES = {
+    "base_collector": ["BaseCollector", "DataCollectorBase"],
+    "collector": ["Collector", "SyncDataCollector"],
+    "multi_collector": ["MultiCollector", "MultiSyncDataCollector", "MultiaSyncDataCollector"],
+    "opening": ["GymEnv", "ParallelEnv", "SerialEnv"],
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'rlx.collector' has no attribute {name!r}")
     # Imported when first asked for: torch takes seconds.
-    home = "rlx.collector.opening" if name.endswith("Env") else "rlx.collector.collector"
-    return getattr(import_module(home), name)
+    return getattr(import_module(f"rlx.collector.{_HOMES[name]}"), name)

@@ -58,28 +58,43 @@ def load_object(text: str) -> Any:
     return getattr(module, name)
 
 
-def as_policy(found: Any) -> Policy:
+def as_policy(found: Any, device: str | None = None) -> Policy:
     """A function of observations, a class of them, or a torch module, as a policy.
+
+    Args:
+        found: which.
+        device: where a module runs; where not given, where its parameters are.
 
     Raises:
         CollectError: it is none of these.
     """
-    if isinstance(found, type):
-        try:
-            found = found()
-        except TypeError as exc:
-            raise CollectError(f"policy class {found.__name__} cannot be made without arguments: {exc}") from exc
-    if _is_module(found):
+    found = instance(found)
+    if is_module(found):
         from rlx.collector.module_policy import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
 
-        return ModulePolicy(found)
+        return ModulePolicy(found, device)
     if not callable(found):
         raise CollectError(f"policy is a {type(found).__name__}: expected a function of observations")
     policy: Policy = found
     return policy
 
 
-def _is_module(found: Any) -> bool:
+def instance(found: Any) -> Any:
+    """What a class makes without arguments; anything else as it is.
+
+    Raises:
+        CollectError: it needs arguments.
+    """
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except TypeError as exc:
+        raise CollectError(f"policy class {found.__name__} cannot be made without arguments: {exc}") from exc
+
+
+def is_module(found: Any) -> bool:
+    """Whether it is a torch module."""
     # By name: a policy that is none does not make torch be imported.
     return any(
         f"{kind.__module__}.{kind.__qualname__}" == "torch.nn.modules.module.Module" for kind in type(found).__mro__

@@ -1,6 +1,6 @@
 """The loop: a policy chooses, environments step, and what happened is written into arrays; it runs anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment import Environment
 from rlx.collector.policy import ActionCheck, Policy
 from rlx.collector.space import Arrays, flatten, leaves
-from rlx.errors import CollectError
+from rlx.errors import CollectError, RlxError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +65,31 @@ class Rollout:
         self._now = self._flat(self._observation, self._environment.num_envs)
         self._age[:] = 0
 
-    def run(self, policy: Policy, length: int) -> Steps:
+    def run(
+        self,
+        policy: Policy,
+        length: int,
+        into: Steps | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Steps:
         """Steps until an environment has made so many steps: all of them, if no reset takes the place of a step.
 
         Args:
             policy: what chooses the actions.
             length: T, at least 1.
+            into: what is returned, with other steps in it; where not given, new arrays.
+            should_stop: asked before every step whether to leave it at what there is.
 
         Raises:
             CollectError: the environment failed, or the policy's actions do not fit.
         """
         n = self._environment.num_envs
-        steps = self._allocated(n, length)
+        steps = self._allocated(n, length) if into is None else into
         every, at, final = np.arange(n), steps.counts, steps.final
         for name, rows in steps.observation.items():
             rows[:, 0] = self._now[name]
-        while at.max() < length:
-            actions, flat_actions = self._fit_actions(policy(self._observation))
+        while at.max() < length and not (should_stop is not None and should_stop()):
+            actions, flat_actions = self._fit_actions(_asked(policy, self._observation))
             outcome = self._environment.step(actions)
             truncated = self._limited(outcome.recorded, outcome.truncated)
             rows = every if outcome.recorded is None else np.flatnonzero(outcome.recorded)
@@ -142,6 +150,15 @@ class Rollout:
                     f"{self._environment.name} gave {name} of {found}, expected {leaf.dtype}{list(shape)}"
                 )
         return flat
+
+
+def _asked(policy: Policy, observation: Any) -> Any:
+    try:
+        return policy(observation)
+    except RlxError:
+        raise
+    except Exception as exc:  # whatever a stranger's policy raises
+        raise CollectError(f"policy failed: {type(exc).__name__}: {exc}") from exc
 
 
 def _empty(leaf: Any, n: int, rows: int) -> NDArray[Any]:

@@ -19,6 +19,8 @@ class InlineActors:
         42
     """
 
+    shares_memory = False  # nothing is sent
+
     def __init__(self) -> None:
         self._actors: list[InlineActor[Any, Any]] = []
 

@@ -1,5 +1,6 @@
 """Actors in processes of this machine: a pipe to each, at whose other end it dies."""
 
+import faulthandler
 import os
 import pickle
 import signal
@@ -197,6 +198,7 @@ def _settle(future: "Future[R]", answer: bytes) -> None:
 
 def serve(fd: int) -> None:
     """Becomes an actor: answers what comes through a pipe until its end."""
+    faulthandler.enable()  # the last word of a process that a signal ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
     pipe: Connection[bytes, bytes] = Connection(fd)
@@ -222,6 +224,7 @@ def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> No
 
 
 def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is closed now is not to be disturbed
     raise SystemExit(1)
 
 

@@ -1,10 +1,15 @@
 """Small environments that show at a glance what is wrong: observation = 100 * episode + t."""
 
+import os
+import signal
+import time
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from rlx.collector.opening import SerialEnv
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
@@ -76,6 +81,10 @@ class Structured(Rich):
         self.action_space = spaces.Dict(push=spaces.Box(-1, 1, (2,), np.float32), press=spaces.Discrete(2, start=5))
 
 
+def two_counters() -> SerialEnv:
+    return SerialEnv(2, Counter)
+
+
 def make_failing() -> Counter:
     return Counter(fails_after=20)
 
@@ -88,3 +97,34 @@ def one(observation: Any) -> Any:
 def of_floats(observation: Any) -> Any:
     """A policy whose actions fit no Discrete space."""
     return np.zeros((len(observation), 2))
+
+
+class Tagged(Counter):
+    """A Counter that says who it is: observation = (tag, process, episode, t).
+
+    Args:
+        tag: its number.
+        lengths: of its episodes, in turn.
+        sleeps: seconds a step.
+        dies: the step, counted over all episodes, in which it kills its process.
+    """
+
+    def __init__(
+        self, tag: int, lengths: tuple[int, ...] = (3, 5), *, sleeps: float = 0.0, dies: int | None = None
+    ) -> None:
+        super().__init__(lengths)
+        self.observation_space = spaces.Box(0, 1 << 40, (4,), np.int64)
+        self._tag = tag
+        self._sleeps = sleeps
+        self._steps_to_live = dies
+
+    def step(self, action: Any) -> Step:
+        time.sleep(self._sleeps)
+        if self._steps_to_live is not None:
+            self._steps_to_live -= 1
+            if self._steps_to_live < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+    def _observation(self) -> Any:
+        return np.array([self._tag, os.getpid(), self._episode, self._t])

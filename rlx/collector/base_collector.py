@@ -1,0 +1,387 @@
+"""What all collectors do: order steps from workers, number their trajectories, and make batches of them."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rlx.buffer.trajectory_split import split_trajectories
+from rlx.collector.batch_delivery import MASK, BatchDelivery
+from rlx.collector.crew import Crew
+from rlx.collector.episodes import Episode, Episodes
+from rlx.collector.exchange import Description, Weights
+from rlx.collector.rollout import Steps
+from rlx.collector.shares import Share, share_out
+from rlx.collector.ted import CatResults, Portion, episodes_to_ted, joined
+from rlx.collector.trajectory_ids import NO_TRAJECTORY, TrajectoryIds
+from rlx.collector.weights import NewWeights, load, pack
+from rlx.collector.worker import Equipment, Order
+from rlx.engine.actor import Actors
+from rlx.errors import CollectError
+
+# Where whole episodes are asked for: long enough to cost little, short enough that new weights are soon in use.
+_CHUNK_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How steps become batches; what is not explained here is in ``Collector`` and ``MultiCollector``.
+
+    Args:
+        frames: of a batch, each worker's part of them; none where batches are of whole episodes.
+        total_frames: as there.
+        trajs_per_batch: as there.
+        init_random_frames: as there.
+        reset_at_each_iter: as there.
+        set_truncated: as there.
+        track_policy_version: as there.
+        cat_results: as there.
+        is_sync: as there.
+        preemptive_threshold: as there.
+    """
+
+    frames: Sequence[int] | None
+    total_frames: int
+    trajs_per_batch: int | None
+    init_random_frames: int
+    reset_at_each_iter: bool
+    set_truncated: bool
+    track_policy_version: bool
+    cat_results: CatResults = 0
+    is_sync: bool = True
+    preemptive_threshold: float | None = None
+
+    @property
+    def slots(self) -> int:
+        """Orders that a worker may have at once: where nobody waits for the others, it makes one ahead."""
+        return 1 if self.is_sync else 2
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last step of every batch is flagged truncated."""
+        return self.reset_at_each_iter or self.set_truncated
+
+
+class _Taken(NamedTuple):
+    """What a worker made of its share."""
+
+    share: Share
+    steps: Steps
+    ids: NDArray[np.int64]
+
+
+class BaseCollector:
+    """Iterates over batches of steps as TED TensorDicts; ``Collector`` and ``MultiCollector`` say how it is made.
+
+    Args:
+        actors: what starts the workers.
+        equipment: what each of them is made of.
+        module: the policy, if it is a module.
+        plan: how steps become batches.
+        delivery: what becomes of batches.
+
+    Raises:
+        CollectError: an environment or the policy cannot be had, or sizes make no sense.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        equipment: Sequence[Equipment],
+        module: torch.nn.Module | None,
+        plan: Plan,
+        delivery: BatchDelivery,
+        *,
+        has_copies: bool,
+    ) -> None:
+        self._actors = actors
+        self._module = module
+        self._has_copies = has_copies
+        self._plan = plan
+        self._deliver = delivery
+        self._sessions = 0
+        self._frames = 0  # steps that workers have made, and that count
+        self._ordered = 0  # and those that they are about to make
+        self._rounds = 0
+        self._iterations = 0
+        self._version = 0
+        self._is_shut = False
+        actors.__enter__()
+        try:
+            self._crew = Crew(
+                actors,
+                equipment,
+                self._length,
+                slots=plan.slots,
+                weights=self._weights(),
+                new_session=self._new_session,
+            )
+            self._described = self._crew.descriptions
+            self._lengths = [self._length(worker, description) for worker, description in enumerate(self._described)]
+            self._envs = [description.num_envs for description in self._described]
+            self._check()
+        except BaseException:
+            self.shutdown()
+            raise
+        workers = range(len(equipment))
+        self._first_envs = [sum(self._envs[:worker]) for worker in workers]
+        self._ids = [TrajectoryIds(n, worker, len(workers)) for worker, n in enumerate(self._envs)]
+        self._shares: list[deque[Share]] = [deque() for _ in workers]
+        self._due: dict[int, int] = {}  # sessions that workers are to begin with their next order
+        self._episodes: list[Episodes] = []
+        self._waiting: list[Episode] = []
+        self._next_episode = 0
+        self._restart()
+
+    @property
+    def policy_version(self) -> int:
+        """How often ``update_policy_weights_`` was called."""
+        return self._version
+
+    def __iter__(self) -> Iterator[TensorDictBase | None]:
+        """Batches, or None where they go to the replay buffer, until ``total_frames`` steps are done."""
+        while (batch := self._next_batch()) is not None:
+            self._iterations += 1
+            yield self._deliver(batch)
+
+    def update_policy_weights_(self, weights: NewWeights | None = None) -> None:
+        """Takes new weights: a state_dict, a TensorDict of parameters or another module; none where the policy's own
+
+        were changed in place. They are in use from the next batch that is begun. The version goes up by one.
+
+        Raises:
+            CollectError: there are weights and the policy has none.
+        """
+        if weights is not None:
+            if self._module is None:
+                raise CollectError("the policy has no weights to be updated")
+            load(self._module, weights)
+        self._version += 1
+        self._crew.publish(self._weights())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a collector that goes on needs: counts, ids, the policy's weights; environments begin new episodes."""
+        return {
+            "frames": self._frames,
+            "iterations": self._iterations,
+            "next_trajectory": max(max(ids.next for ids in self._ids), self._next_episode),
+            "sessions": self._sessions,
+            "policy_version": self._version,
+            "policy_state_dict": {} if self._module is None else self._module.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another collector stood, with new episodes and other seeds than it had."""
+        while any(self._shares):
+            self._take()
+        self._frames = self._ordered = state["frames"]
+        self._iterations, self._sessions = state["iterations"], state["sessions"]
+        if self._module is not None:
+            self._module.load_state_dict(state["policy_state_dict"])
+        self._version = state["policy_version"]
+        self._crew.publish(self._weights())
+        for ids in self._ids:
+            ids.skip_to(state["next_trajectory"])
+        self._restart()
+        self._next_episode = state["next_trajectory"]
+
+    def shutdown(self) -> None:
+        """Closes the environments, at once."""
+        if not self._is_shut:
+            self._is_shut = True
+            self._actors.__exit__(GeneratorExit, GeneratorExit(), None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _length(self, worker: int, description: Description) -> int:
+        """Steps of an environment of a worker's usual share."""
+        frames, n = self._plan.frames, description.num_envs
+        if frames is None:
+            return _CHUNK_STEPS
+        if frames[worker] < n:
+            raise CollectError(f"batches of {frames[worker]}: expected at least {n} of {n} environments")
+        return frames[worker] // n
+
+    def _check(self) -> None:
+        """Refuses what cannot be put together."""
+        first, n, total = self._described[0], sum(self._envs), self._plan.total_frames
+        for worker, other in enumerate(self._described):
+            if other.observation_space != first.observation_space or other.action_space != first.action_space:
+                raise CollectError(
+                    f"worker {worker}'s environment has spaces {other.observation_space} and {other.action_space}, "
+                    f"expected those of worker 0: {first.observation_space} and {first.action_space}"
+                )
+        is_uneven = len(set(self._envs)) > 1 or (self._plan.cat_results == "stack" and len(set(self._lengths)) > 1)
+        if is_uneven and self._plan.is_sync and self._plan.trajs_per_batch is None:
+            raise CollectError(
+                f"workers of {self._envs} environments that make {self._lengths} steps of each: "
+                "expected the same of all, or cat_results=0 of workers with as many environments"
+            )
+        if self._deliver.lanes and total > 0 and total % n:
+            raise CollectError(f"total_frames={total}: expected a multiple of {n}, the lanes of the replay buffer")
+
+    def _next_batch(self) -> TensorDictBase | None:
+        """The next batch; none when all steps are done. What goes wrong ends the collector."""
+        if self._is_shut:
+            raise CollectError("the collector is shut down")
+        try:
+            if self._plan.trajs_per_batch is not None:
+                return self._whole_episodes(self._plan.trajs_per_batch)
+            taken = self._obtain()
+            batch = self._batch(taken) if taken else None
+            self._order_ahead()
+        except BaseException:
+            self.shutdown()
+            raise
+        return batch
+
+    def _batch(self, taken: Sequence[_Taken]) -> TensorDictBase:
+        if self._plan.is_cut:
+            for _, steps, _ in taken:
+                _cut(steps)
+        portions = [Portion(steps, ids) for _, steps, ids in taken]
+        is_batched, envs = self._described[0].is_batched, taken[-1].share.envs
+        if envs < len(taken[-1].ids):  # the last steps of all: there are no other portions
+            return self._masked(joined(portions, 0, is_batched=True)[:envs])
+        return self._masked(joined(portions, self._plan.cat_results, is_batched=is_batched))
+
+    def _masked(self, batch: TensorDictBase) -> TensorDictBase:
+        if self._plan.preemptive_threshold is not None:
+            batch[MASK] = batch["collector", "traj_ids"] != NO_TRAJECTORY
+        return batch
+
+    def _whole_episodes(self, count: int) -> TensorDictBase | None:
+        """So many whole episodes; at the end fewer, and the last ones are truncated."""
+        while len(self._waiting) < count and (taken := self._obtain()):
+            for share, steps, _ in taken:
+                self._waiting += self._episodes[share.worker].add(steps, share.steps)
+            self._order_ahead()
+        if len(self._waiting) < count:
+            self._waiting += [episode for episodes in self._episodes for episode in episodes.cut()]
+        ready, self._waiting = self._waiting[:count], self._waiting[count:]
+        if not ready:
+            return None
+        first, self._next_episode = self._next_episode, self._next_episode + len(ready)
+        return split_trajectories(episodes_to_ted(ready, range(first, self._next_episode)))
+
+    def _obtain(self) -> list[_Taken]:
+        """What comes next: a round of all workers, or what one of them has made; nothing when all steps are done."""
+        if self._plan.is_sync:
+            return [] if self._left() == 0 else self._round()
+        self._order_ahead()
+        return [self._take()] if any(self._shares) else []
+
+    def _round(self) -> list[_Taken]:
+        shares = share_out(self._left(), self._lengths, self._envs)
+        enough = len(shares)
+        if self._plan.preemptive_threshold is not None:
+            enough = max(1, int(enough * self._plan.preemptive_threshold))
+        if self._plan.reset_at_each_iter:
+            self._due = self._due or self._sessions_for(range(len(self._envs)))
+        self._rounds += 1
+        is_random = self._ordered < self._plan.init_random_frames
+        for share in shares:
+            self._give(share, is_random=is_random)
+        taken: dict[int, _Taken] = {}
+        while len(taken) < len(shares):
+            one = self._take()
+            taken[one.share.worker] = one
+            if len(taken) == enough:
+                self._crew.halt(self._rounds)
+        return [taken[share.worker] for share in shares]
+
+    def _order_ahead(self) -> None:
+        """Keeps workers busy, where nobody waits for the others."""
+        if self._plan.is_sync:
+            return
+        for open_orders in range(self._plan.slots):
+            for worker, shares in enumerate(self._shares):
+                if len(shares) > open_orders or self._left() == 0:
+                    continue
+                (share,) = share_out(self._left(), [self._lengths[worker]], [self._envs[worker]])
+                if self._plan.reset_at_each_iter and worker not in self._due:
+                    self._due |= self._sessions_for([worker])
+                self._rounds += 1
+                is_random = self._ordered < self._plan.init_random_frames
+                self._give(replace(share, worker=worker), is_random=is_random)
+
+    def _left(self) -> int | None:
+        """Steps that are to be ordered yet."""
+        total = self._plan.total_frames
+        return None if total < 0 else max(0, total - self._ordered)
+
+    def _give(self, share: Share, *, is_random: bool) -> None:
+        worker = share.worker
+        session = self._due.pop(worker, None)
+        self._crew.give(worker, Order(self._rounds, share.length, is_random, session, self._first_envs[worker]))
+        self._shares[worker].append(share)
+        self._ordered += share.steps
+
+    def _take(self) -> _Taken:
+        """What the first worker that is ready has made."""
+        delivery = self._crew.next()
+        worker, steps = delivery.worker, delivery.steps
+        share = self._shares[worker].popleft()
+        if delivery.order.session is not None:
+            self._begin(worker)
+        if (steps.counts < share.length).any() and self._plan.preemptive_threshold is None:
+            raise CollectError(
+                f"{self._described[worker].name} resets in place of a step (autoreset mode NEXT_STEP), "
+                "so batches have holes",
+                hint="make the vector environment with autoreset_mode=AutoresetMode.SAME_STEP",
+            )
+        if self._plan.track_policy_version:
+            versions = np.full(steps.reward.shape, delivery.version, np.int64)
+            steps = replace(steps, action={**steps.action, "policy_version": versions})
+        made = int(steps.counts[: share.envs].sum())
+        self._frames += made
+        self._ordered += made - share.steps
+        return _Taken(share, steps, self._ids[worker].of(steps))
+
+    def _begin(self, worker: int) -> None:
+        """New episodes in all environments of a worker; those that ran are not gone on with."""
+        dropped = self._episodes[worker].running_steps
+        self._frames -= dropped
+        self._ordered -= dropped
+        self._episodes[worker] = Episodes(self._envs[worker])
+        self._ids[worker].begin()
+
+    def _restart(self) -> None:
+        """New episodes everywhere."""
+        self._due = self._sessions_for(range(len(self._envs)))
+        self._episodes = [Episodes(n) for n in self._envs]
+        self._waiting = []
+
+    def _sessions_for(self, workers: Sequence[int]) -> dict[int, int]:
+        return dict.fromkeys(workers, self._new_session())
+
+    def _new_session(self) -> int:
+        self._sessions += 1
+        return self._sessions - 1
+
+    def _weights(self) -> Weights:
+        packed = np.empty(0, np.uint8) if self._module is None or not self._has_copies else pack(self._module)
+        return Weights(self._version, packed)
+
+
+def _cut(steps: Steps) -> None:
+    """Flags the last step of every environment truncated, unless it is the last of its episode anyway."""
+    envs = np.flatnonzero(steps.counts)
+    last = (envs, steps.counts[envs] - 1)
+    steps.truncated[last] |= ~steps.terminated[last]
+
+
+# Name of TorchRL before 0.13.
+DataCollectorBase = BaseCollector

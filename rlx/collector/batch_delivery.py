@@ -1,0 +1,67 @@
+"""The last steps of a batch's way: what its user wants of it, and into the replay buffer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from rlx.buffer.trajectory_split import split_trajectories
+from rlx.errors import CollectError
+
+MASK = ("collector", "mask")
+Device = torch.device | str
+Postproc = Callable[[TensorDictBase], TensorDictBase]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDelivery:
+    """What becomes of a batch.
+
+    Args:
+        split_trajs: whether a row is to be a trajectory.
+        device: where it is put.
+        postproc: applied to it.
+        replay_buffer: extended by it.
+    """
+
+    split_trajs: bool
+    device: Device | None
+    postproc: Postproc | None
+    replay_buffer: Any
+
+    @property
+    def lanes(self) -> int:
+        """Dimensions of the replay buffer before that of time."""
+        return 0 if self.replay_buffer is None else int(self.replay_buffer.storage.ndim) - 1
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase | None:
+        """The batch, or None if it went into the replay buffer."""
+        if self.split_trajs:
+            batch = split_trajectories(_real(batch))
+        if self.device is not None:
+            batch = batch.to(self.device)
+        if self.postproc is not None:
+            batch = self.postproc(batch)
+        if self.replay_buffer is None:
+            return batch
+        self._store(_real(batch))
+        return None
+
+    def _store(self, batch: TensorDictBase) -> None:
+        ndim = self.lanes + 1
+        if ndim == 1:
+            batch = batch.reshape(-1)
+        elif batch.batch_dims != ndim:
+            raise CollectError(
+                f"the replay buffer's storage has ndim={ndim}, batches have shape {list(batch.shape)}",
+                hint=f"give the storage ndim={batch.batch_dims}, or ndim=1, which takes any",
+            )
+        self.replay_buffer.extend(batch)
+
+
+def _real(batch: TensorDictBase) -> TensorDictBase:
+    """The steps [S] of a batch with a mask, without it; any other as it is."""
+    mask = batch.get(MASK, None)
+    return batch if mask is None else batch[mask].exclude(MASK)

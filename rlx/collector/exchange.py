@@ -1,0 +1,180 @@
+"""The memory that a worker of this machine shares with its collector: steps one way, weights the other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.collector.rollout import Steps
+from rlx.collector.space import Arrays, Space, leaves
+from rlx.engine.shared_arrays import SharedArrays
+
+# Room for last observations: one for so many steps; where episodes are shorter, the others travel by value.
+_STEPS_A_FINAL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a collector must know of a worker's environment; see ``Environment``."""
+
+    name: str
+    num_envs: int
+    is_batched: bool
+    observation_space: Space
+    action_space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The policy's weights: the number of ``update_policy_weights_``, and their bytes; none if they are not sent."""
+
+    version: int
+    packed: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is to be room for.
+
+    Args:
+        description: of the environment.
+        length: steps of every environment, at most.
+        slots: how many batches of steps are kept at once.
+        weights: bytes of weights.
+    """
+
+    description: Description
+    length: int
+    slots: int
+    weights: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What of a batch of steps is not in the shared memory.
+
+    Args:
+        length: T of the steps.
+        counts: [n] steps of each environment.
+        ends: environment and step of every episode that ended.
+        finals: last observations of those of them for which there was no room.
+    """
+
+    length: int
+    counts: NDArray[np.int64]
+    ends: list[tuple[int, int]]
+    finals: list[Arrays]
+
+
+class Exchange:
+    """Some slots for steps, weights with their version, and up to which order a worker is to stop.
+
+    Args:
+        room: the same in both processes.
+        path: of the other process's.
+
+    Raises:
+        DiskFullError: there is no room for it.
+    """
+
+    def __init__(self, room: Room, path: Path | None = None) -> None:
+        self._room = room
+        self._observations = list(leaves(room.description.observation_space, "observation"))
+        self._actions = list(leaves(room.description.action_space, "action"))
+        self._arrays = SharedArrays(_layout(room), path)
+        self.path = self._arrays.path
+
+    def unlink(self) -> None:
+        """Removes the file's name, when the other process has opened it."""
+        self._arrays.unlink()
+
+    def steps(self, slot: int, length: int) -> Steps:
+        """Steps [n, T] in a slot, yet to be made."""
+        return Steps(
+            {name: self._arrays[f"{slot}/{name}"][:, : length + 1] for name in self._observations},
+            {name: self._arrays[f"{slot}/{name}"][:, :length] for name in self._actions},
+            self._arrays[f"{slot}/reward"][:, :length],
+            self._arrays[f"{slot}/terminated"][:, :length],
+            self._arrays[f"{slot}/truncated"][:, :length],
+            {},
+            np.zeros(self._room.description.num_envs, np.int64),
+        )
+
+    def put(self, slot: int, steps: Steps) -> Remainder:
+        """Lays the last observations beside steps that were made in a slot."""
+        finals = list(steps.final.values())
+        room = _finals(self._room)
+        for row, final in enumerate(finals[:room]):
+            for name in self._observations:
+                self._arrays[f"{slot}/final/{name}"][row] = final[name]
+        return Remainder(steps.reward.shape[1], steps.counts, list(steps.final), finals[room:])
+
+    def get(self, slot: int, remainder: Remainder) -> Steps:
+        """The steps in a slot; they are good until the worker is told to use the slot again."""
+        steps = self.steps(slot, remainder.length)
+        steps.counts[:] = remainder.counts
+        room = _finals(self._room)
+        for row, end in enumerate(remainder.ends):
+            steps.final[end] = (
+                {name: self._arrays[f"{slot}/final/{name}"][row] for name in self._observations}
+                if row < room
+                else remainder.finals[row - room]
+            )
+        return steps
+
+    @property
+    def edition(self) -> int:
+        """How often weights were laid out."""
+        return int(self._arrays["edition"])
+
+    def put_weights(self, weights: Weights) -> None:
+        """Lays out new weights."""
+        with self._arrays.locked():
+            self._arrays["weights"][:] = weights.packed
+            self._arrays["version"][...] = weights.version
+            self._arrays["edition"][...] = self.edition + 1
+
+    def get_weights(self) -> tuple[int, Weights]:
+        """The edition of the weights, and a copy of them."""
+        with self._arrays.locked():
+            return self.edition, Weights(int(self._arrays["version"]), self._arrays["weights"].copy())
+
+    def halt(self, number: int) -> None:
+        """Has the worker stop, before its next step, what it does for orders up to this one."""
+        self._arrays["halted"][...] = number
+
+    def is_halted(self, number: int) -> bool:
+        """Whether the order of this number is to be left at what there is."""
+        return bool(self._arrays["halted"] >= number)
+
+
+def _finals(room: Room) -> int:
+    return room.description.num_envs * -(-room.length // _STEPS_A_FINAL)
+
+
+def _layout(room: Room) -> Mapping[str, tuple[tuple[int, ...], str]]:
+    layout: dict[str, tuple[tuple[int, ...], str]] = {
+        "edition": ((), "int64"),
+        "version": ((), "int64"),
+        "halted": ((), "int64"),
+        "weights": ((room.weights,), "uint8"),
+    }
+    n, length = room.description.num_envs, room.length
+    for slot in range(room.slots):
+        for name, leaf in leaves(room.description.observation_space, "observation").items():
+            row, dtype = _row(leaf)
+            layout[f"{slot}/{name}"] = ((n, length + 1, *row), dtype)
+            layout[f"{slot}/final/{name}"] = ((_finals(room), *row), dtype)
+        for name, leaf in leaves(room.description.action_space, "action").items():
+            row, dtype = _row(leaf)
+            layout[f"{slot}/{name}"] = ((n, length, *row), dtype)
+        layout[f"{slot}/reward"] = ((n, length), "float32")
+        layout[f"{slot}/terminated"] = layout[f"{slot}/truncated"] = ((n, length), "bool")
+    return layout
+
+
+def _row(leaf: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(leaf.shape or ()), np.dtype(leaf.dtype).str

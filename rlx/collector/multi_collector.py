@@ -1,0 +1,162 @@
+"""Batches of steps for a learner, collected in other processes."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from tensordict.nn import InteractionType
+
+from rlx.collector.base_collector import BaseCollector, Plan
+from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
+from rlx.collector.collector import check_sizes
+from rlx.collector.opening import EnvSource
+from rlx.collector.policy_file import instance, is_module
+from rlx.collector.ted import CatResults
+from rlx.collector.worker import Equipment
+from rlx.engine.actor import Actors
+from rlx.engine.local_actors import LocalActors
+from rlx.errors import CollectError
+
+
+class MultiCollector(BaseCollector):
+    """Iterates over batches of steps as TED TensorDicts that B workers collect, each an environment in its own process.
+
+    With ``sync`` all workers collect their part of a batch, then it is yielded, and they wait until the next one is
+    asked for: the same seed gives the same batches. Of P environments a worker a batch has shape [B, P, T], [B, T] of
+    single ones. Without, a batch is what one worker has collected, [P, T] or [T], first come, first served, while the
+    others go on and so does this one: at most two batches ahead of the learner.
+
+    A worker whose process dies is replaced, with other seeds, and its unfinished trajectories are not gone on with; one
+    that does so three times without a batch between ends the run. Observations come through shared memory.
+
+    Args:
+        create_env_fn: an environment a worker; see ``Collector``. It must be possible to send it.
+        policy: as in ``Collector``; every worker has a copy, which ``update_policy_weights_`` renews.
+        sync: whether workers wait for each other.
+        frames_per_batch: steps a batch: of all workers with ``sync``, of one without; or a number for every worker.
+        total_frames: as in ``Collector``, and so are those that follow.
+        max_frames_per_traj: as there.
+        init_random_frames: as there.
+        reset_at_each_iter: as there.
+        split_trajs: as there.
+        trajs_per_batch: as there.
+        postproc: as there.
+        replay_buffer: as there.
+        device: as there.
+        storing_device: as there.
+        policy_device: as there.
+        exploration_type: as there.
+        set_truncated: as there.
+        seed: as there.
+        track_policy_version: as there.
+        cat_results: "stack" for the shapes above; 0 joins workers along the environments, [B * P, T] or [B * T]; -1
+            joins them along the times, [P, B * T] or [B * T].
+        preemptive_threshold: part of the workers; when so many are done with a batch, the others stop at their next
+            step. Batches have ``("collector", "mask")``, False where there is no step, and the trajectory's id is -1.
+        num_threads: that torch may use in a worker.
+        actors: where workers run; in processes of this machine by default. It is entered and left.
+
+    Raises:
+        CollectError: an environment cannot be had or sent, fails, or does not fit the policy; or sizes make no sense.
+
+    Example:
+        >>> with MultiCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=50) as collector:
+        ...     [list(batch.shape) for batch in collector]
+        [[2, 10], [2, 10], [2, 5]]
+    """
+
+    def __init__(
+        self,
+        create_env_fn: Sequence[EnvSource],
+        policy: Any = None,
+        *,
+        sync: bool = True,
+        frames_per_batch: int | Sequence[int] | None = None,
+        total_frames: int = -1,
+        max_frames_per_traj: int | None = None,
+        init_random_frames: int = 0,
+        reset_at_each_iter: bool = False,
+        split_trajs: bool = False,
+        trajs_per_batch: int | None = None,
+        postproc: Postproc | None = None,
+        replay_buffer: Any = None,
+        device: Device | None = None,
+        storing_device: Device | None = None,
+        policy_device: Device | None = None,
+        exploration_type: InteractionType = InteractionType.RANDOM,
+        set_truncated: bool = False,
+        seed: int = 0,
+        track_policy_version: bool = False,
+        cat_results: CatResults = "stack",
+        preemptive_threshold: float | None = None,
+        num_threads: int = 1,
+        actors: Actors | None = None,
+    ) -> None:
+        if isinstance(create_env_fn, str) or not isinstance(create_env_fn, Sequence) or not create_env_fn:
+            raise CollectError(f"create_env_fn {create_env_fn!r}: expected a list, an environment for every worker")
+        if cat_results not in ("stack", 0, -1):
+            raise CollectError(f"cat_results {cat_results!r}: expected 'stack', 0 or -1")
+        check_sizes(frames_per_batch, trajs_per_batch)
+        policy, runs_on = instance(policy), policy_device or device
+        actors = LocalActors() if actors is None else actors
+        _check_preemption(preemptive_threshold, actors, replay_buffer, sync=sync)
+        equipment = [
+            Equipment(
+                source,
+                policy,
+                None if runs_on is None else str(runs_on),
+                seed,
+                max_frames_per_traj,
+                exploration_type.name,
+                num_threads,
+            )
+            for source in create_env_fn
+        ]
+        plan = Plan(
+            _frames(frames_per_batch, len(equipment), sync=sync),
+            total_frames,
+            trajs_per_batch,
+            init_random_frames,
+            reset_at_each_iter,
+            set_truncated,
+            track_policy_version,
+            cat_results if sync else 0,
+            sync,
+            preemptive_threshold,
+        )
+        delivery = BatchDelivery(
+            split_trajs and trajs_per_batch is None, storing_device or device, postproc, replay_buffer
+        )
+        module = policy if is_module(policy) else None
+        super().__init__(actors, equipment, module, plan, delivery, has_copies=True)
+
+
+def _frames(frames: int | Sequence[int] | None, workers: int, *, sync: bool) -> Sequence[int] | None:
+    """Each worker's part of a batch."""
+    if isinstance(frames, Sequence):
+        if len(frames) != workers:
+            raise CollectError(
+                f"frames_per_batch has {len(frames)} numbers: expected one for each of {workers} workers"
+            )
+        return frames
+    return None if frames is None else [frames // workers if sync else frames] * workers
+
+
+def _check_preemption(threshold: float | None, actors: Actors, replay_buffer: Any, *, sync: bool) -> None:
+    if threshold is None:
+        return
+    if not 0 < threshold <= 1:
+        raise CollectError(f"preemptive_threshold {threshold}: expected more than 0, at most 1")
+    if not sync or not actors.shares_memory:
+        raise CollectError(
+            "preemptive_threshold: expected workers of this machine that wait for each other (sync=True)"
+        )
+    if replay_buffer is not None and replay_buffer.storage.ndim > 1:
+        raise CollectError(
+            f"preemptive_threshold leaves holes: expected a replay buffer of ndim=1, found {replay_buffer.storage.ndim}"
+        )
+
+
+# Names of TorchRL before 0.13.
+MultiSyncDataCollector = partial(MultiCollector, sync=True)
+MultiaSyncDataCollector = partial(MultiCollector, sync=False)
