@@ -87,7 +87,9 @@ def join(episodes: Sequence[Episode], first: int, stride: int = 1) -> Block:
     """One block of these episodes, numbered from ``first``, every number so much more than the one before."""
     count = len(episodes)
     numbers = np.arange(count, dtype=np.int64) * stride + first
-    data = {name: np.concatenate([episode.data[name] for episode in episodes]) for name in episodes[0].data}
+    data = episodes[0].data
+    if count > 1:  # one alone, as pictures mostly come, is not copied
+        data = {name: np.concatenate([episode.data[name] for episode in episodes]) for name in data}
     lengths = np.array([episode.steps for episode in episodes], np.int64)
     return Block(data, lengths, numbers, np.ones(count, bool), np.ones(count, bool))
 
