@@ -33,6 +33,7 @@ class Format(StrEnum):
     D4RL = "d4rl"
     ROBOMIMIC = "robomimic"
     D3RLPY = "d3rlpy"
+    PARQUET = "parquet"
 
 
 class Target(StrEnum):
@@ -44,6 +45,7 @@ class Target(StrEnum):
     D4RL = "d4rl"
     ROBOMIMIC = "robomimic"
     D3RLPY = "d3rlpy"
+    PARQUET = "parquet"
 
 
 _STORES = (Target.ZARR, Target.MEMMAP)

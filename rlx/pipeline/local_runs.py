@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
-from rlx.source import d3rlpy, d4rl, dopamine, minari, rl_unplugged, robomimic
+from rlx.source import d3rlpy, d4rl, dopamine, minari, parquet, rl_unplugged, robomimic
 from rlx.source.protocol import Source
 
 
@@ -42,6 +42,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "d4rl": ForeignFormat(d4rl.recognises, d4rl.open_d4rl),
         "robomimic": ForeignFormat(robomimic.recognises, robomimic.open_robomimic),
         "d3rlpy": ForeignFormat(d3rlpy.recognises, d3rlpy.open_d3rlpy),
+        "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),
     }
 )
 LAYOUTS = (*_RUNS, *_FORMATS)

@@ -43,6 +43,7 @@ class RowEpisode:
         terminated: whether the last row ended the MDP.
         truncated: whether it was cut by a limit.
         final_recorded: whether it is known what was seen after the last row.
+        from_reset: whether the first row is the first step of the episode.
     """
 
     number: int
@@ -50,6 +51,7 @@ class RowEpisode:
     terminated: bool
     truncated: bool
     final_recorded: bool
+    from_reset: bool = True
 
     @property
     def steps(self) -> int:
@@ -82,7 +84,7 @@ class RowEpisode:
             data,
             lengths=np.array([stop - start]),
             episodes=np.array([self.number]),
-            from_reset=np.array([True]),
+            from_reset=np.array([self.from_reset]),
             final_recorded=np.array([self.final_recorded or self.rows > self.steps]),
             is_open=not is_last,
         )

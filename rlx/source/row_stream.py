@@ -1,0 +1,69 @@
+"""Rows of several columns that can only be read one behind the other, for as long as a block needs them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError
+
+Batch = Mapping[str, NDArray[Any]]
+
+
+class RowStream:
+    """Gives any rows that are not behind those asked for before.
+
+    Args:
+        path: where the rows lie, for messages.
+        batches: columns of as many rows each.
+        first: number of the first row of the first batch.
+    """
+
+    def __init__(self, path: Path, batches: Iterator[Batch], first: int = 0) -> None:
+        self._path = path
+        self._batches = batches
+        self._held: list[Batch] = []
+        self._start = self._stop = first
+
+    def rows(self, column: str, start: int, stop: int) -> NDArray[Any]:
+        """Rows [stop - start, ...] of a column; those before ``start`` are forgotten.
+
+        Raises:
+            CorruptShardError: there are fewer, or one of them is not a number.
+        """
+        while self._held and self._start + _length(self._held[0]) <= start:
+            self._start += _length(self._held.pop(0))
+        return self.peek(column, start, stop)
+
+    def peek(self, column: str, start: int, stop: int) -> NDArray[Any]:
+        """As ``rows``, but nothing is forgotten."""
+        while self._stop < stop:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise CorruptShardError(f"{self._path}: expected {stop:,} rows, found {self._stop:,}")
+            self._stop += _length(batch)
+            if self._stop > start:
+                self._held.append(batch)
+            else:
+                self._start = self._stop
+        pieces, at = [], self._start
+        for batch in self._held:
+            piece = batch[column][max(0, start - at) : max(0, stop - at)]
+            pieces.append(piece)
+            at += _length(batch)
+        rows = np.concatenate(pieces)
+        check_finite(rows, f"{self._path}: {column}", start)
+        return rows
+
+
+def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
+    """Raises CorruptShardError if one of the rows, which are numbered from ``first`` on, is not a number."""
+    if rows.dtype.kind == "f" and np.isnan(rows).any():
+        row = first + int(np.argwhere(np.isnan(rows))[0][0])
+        raise CorruptShardError(f"{place}: expected numbers, found NaN in row {row:,}")
+
+
+def _length(batch: Batch) -> int:
+    return len(next(iter(batch.values())))

@@ -1,0 +1,155 @@
+"""Steps in rows, their arrays named by TED paths: which fields they make, and where their episodes begin and end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError, SchemaMismatchError
+from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+from rlx.source.row_episodes import RowEpisode
+
+TRAJECTORY = "collector/traj_ids"
+EPISODE = "trajectories/episode"
+FROM_RESET = "trajectories/from_reset"
+TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
+LAYOUT = "expected arrays of a row a step: observation, action, next/reward, next/terminated, next/truncated"
+_FLAGS = ("terminated", "truncated")
+_GROUPS = frozenset({"collector", "trajectories"})
+_DERIVED = frozenset({"index", "done", "terminated", "truncated", "is_init"})
+RowType = tuple[str, tuple[int, ...]]
+Rows = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class TedFields:
+    """What arrays by TED path hold.
+
+    Args:
+        schema: what one step holds.
+        paths: TED path of every field but the flags; of an observation, that of what was seen before.
+        after: TED path of what was seen after each step, of the observations that have it.
+        left_out: arrays that are no field.
+    """
+
+    schema: Schema
+    paths: Mapping[str, str]
+    after: Mapping[str, str]
+    left_out: tuple[str, ...]
+
+
+def ted_fields(columns: Mapping[str, RowType | None], place: str) -> TedFields:
+    """The fields of arrays by TED path.
+
+    Args:
+        columns: dtype and shape of the rows of each; none where they are no numbers.
+        place: where they lie, for messages.
+
+    Raises:
+        CorruptShardError: one is missing, or is not what it should be.
+
+    Example:
+        >>> columns = {"observation": ("float32", (3,)), "action": ("int64", ()), "next/reward": ("float32", (1,))}
+        >>> fields = ted_fields({**columns, "next/done": ("bool", (1,)), "note": None}, "file")
+        >>> list(fields.schema), fields.left_out
+        (['observation', 'action', 'reward', 'terminated', 'truncated'], ('note',))
+    """
+    for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
+        if needed not in columns:
+            raise CorruptShardError(f"{place}: {needed} is missing; {LAYOUT}")
+    fields: dict[str, Field] = {}
+    paths: dict[str, str] = {}
+    after: dict[str, str] = {}
+    left_out: list[str] = []
+    for path, kind in columns.items():
+        name = path.removeprefix("next/")
+        if name.split("/")[0] in _GROUPS or name in _DERIVED:
+            continue
+        if path != name and name in columns:
+            after[name] = path
+        elif kind is None:
+            left_out.append(path)
+        else:
+            dtype, shape = kind
+            shape = () if name in SCALAR_COLUMNS and shape == (1,) else shape
+            fields[name], paths[name] = _field(path, name, dtype, shape, has_next=f"next/{name}" in columns), path
+    for name, path in after.items():
+        if columns[path] != columns[name] and name in fields:
+            raise CorruptShardError(f"{place}: {path}: expected {columns[name]} as {name}, found {columns[path]}")
+    fields |= {name: Field("bool", (), Role.NEXT) for name in _FLAGS}
+    try:
+        schema = Schema(fields)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{place}: {exc}; {LAYOUT}") from exc
+    return TedFields(schema, paths, {name: path for name, path in after.items() if name in fields}, tuple(left_out))
+
+
+def _field(path: str, name: str, dtype: str, shape: tuple[int, ...], *, has_next: bool) -> Field:
+    if path != name:
+        return Field(dtype, shape, Role.NEXT)
+    return Field(dtype, shape, Role.OBSERVATION if has_next or name.split("/")[0] == "observation" else Role.STEP)
+
+
+@dataclass(slots=True)
+class EpisodeScan:
+    """Finds the episodes in rows that come piece by piece.
+
+    An episode ends behind a row with a flag, and where the trajectory's number changes.
+    """
+
+    rows: int = 0
+    _starts: list[NDArray[np.int64]] = field(default_factory=list)
+    _columns: dict[str, list[NDArray[np.generic]]] = field(default_factory=dict)
+    _last: Rows = field(default_factory=dict)
+
+    def add(self, rows: Rows, recorded: NDArray[np.bool_], begins: NDArray[np.bool_] | None = None) -> None:
+        """Takes the next n rows.
+
+        Args:
+            rows: the flags [n] or [n, 1], and if there are such, the numbers of trajectories and episodes.
+            recorded: [n] whether it is known what was seen after each row, other than by the next one.
+            begins: [n] which rows do not go on from the one before, whatever else is told of them.
+        """
+        now = self._told(rows, recorded)
+        count = len(recorded)
+        before = {name: np.concatenate([self._last.get(name, column[:1]), column[:-1]]) for name, column in now.items()}
+        starting = before["terminated"].astype(bool) | before["truncated"].astype(bool)
+        starting[:1] |= self.rows == 0
+        if TRAJECTORY in now:
+            starting |= now[TRAJECTORY] != before[TRAJECTORY]
+        if begins is not None:
+            starting |= begins
+        starts = np.flatnonzero(starting)
+        self._starts.append(starts + self.rows)
+        for name, column in now.items():
+            of_start = name in (TRAJECTORY, EPISODE, FROM_RESET)
+            self._columns.setdefault(name, []).append((column if of_start else before[name])[starts])
+        self._last = {name: column[-1:] for name, column in now.items()}
+        self.rows += count
+
+    def episodes(self) -> list[RowEpisode]:
+        """The episodes of all rows."""
+        if not self.rows:
+            return []
+        starts = np.concatenate(self._starts)
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        numbers = columns.get(EPISODE, columns.get(TRAJECTORY, np.arange(len(starts))))
+        resets = columns.get(FROM_RESET, np.ones(len(starts), bool))
+        # What ends an episode was noted where the next one begins.
+        ends = {name: np.append(columns[name][1:], self._last[name]) for name in (*_FLAGS, "recorded")}
+        lengths = np.diff(starts, append=self.rows)
+        table = zip(numbers, lengths, *ends.values(), resets, strict=True)
+        return [RowEpisode(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in table]
+
+    @staticmethod
+    def _told(rows: Rows, recorded: NDArray[np.bool_]) -> dict[str, NDArray[np.generic]]:
+        flags = {path: rows[path].reshape(-1) != 0 for path in (TERMINATED, TRUNCATED, DONE) if path in rows}
+        never = np.zeros(len(recorded), bool)
+        truncated = flags.get(TRUNCATED, never)
+        terminated = flags.get(TERMINATED, flags.get(DONE, never) & ~truncated)
+        if DONE in flags and TERMINATED in flags:
+            truncated = truncated | (flags[DONE] & ~terminated)
+        told = {"terminated": terminated, "truncated": truncated, "recorded": recorded}
+        numbers = {name: rows[name].reshape(-1) for name in (TRAJECTORY, EPISODE, FROM_RESET) if name in rows}
+        return {**told, **numbers}

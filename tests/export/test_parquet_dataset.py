@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rlx.export import parquet_dataset
+from tests.contracts.dataset_exporter import DatasetExporterContract, whole_dataset
+
+
+class TestParquet(DatasetExporterContract):
+    format = "parquet"
+    name = "out.parquet"
+
+    @pytest.fixture(autouse=True)
+    def _small_row_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(parquet_dataset, "_GROUP_BYTES", 2**19)
+
+    def test_as_pyarrow_reads_it(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", "pictures")
+        self.export(dataset.path, path)
+        read = pyarrow.parquet.ParquetFile(path)
+        assert [read.metadata.row_group(number).num_rows for number in range(read.num_row_groups)] == [4, 1, 7, 2, 9]
+        table = read.read()
+        ted = dataset[:]
+        frames = np.array(table["observation"].to_pylist(), np.uint8)
+        np.testing.assert_array_equal(frames, ted["observation"].numpy())
+        np.testing.assert_array_equal(table["action"], ted["action"].numpy())
+        for name in ("reward", "terminated", "truncated"):
+            np.testing.assert_array_equal(table[f"next/{name}"], ted["next", name][:, 0].numpy())
+        assert table["index"].to_pylist() == list(range(23))
+        assert table["collector/traj_ids"].to_pylist() == ted["collector", "traj_ids"].tolist()
+        assert table["trajectories/episode"].to_pylist() == ted["collector", "traj_ids"].tolist()
+        last = table["next/observation"].is_valid().to_numpy()
+        assert np.flatnonzero(last).tolist() == [3, 4, 11, 13, 22]
+        finals = np.array(table["next/observation"].drop_null().to_pylist(), np.uint8)
+        np.testing.assert_array_equal(finals, ted["next", "observation"].numpy()[last])
