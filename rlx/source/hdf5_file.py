@@ -150,9 +150,9 @@ def attribute(parent: h5py.Group, name: str) -> int:
 
 
 def has(parent: h5py.Group, name: str) -> bool:
-    """Whether there is a group or a dataset of this name."""
+    """Whether there is a group or a dataset of this name, or a link, which is not followed."""
     try:
-        return name in parent
+        return parent.get(name, getlink=True) is not None
     except _FAILURES as exc:
         raise _damaged(_place(parent, name), exc) from exc
 
@@ -254,6 +254,8 @@ def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     try:
         for part in name.split("/"):
             link = found.get(part, getlink=True)
+            if link is None:
+                raise CorruptShardError(f"{_place(parent, name)} is missing")
             if not isinstance(link, h5py.HardLink):
                 raise CorruptShardError(f"{_place(parent, name)}: leads to another file, or another place in this one")
             found = found[part]

@@ -286,7 +286,8 @@ class _Episode:
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         dataset, shape = self._datasets[name], self._schema[name].shape
-        rows = hdf5_file.read(dataset, start, stop)
+        # Infos may well be NaN: they say what an environment had to say.
+        rows = (hdf5_file.read if name.startswith("info") else hdf5_file.read_finite)(dataset, start, stop)
         if not _is_jpeg(dataset, shape):
             return rows
         pictures = np.empty((len(rows), *shape), np.uint8)

@@ -17,6 +17,7 @@ from rlx.source import minari
 from rlx.source.minari import MAIN_DATA, METADATA, Minari, find_runs, open_minari
 from rlx.source.protocol import Source
 from tests.contracts.source import SourceContract, Trajectory, read
+from tests.hdf5_files import declare, delete, external, group_instead, replace, resize, set_row
 from tests.minari_files import DICT, GREY, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
 
 
@@ -138,61 +139,40 @@ def test_an_episode_without_steps_is_counted(tmp_path: Path) -> None:
     assert dropped == {"episode_without_step": 1}
 
 
-def _delete(name: str) -> Any:
-    return lambda file: file.__delitem__(name)
-
-
-def _replace(name: str, values: Any, **how: Any) -> Any:
-    def change(file: h5py.File) -> None:
-        if name in file:
-            del file[name]
-        file.create_dataset(name, data=values, **how)
-
-    return change
-
-
-def _resize(name: str, rows: int) -> Any:
-    return lambda file: file[name].resize(rows, axis=0)
-
-
-def _declare(name: str, shape: tuple[int, ...]) -> Any:
-    def change(file: h5py.File) -> None:
-        del file[name]
-        file.create_dataset(name, shape, "f8", chunks=(1000,))
-
-    return change
-
-
-def _external(name: str) -> Any:
-    def change(file: h5py.File) -> None:
-        del file[name]
-        file[name] = h5py.ExternalLink("/etc/passwd", "/x")
-
-    return change
-
-
 DAMAGE = {
-    "no rewards": (_delete("episode_2/rewards"), "episode_2/rewards"),
-    "an info less": (_delete("episode_2/infos/score"), "episode_2/infos/score"),
-    "a group for a dataset": (
-        lambda f: (f.__delitem__("episode_2/rewards"), f.create_group("episode_2/rewards")),
-        "expected a dataset",
-    ),
-    "a short observation": (_resize("episode_2/observations", 7), "observations: expected 8 rows, found 7"),
-    "a long action": (_resize("episode_2/actions", 8), "actions: expected 7 rows, found 8"),
-    "another dtype": (_replace("episode_2/rewards", np.zeros(7, "f4")), r"expected float64\[\], found float32\[\]"),
+    "no rewards": (delete("episode_2/rewards"), "episode_2/rewards"),
+    "an info less": (delete("episode_2/infos/score"), "episode_2/infos/score"),
+    "a group for a dataset": (group_instead("episode_2/rewards"), "expected a dataset"),
+    "a short observation": (resize("episode_2/observations", 7), "observations: expected 8 rows, found 7"),
+    "a long action": (resize("episode_2/actions", 8), "actions: expected 7 rows, found 8"),
+    "another dtype": (replace("episode_2/rewards", np.zeros(7, "f4")), r"expected float64\[\], found float32\[\]"),
     "another shape": (
-        _replace("episode_2/observations", np.zeros((8, 4), "f4")),
+        replace("episode_2/observations", np.zeros((8, 4), "f4")),
         r"expected float32\[3\], found float32\[4\]",
     ),
-    "a scalar": (_replace("episode_2/truncations", True), "found 0"),
+    "a scalar": (replace("episode_2/truncations", True), "found 0"),
     "early end": (
-        _replace("episode_2/truncations", np.arange(7) == 2),
+        replace("episode_2/truncations", np.arange(7) == 2),
         "expected it at the last step only, found it at step 2",
     ),
     "no such episode": (lambda f: f.move("episode_2", "episode_3"), "episode_2"),
-    "nothing behind it": (_declare("episode_2/rewards", (10**15,)), "found none stored"),
-    "another file": (_external("episode_2/rewards"), "leads to another file"),
+    "nothing behind it": (declare("episode_2/rewards", (10**15,)), "found none stored"),
+    "another file": (external("episode_2/rewards"), "leads to another file"),
+    "another place": (
+        lambda f: (
+            f.__delitem__("episode_2/rewards"),
+            f.__setitem__("episode_2/rewards", h5py.SoftLink("/episode_0/rewards")),
+        ),
+        "another place in this one",
+    ),
+    "a group of another file": (
+        lambda f: (
+            f.__delitem__("episode_2/infos/deep"),
+            f.__setitem__("episode_2/infos/deep", h5py.ExternalLink("/etc/passwd", "/")),
+        ),
+        "infos/deep/count: leads to another file",
+    ),
+    "NaN": (set_row("episode_2/rewards", 3, np.nan), "rewards: expected numbers, found NaN in row 3"),
     "one too many": (lambda f: f.create_group("episode_3"), "expected 3 episodes, found 4"),
 }
 
