@@ -236,7 +236,8 @@ def _made(source: "str | MakeEnv") -> Any:
     if isinstance(source, str):
         return make(source)
     try:
-        return source()
+        found = source()
+        return found() if isinstance(found, GymEnv) else found
     except RlxError:
         raise
     except Exception as exc:  # whatever a stranger's function raises

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlx.collector.opening import SerialEnv
+from rlx.collector.opening import GymEnv, SerialEnv
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
@@ -128,3 +128,18 @@ class Tagged(Counter):
 
     def _observation(self) -> Any:
         return np.array([self._tag, os.getpid(), self._episode, self._t])
+
+
+def make_env() -> GymEnv:
+    """As TorchRL's documentation has it."""
+    return GymEnv("Pendulum-v1")
+
+
+def make_tagged() -> Tagged:
+    """Which one it is says its process."""
+    return Tagged(0, (9, 13))
+
+
+def swing(observation: Any) -> Any:
+    """A policy for Pendulum."""
+    return -observation[:, 2:]

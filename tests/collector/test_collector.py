@@ -5,12 +5,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModule
 
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.collector.collector import Collector, SyncDataCollector
-from rlx.collector.opening import EnvSource, GymEnv, ParallelEnv, SerialEnv
+from rlx.collector.opening import EnvSource, GymEnv, SerialEnv
 from rlx.errors import CollectError
 from tests.collector.environments import Counter, Structured, one
 
@@ -18,29 +17,6 @@ from tests.collector.environments import Counter, Structured, one
 def batches(source: EnvSource, policy: Any = one, **options: Any) -> list[Any]:
     with Collector(source, policy, **options) as collector:
         return list(collector)
-
-
-def make_pendulum() -> Any:
-    return GymEnv("Pendulum-v1")()
-
-
-def test_the_example_of_torchrls_documentation() -> None:
-    env = ParallelEnv(4, make_pendulum)
-    module = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
-    collector = Collector(env, policy=module, frames_per_batch=200, total_frames=1000)
-    shapes, ids = [], []
-    for data in collector:
-        assert data is not None
-        shapes.append(list(data.shape))
-        ids.append(data["collector", "traj_ids"])
-        assert data["action"].shape == (4, 50, 1)
-        assert data["next", "reward"].shape == (4, 50, 1)
-        assert data.names == [None, "time"]
-        collector.update_policy_weights_()
-    collector.shutdown()
-    assert shapes == [[4, 50]] * 5
-    # Pendulum's episodes have 200 steps: four batches, then new ids.
-    assert [sorted(set(batch.flatten().tolist())) for batch in ids] == [[0, 1, 2, 3]] * 4 + [[4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(("total", "expected"), [(20, [7, 7, 6]), (7, [7]), (0, []), (3, [3])])
@@ -68,6 +44,15 @@ def test_flags_and_rewards() -> None:
     assert batch["next", "reward"].dtype == torch.float32
     assert not batch["done"].any()
     assert batch["done"].shape == (9, 1)
+
+
+def test_ids_of_environments_that_end_together() -> None:
+    """Pendulum's episodes have 200 steps: four batches, then new ids."""
+    found = batches(SerialEnv(4, "Pendulum-v1"), None, frames_per_batch=200, total_frames=1000)
+    ids = [sorted(set(batch["collector", "traj_ids"].flatten().tolist())) for batch in found]
+    assert ids == [[0, 1, 2, 3]] * 4 + [[4, 5, 6, 7]]
+    assert found[0]["action"].shape == found[0]["next", "reward"].shape == (4, 50, 1)
+    assert found[0].names == [None, "time"]
 
 
 def test_ids_are_unique_and_increase_in_every_environment() -> None:
@@ -125,6 +110,21 @@ def test_into_a_replay_buffer() -> None:
     assert len(buffer) == 90
     sample = buffer.sample()
     assert (sample["next", "observation"] == sample["observation"] + 1).all()
+
+
+def test_only_real_steps_go_into_a_replay_buffer() -> None:
+    for options in ({"frames_per_batch": 30, "split_trajs": True}, {"trajs_per_batch": 4}):
+        buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+        assert set(batches(SerialEnv(3, Counter), total_frames=90, replay_buffer=buffer, **options)) == {None}
+        assert len(buffer) == 90
+        assert (buffer[:]["next", "observation"] == buffer[:]["observation"] + 1).all()
+
+
+def test_a_replay_buffer_with_lanes_takes_batches_as_they_are() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(90, ndim=2))
+    assert batches(SerialEnv(3, Counter), frames_per_batch=30, total_frames=60, replay_buffer=buffer) == [None] * 2
+    assert buffer[:].shape == (3, 20)
+    assert buffer[:]["observation"][:, :4, 0].tolist() == [[0, 1, 2, 100]] * 3
 
 
 def test_postproc_and_versions() -> None:
