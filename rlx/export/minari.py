@@ -193,6 +193,20 @@ def _placed(destination: Path) -> tuple[str, list[Path]]:
 
 
 def _environment(notes: Mapping[str, Any]) -> dict[str, str]:
-    """What Minari needs to make the environment again, where that is known."""
+    """What Minari makes the environment of again, where that is known.
+
+    An environment with settings of rlx's own, such as DQN's preprocessing, is none that gymnasium could make.
+    """
     spec = notes.get("env_spec")
+    if not isinstance(spec, str) and "environment_settings" not in notes:
+        spec = _gymnasium_spec(notes.get("environment"))
     return {"env_spec": spec} if isinstance(spec, str) else {}
+
+
+def _gymnasium_spec(environment: Any) -> str | None:
+    try:
+        import gymnasium  # noqa: PLC0415  (an extra, without which Minari's users do not go)
+
+        return gymnasium.spec(environment).to_json() if isinstance(environment, str) else None
+    except (ImportError, gymnasium.error.Error, TypeError):
+        return None

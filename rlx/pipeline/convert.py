@@ -1,5 +1,6 @@
 """``rlx convert``: files at hand, of another layout or a dataset's own, into a dataset."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from rlx.store.layout import SHARDS, shard_name
 from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
 
+logger = logging.getLogger(__name__)
 FORMATS = ("rlx", *LAYOUTS)
 
 
@@ -104,7 +106,17 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     if source_format == "rlx" or (source_format is None and is_dataset):
         return StoredDataset(Dataset(source)), source
     run = find_run(source, None, source_format)
+    _warn(run)
     return run, run.root
+
+
+def _warn(run: Source) -> None:
+    """Says what a user might miss in the data, or might not expect of them."""
+    left_out = [name for key in ("left_out", "left_out_not_numbers") for name in run.notes.get(key, [])]
+    if left_out:
+        logger.warning("%s: left out: %s", run.id, ", ".join(left_out))
+    for name in run.notes.get("lossy_jpeg", []):
+        logger.warning("%s: %s went through JPEG, which is lossy, before it came here", run.id, name)
 
 
 def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:

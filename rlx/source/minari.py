@@ -29,6 +29,7 @@ METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
 STEPS_PER_SHARD = 100_000
 _MAX_METADATA_BYTES = 64 * 2**20
+_MAX_ENV_SPEC = 10_000  # characters
 _MAX_DEPTH = 5
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 # Minari's name, ours, and the rows of an episode of T steps: T, or T + 1.
@@ -178,8 +179,11 @@ def _id(metadata: Mapping[str, Any], root: Path) -> str:
 def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
     version, spec = metadata.get("minari_version"), metadata.get("env_spec")
     origin = {"format": f"Minari {version}"} if isinstance(version, str) else {}
-    environment = _parsed(spec, "env_spec").get("id") if isinstance(spec, str) else None
-    return {**origin, "environment": environment} if isinstance(environment, str) else origin
+    if isinstance(spec, str) and isinstance(environment := _parsed(spec, "env_spec").get("id"), str):
+        origin["environment"] = environment
+        if len(spec) <= _MAX_ENV_SPEC:
+            origin["env_spec"] = spec
+    return origin
 
 
 def _shard_bounds(file: h5py.File, count: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from rlx.pipeline.convert import FORMATS
 from rlx.pipeline.export import EXPORT_FORMATS
 from rlx_cli.convert import Format, Target
 from tests.conftest import SAMPLE_RUN, Cli
+from tests.minari_files import IMAGE, write_dataset
 
 KEYS = [
     "dataset",
@@ -223,3 +224,14 @@ def test_a_file_of_no_format(cli: Cli, tmp_path: Path) -> None:
     result = cli("convert", tmp_path / "notes.txt", tmp_path / "out", "--from", "d4rl")
     assert result.code == 3
     assert result.err.startswith(f"error: {tmp_path}/notes.txt is missing or damaged: ")
+
+
+def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:
+    write_dataset(tmp_path, "some/pictures-v0", observation=IMAGE, jpeg=True)
+    result = cli("convert", tmp_path / "some/pictures-v0", tmp_path / "out", "--jobs", 1)
+    assert (result.code, result.err) == (
+        0,
+        "warning: some/pictures-v0: left out: infos/deep/name\n"
+        "warning: some/pictures-v0: observation went through JPEG, which is lossy, before it came here\n",
+    )
+    assert cli("convert", tmp_path / "out", tmp_path / "copy", "--jobs", 1).err == ""

@@ -1,5 +1,6 @@
 """What rlx writes for Minari, by rlx's reader and by Minari's own."""
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,13 +9,14 @@ import numpy as np
 import pytest
 
 from rlx.errors import ExportError
+from rlx.export.minari import _environment
 from rlx.export.pictures import channels_first
 from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Role
 from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, whole_dataset
 from tests.contracts.source import Trajectory
-from tests.minari_files import datasets_at, read_dataset
+from tests.minari_files import datasets_at, read_dataset, record_cart_pole
 
 RESHAPED = {
     "pictures": ["observation as [84, 84]: it becomes [1, 84, 84]"],
@@ -113,3 +115,36 @@ def test_a_name_that_minari_cannot_take(name: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="wants a name that ends in a version"):
         export(dataset.path, tmp_path / "new" / name, "minari", progress=Silent())
     assert not (tmp_path / "new").exists()
+
+
+def test_minari_to_minari_is_the_same(tmp_path: Path) -> None:
+    """Of a dataset that Minari wrote comes one that Minari finds no difference in, environment and all."""
+    episodes = record_cart_pole(tmp_path / "root", "cartpole/random-v0")
+    export(tmp_path / "root/cartpole/random-v0", tmp_path / "root/cartpole/again-v0", "minari", progress=Silent())
+    with datasets_at(tmp_path / "root"):
+        one, other = (minari.load_dataset(f"cartpole/{name}-v0") for name in ("random", "again"))
+        assert one.observation_space.shape == other.observation_space.shape
+        assert one.action_space == other.action_space
+        assert one.env_spec.to_json() == other.env_spec.to_json()
+        assert other.recover_environment().spec.max_episode_steps == 20
+    for before, after in zip(episodes, read_dataset(tmp_path / "root", "cartpole/again-v0"), strict=True):
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            mine, theirs = getattr(after, name), getattr(before, name)
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("notes", "spec"),
+    [
+        ({"environment": "CartPole-v1"}, "CartPole-v1"),
+        ({"environment": "CartPole-v1", "environment_settings": {"frame_skip": 4}}, None),
+        ({"environment": "Nowhere-v1"}, None),
+        ({"environment": "no id"}, None),
+        ({"environment": 3}, None),
+        ({}, None),
+    ],
+)
+def test_the_environment_where_it_is_known(notes: dict[str, Any], spec: str | None) -> None:
+    found = _environment(notes)
+    assert (json.loads(found["env_spec"])["id"] if found else None) == spec
