@@ -18,6 +18,7 @@ from rlx_cli.list import list_runs
 from rlx_cli.merge import merge
 from rlx_cli.options import DebugOption, QuietOption
 from rlx_cli.output import Output
+from rlx_cli.preprocess import preprocess
 from rlx_cli.repair import repair
 from rlx_cli.sample import sample
 from rlx_cli.split import split
@@ -36,6 +37,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "download": download,
     "convert": convert,
     "collect": collect,
+    "preprocess": preprocess,
     "merge": merge,
     "split": split,
     "inspect": inspect,

@@ -83,8 +83,10 @@ class _Bar(BarColumn):
 class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         unit, done, total = task.fields["unit"], task.completed, task.total
-        if unit == "bytes":
-            return Text(size(done) if total is None else sizes(done, total), justify="right")
+        kind, _, what = unit.partition(" ")
+        if kind == "bytes":
+            amount = size(done) if total is None else sizes(done, total)
+            return Text(f"{amount} {what}".rstrip(), justify="right")
         return Text(f"{done:,.0f} {unit}" if total is None else f"{done:,.0f}/{total:,.0f} {unit}", justify="right")
 
 
@@ -93,4 +95,4 @@ class _Rate(ProgressColumn):
         speed, unit = task.finished_speed or task.speed, task.fields["unit"]
         if speed is None or unit == "shards":
             return Text()
-        return Text(f"{size(speed)}/s" if unit == "bytes" else f"{speed:,.0f}/s", justify="right")
+        return Text(f"{size(speed)}/s" if unit.startswith("bytes") else f"{speed:,.0f}/s", justify="right")

@@ -32,6 +32,8 @@ def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, obje
     for name, option in options.items():
         if option is True:
             words.append(f"--{name}")
+        elif isinstance(option, list):
+            words += [word for value in option for word in (f"--{name}", str(value))]
         elif option is not None:
             value = number_ranges(option) if isinstance(option, tuple) else str(option)
             words += [f"--{name}", without_secrets(value)]
@@ -48,7 +50,7 @@ def with_destination(command: str, path: Path) -> str:
         "rlx download Pong/5 -o 'my pong'"
     """
     words = shlex.split(command)
-    option = [] if words[1:2] == ["convert"] else ["-o"]
+    option = [] if words[1:2] in (["convert"], ["preprocess"]) else ["-o"]
     return shlex.join([*words, *option, str(path)])
 
 

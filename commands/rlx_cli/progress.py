@@ -91,8 +91,8 @@ class Lines:
         if not parts:
             parts = ["starting"]
         moving = next((unit for unit in total if done.get(unit)), None)
-        if moving and moving == "bytes":
-            parts.append(f"{size(done[moving] / seconds)}/s")
+        if moving in ("bytes", "steps"):
+            parts.append(f"{amount(moving, done[moving] / seconds, None)}/s")
         if moving and done[moving] < total[moving]:
             parts.append(f"{duration((total[moving] - done[moving]) * seconds / done[moving])} left")
         return f"{self._title}: {', '.join(parts)}"
@@ -102,9 +102,10 @@ def amount(unit: str, done: float, total: float | None) -> str:
     """How much of a unit is done.
 
     Example:
-        >>> amount("bytes", 1500, 2_000_000), amount("shards", 3, 50), amount("steps", 12_000, None)
-        ('1.50 kB of 2.00 MB', '3 of 50 shards', '12,000 steps')
+        >>> amount("bytes", 1500, 2_000_000), amount("shards", 3, 50), amount("bytes written", 12_000, None)
+        ('1.50 kB of 2.00 MB', '3 of 50 shards', '12.0 kB written')
     """
-    if unit == "bytes":
-        return size(done) if total is None else f"{size(done)} of {size(total)}"
+    kind, _, what = unit.partition(" ")
+    if kind == "bytes":
+        return " ".join(filter(None, [size(done) if total is None else f"{size(done)} of {size(total)}", what]))
     return f"{done:,.0f} {unit}" if total is None else f"{done:,.0f} of {total:,.0f} {unit}"

@@ -227,6 +227,10 @@ class _PendingShards:
         ingest = self._ingest
         task = ShardTask(ingest.source, ingest.root, shard, name, self._writer.partial(name), shards)
         future = self._engine.submit(ingest.work, task)
+        if future.done():
+            # Done in this process: listed before the next one begins, so that a kill costs no more than that.
+            self._commit(shard, future)
+            return
         future.add_done_callback(lambda done: self._events.put(partial(self._commit, shard, done)))
 
     def _commit(self, shard: int, done: "Future[ShardResult]") -> None:

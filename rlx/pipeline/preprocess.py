@@ -1,7 +1,7 @@
 """``rlx preprocess``: what transforms make of a dataset, in another dataset."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,19 +81,23 @@ def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
     return result
 
 
-@dataclass(frozen=True, slots=True)
 class _Watch:
     """Progress by what is read, and a note of it for whoever finds this process dead."""
 
-    progress: Progress
-    note: Path
+    def __init__(self, progress: Progress, note: Path) -> None:
+        self._progress = progress
+        self._note = note
+        self._first: int | None = None
 
     def read(self, block: Block) -> None:
-        self.note.write_text(f"{block.episodes[0]} {block.episodes[-1]}")
-        self.progress.advance("steps", block.steps)
+        # A transform may still have the block before in hand, to see what follows it.
+        first = int(block.episodes[0]) if self._first is None else self._first
+        self._note.write_text(f"{first} {block.episodes[-1]}")
+        self._progress.advance("steps", block.steps)
+        self._first = int(block.episodes[0])
 
     def ended(self) -> None:
-        self.note.unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
 
 
 def _at_hand(destination: Path) -> str:

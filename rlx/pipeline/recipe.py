@@ -9,6 +9,7 @@ from rlx.pipeline.transformed import Transformed, chosen, parts, read_part
 from rlx.store.dataset import Dataset
 from rlx.store.statistics import merge_statistics
 from rlx.transform.chain import fitted
+from rlx.transform.code import UserCode
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.registry import described
 
@@ -57,6 +58,8 @@ class Recipe:
     def to_json(self) -> Mapping[str, Any]:
         """The recipe as the lineage tells it: enough to see whether another one would give the same."""
         told: dict[str, Any] = {"transforms": [described(transform) for transform in self.transforms]}
+        if code := {one.code.name: one.code.sha256 for one in self.transforms if isinstance(one, UserCode)}:
+            told["code"] = code
         if self.steps is not None:
             told["steps"] = self.steps
         return told

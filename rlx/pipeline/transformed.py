@@ -27,7 +27,7 @@ class Watch(Protocol):
         """This block; its ``episodes`` are the numbers of the trajectories."""
 
     def ended(self) -> None:
-        """There is no more."""
+        """All that was made of it has been taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,8 @@ class Transformed:
         first = self.dataset.first_trajectories[part.place]
         for block in self.chain.blocks(read_part(self.dataset, part, self.watch), dropped):
             yield replace(block, episodes=episodes[block.episodes - first])
+        if self.watch is not None:
+            self.watch.ended()
 
 
 def read_part(dataset: Dataset, part: Part, watch: Watch | None = None) -> Iterator[Block]:
@@ -106,8 +108,6 @@ def read_part(dataset: Dataset, part: Part, watch: Watch | None = None) -> Itera
             watch.read(numbered)
         yield numbered
         begun += block.closed
-    if watch is not None:
-        watch.ended()
 
 
 def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,15 +77,19 @@ def fitted(
     chain = Chain((), schema)
     for name, transform in transforms:
         if isinstance(transform, Learner):
-            first, unchanged = _first_block(chain, read)
-            known = {name: statistics[origin] for name, origin in unchanged.items() if origin in statistics}
-            transform = transform.learned(Seen(chain.schema, first, known, start))
+            known = {now: statistics[name] for now, name in _unchanged(chain, read).items() if name in statistics}
+            blocks = partial(_from_start, chain, read)
+            transform = transform.learned(Seen(chain.schema, blocks, known, start))
         chain = Chain([*chain.links, Link(name, transform, chain.schema)], transform.schema(chain.schema))
     return chain
 
 
-def _first_block(chain: Chain, read: Callable[[], Iterator[Block]]) -> tuple[Block | None, dict[str, str]]:
-    """The first block that comes out, and its fields that went in as they are, by the names they had."""
+def _from_start(chain: Chain, read: Callable[[], Iterator[Block]]) -> Iterator[Block]:
+    return chain.blocks(read(), Counter())
+
+
+def _unchanged(chain: Chain, read: Callable[[], Iterator[Block]]) -> dict[str, str]:
+    """The fields that come out as they went in, with the names that they had."""
     given: list[Block] = []
 
     def noted() -> Iterator[Block]:
@@ -93,10 +98,8 @@ def _first_block(chain: Chain, read: Callable[[], Iterator[Block]]) -> tuple[Blo
             yield block
 
     first = next((block for block in chain.blocks(noted(), Counter()) if block.steps), None)
-    if first is None:
-        return None, {}
     names = {id(array): name for block in given for name, array in block.data.items()}
-    return first, {name: names[id(array)] for name, array in first.data.items() if id(array) in names}
+    return {name: names[id(array)] for name, array in first.data.items() if id(array) in names} if first else {}
 
 
 def _counted_in(blocks: Iterator[Block], name: str, dropped: Counter[str]) -> Iterator[Block]:

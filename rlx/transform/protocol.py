@@ -1,6 +1,6 @@
 """The seam between the steps of a dataset and what is made of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -58,13 +58,13 @@ class Seen:
 
     Args:
         schema: what a step holds.
-        first: the first of them; none where there is no step at all.
+        blocks: gives the first of them, again whenever it is called; none where there is no step at all.
         statistics: moments of those fields that are as the dataset has them, by name, as its manifest gives them.
         start: [N] the first step of every trajectory in the dataset.
     """
 
     schema: Schema
-    first: Block | None
+    blocks: Callable[[], Iterator[Block]]
     statistics: Mapping[str, Any]
     start: NDArray[np.int64]
 

@@ -69,7 +69,7 @@ def described(transform: Transform | Learner | Selection) -> str:
     """
     name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
     if name is None:
-        return repr(transform)
+        return str(transform)
     values = {one.name: (getattr(transform, one.name), one.default) for one in fields(TRANSFORMS[name])}
     if _TEXT in values:
         return f"{name}:{values[_TEXT][0]}"

@@ -5,7 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from rlx.block import Block
+from rlx.errors import TransformError
 from rlx.schema import Role, Schema
+
+# Of a trajectory that is in memory as a whole.
+MAX_BYTES = 256 * 2**20
 
 
 def join(blocks: Sequence[Block]) -> Block:
@@ -100,10 +104,21 @@ def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], in
 
 
 def whole(blocks: Iterator[Block]) -> Iterator[list[Block]]:
-    """The same blocks in groups that hold whole trajectories, the shortest there are."""
+    """The same blocks in groups that hold whole trajectories, the shortest there are.
+
+    Raises:
+        TransformError: a trajectory has more than 256 MiB; names it.
+    """
     group: list[Block] = []
+    size = 0
     for block in blocks:
         group.append(block)
+        size += sum(array.nbytes for array in block.data.values())
         if not block.is_open:
             yield group
-            group = []
+            group, size = [], 0
+        elif size > MAX_BYTES:
+            raise TransformError(
+                f"trajectory {block.episodes[-1]} has more than {MAX_BYTES >> 20} MiB: "
+                "expected less where a transform has to see trajectories whole"
+            )

@@ -15,6 +15,8 @@ COMMANDS = {
     "convert": "--from --to --codec --shards --jobs --overwrite --json",
     "collect": "-o --envs --workers --sync --async --steps --episodes --policy --epsilon --seed --shard-steps --store "
     "--codec --resume --overwrite --json",
+    "preprocess": "--transform --fn --per --chunk-size --steps --num-workers --store --codec --overwrite --dry-run "
+    "--json",
     "merge": "-o --to --codec --jobs --overwrite --json",
     "split": "--fractions --by --seed --part -o --jobs --overwrite --json",
     "inspect": "--stats --trajectories --json",

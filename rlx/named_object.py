@@ -1,0 +1,47 @@
+"""Things of a user's own by their names: ``module:name`` and ``file.py:name``."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import RlxError
+
+
+def load_object(text: str, failed: type[RlxError]) -> Any:
+    """What ``module:name`` or ``file.py:name`` names.
+
+    Args:
+        text: the name.
+        failed: the error that says why there is none.
+
+    Raises:
+        RlxError: of that kind; there is no such module, file or name, or importing it failed.
+    """
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise failed(f"{text!r}: expected module:name or file.py:name")
+    module = _module(place, failed)
+    if not hasattr(module, name):
+        raise failed(f"{place} has no {name!r}")
+    return getattr(module, name)
+
+
+def _module(place: str, failed: type[RlxError]) -> Any:
+    try:
+        return _file_module(Path(place), failed) if place.endswith(".py") else importlib.import_module(place)
+    except RlxError:
+        raise
+    except Exception as exc:  # whatever a stranger's module raises
+        raise failed(f"{place} cannot be imported: {type(exc).__name__}: {exc}") from exc
+
+
+def _file_module(path: Path, failed: type[RlxError]) -> Any:
+    if not path.is_file():
+        raise failed(f"{path} does not exist")
+    spec = importlib.util.spec_from_file_location(f"rlx_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise failed(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

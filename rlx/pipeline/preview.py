@@ -1,0 +1,79 @@
+"""What a recipe would make of a dataset: its first step, and how large all of it would be."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.pipeline.options import Options
+from rlx.pipeline.recipe import Recipe
+from rlx.pipeline.transformed import Transformed
+from rlx.schema import Schema
+from rlx.store.dataset import Dataset
+from rlx.store.layout import shard_name
+from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
+
+# Whole trajectories of at least so many steps are looked at.
+_STEPS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would come of a recipe.
+
+    Args:
+        schema: what a step would hold.
+        first: of the first step that would be left, every field; empty where none would be.
+        steps_read: that would be read.
+        steps: about how many would be left.
+        bytes: about how many the dataset would take.
+        shards: how many there would be.
+    """
+
+    schema: Schema
+    first: Mapping[str, NDArray[np.generic]]
+    steps_read: int
+    steps: int
+    bytes: int
+    shards: int
+
+
+def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
+    """Applies a recipe to the first trajectories of a dataset; nothing is kept.
+
+    Raises:
+        TransformError: the recipe does not suit the dataset.
+    """
+    transformed = recipe.applied(Dataset(source))
+    steps_read = sum(part.steps for part in transformed.parts)
+    shards = len(transformed.parts)
+    if not shards:
+        return Preview(transformed.schema, {}, 0, 0, 0, 0)
+    sample = _beginning(transformed)
+    first = next((block for block in sample.blocks(0, Counter()) if block.steps), None)
+    steps, size = _written(sample, options)
+    times = steps_read / sample.parts[0].steps
+    values = {name: rows[0] for name, rows in first.data.items()} if first else {}
+    return Preview(transformed.schema, values, steps_read, round(steps * times), round(size * times), shards)
+
+
+def _beginning(transformed: Transformed) -> Transformed:
+    """The first trajectories of what is transformed, of two thousand steps or more."""
+    part = transformed.parts[0]
+    ends = np.cumsum(transformed.dataset.trajectories.length[part.trajectories])
+    count = int(np.searchsorted(ends, _STEPS)) + 1
+    steps = min(int(ends[:count][-1]), part.steps)
+    return replace(transformed, parts=[replace(part, trajectories=part.trajectories[:count], steps=steps)])
+
+
+def _written(sample: Transformed, options: Options) -> tuple[int, int]:
+    """Steps and bytes of a shard made of the sample."""
+    shards = ShardFormat(sample.schema, options.store, options.effective_codec)
+    shards = replace(shards, dictionaries=train_dictionaries(sample.blocks(0, Counter()), shards))
+    with tempfile.TemporaryDirectory(prefix="rlx-") as folder:
+        record = write_shard(Path(folder) / "sample", shard_name(0), shards, sample.blocks(0, Counter()))
+    return record.steps, record.bytes

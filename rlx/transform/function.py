@@ -1,0 +1,185 @@
+"""A user's function of TED TensorDicts as a transform."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import TransformError
+from rlx.schema import Schema
+from rlx.transform.assembly import Assembly
+from rlx.transform.code import Code
+from rlx.transform.protocol import Seen, Transform
+from rlx.transform.seeding import seeded
+from rlx.transform.segments import join, whole
+from rlx.transform.stretch import Stretch, stretches
+
+if TYPE_CHECKING:
+    from rlx.transform.ted import Made
+
+CHUNK_STEPS = 1024
+
+
+class Per(StrEnum):
+    """What a function is given at a time."""
+
+    BLOCK = "block"
+    TRAJECTORY = "trajectory"
+    STEP = "step"
+
+
+@dataclass(frozen=True)
+class Function:
+    """Applies a function to steps as ``dataset[i:j]`` gives them; it returns the new ones.
+
+    It may change values, shapes and types, add fields and leave some out. It may leave out steps, if it keeps ``index``
+    or gives back all of them: where steps are left out, one trajectory ends and another one of the same episode begins.
+    A field at the root and under ``next`` is an observation, which is stored once: what one step leads to is what the
+    next one begins with. Randomness of torch, numpy and Python within it is seeded by the steps' place in the dataset.
+
+    Args:
+        code: the function.
+        per: whether it gets a block of steps [n], one whole trajectory [n], or one step [].
+        chunk_steps: steps in a block at most.
+    """
+
+    code: Code
+    per: Per = Per.BLOCK
+    chunk_steps: int = CHUNK_STEPS
+
+    def __post_init__(self) -> None:
+        if self.chunk_steps < 1:
+            raise TransformError(f"blocks of {self.chunk_steps} steps: expected 1 or more")
+
+    def __str__(self) -> str:
+        size = f",chunk={self.chunk_steps}" if self.per == Per.BLOCK else ""
+        return f"fn:{self.code.name},per={self.per}{size}"
+
+    def learned(self, seen: Seen) -> Transform:
+        """The function with the schema of what it makes of the first steps.
+
+        Raises:
+            TransformError: it fails on them, or there are none.
+        """
+        first = next(self.stretches(seen.blocks(), seen.schema, seen.start), None)
+        if first is None:
+            raise TransformError(f"{self.code.name} has no step to be applied to")
+        made = self.made(first, seen.schema)
+        with self.at(first):
+            return LearnedFunction(self, seen.start, _with_spaces(made, first, seen.schema))
+
+    def stretches(self, blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Stretch]:
+        """The steps as the function is given them, but for ``step``: of those, a thousand at a time."""
+        if self.per == Per.TRAJECTORY:
+            blocks = (join(group) for group in whole(blocks))
+        for stretch in stretches(blocks, schema, start):
+            if self.per == Per.TRAJECTORY:
+                stops = np.flatnonzero(stretch.is_last) + 1
+            else:
+                size = self.chunk_steps if self.per == Per.BLOCK else CHUNK_STEPS
+                stops = np.append(np.arange(size, stretch.steps, size), stretch.steps)
+            for first, stop in pairwise([0, *stops.tolist()]):
+                yield stretch.piece(first, stop)
+
+    def made(self, stretch: Stretch, schema: Schema) -> "Made":
+        """What the function makes of some steps.
+
+        Raises:
+            TransformError: it fails, or what it gives back cannot be stored; names the trajectory.
+        """
+        from rlx.transform.ted import made, stacked, ted  # noqa: PLC0415  (torch takes seconds to import)
+
+        steps = ted(stretch, schema)
+        if self.per != Per.STEP:
+            result = self._called(steps, stretch)
+        else:
+            results = [self._called(step, stretch.piece(i, i + 1)) for i, step in enumerate(steps.unbind(0))]
+            with self.at(stretch):
+                result = stacked(results)
+        with self.at(stretch):
+            return made(result, stretch)
+
+    def _called(self, steps: Any, stretch: Stretch) -> Any:
+        function = self.code.load()
+        try:
+            with seeded(int(stretch.index[0])):
+                return function(steps)
+        except Exception as exc:  # whatever a user's function raises
+            raise TransformError(f"{self.code.name} fails on {stretch}: {type(exc).__name__}: {exc}") from exc
+
+    @contextmanager
+    def at(self, stretch: Stretch) -> Iterator[None]:
+        """Errors within name the function and the trajectories."""
+        try:
+            yield
+        except TransformError as exc:
+            raise TransformError(f"{self.code.name}: {stretch}: {exc}") from exc
+
+
+@dataclass(frozen=True)
+class LearnedFunction:
+    """A function of which it is known what a step holds afterwards.
+
+    Args:
+        function: which.
+        start: [N] number of the first step of every trajectory.
+        after: what a step holds afterwards.
+    """
+
+    function: Function
+    start: NDArray[np.int64]
+    after: Schema
+
+    def schema(self, schema: Schema) -> Schema:  # noqa: ARG002  (it is known)
+        """What a step holds afterwards."""
+        return self.after
+
+    def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
+        """What the function makes of the steps."""
+        assembly = Assembly(self.after)
+        for stretch in self.function.stretches(blocks, schema, self.start):
+            made = self.function.made(stretch, schema)
+            with self.function.at(stretch):
+                _check(made, self.after)
+            block = assembly.block(stretch, made.places, made.data, made.next)
+            if len(block.lengths):
+                yield block
+
+
+def _with_spaces(made: "Made", stretch: Stretch, before: Schema) -> Schema:
+    """The schema of what was made; what the function left as it was may take the values that it might before."""
+    after = made.schema()
+    kept = {
+        name: replace(field, space=before[name].space)
+        for name, field in after.fields.items()
+        if name in before.fields
+        and replace(before[name], space=None) == field
+        and np.array_equal(made.data[name], stretch.data[name][made.places], equal_nan=field.dtype.startswith("float"))
+    }
+    return Schema({**after.fields, **kept})
+
+
+def _check(made: "Made", after: Schema) -> None:
+    """Raises TransformError where what was made does not fit the schema."""
+    found = made.schema()
+    if differing := [name for name in sorted({*found, *after}) if _kind(found, name) != _kind(after, name)]:
+        name = differing[0]
+        raise TransformError(
+            f"it makes {name} {_kind(found, name)}, expected {_kind(after, name)} as of the first steps"
+        )
+    for name, field in after.fields.items():
+        if field.dtype.startswith("float") and (name == "reward" or field.space is not None):
+            rows = [made.data[name], *([made.next[name]] if name in made.next else [])]
+            if any(np.isnan(values).any() for values in rows):
+                raise TransformError(f"it makes NaN of {name}: expected numbers")
+
+
+def _kind(schema: Schema, name: str) -> str:
+    field = schema.fields.get(name)
+    return "nothing" if field is None else f"{field.role} {field.dtype}{list(field.shape)}"

@@ -1,0 +1,120 @@
+"""Consecutive steps with the observations behind each of them: what a user's function is given."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.schema import Role, Schema
+from rlx.transform.segments import join, split
+
+Rows = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """n >= 1 consecutive steps, of one trajectory or of several.
+
+    Args:
+        data: [n, ...] of every field; of an observation, what was seen before the step.
+        next: [n, ...] of every observation, what was seen after the step.
+        trajectory: [n] number of the trajectory.
+        index: [n] number of the step.
+        is_first: [n] whether the step is the first of its episode.
+        is_last: [n] whether the trajectory ends with the step.
+        final_recorded: [n] whether what was seen after the step was recorded.
+    """
+
+    data: Mapping[str, Rows]
+    next: Mapping[str, Rows]
+    trajectory: NDArray[np.int64]
+    index: NDArray[np.int64]
+    is_first: NDArray[np.bool_]
+    is_last: NDArray[np.bool_]
+    final_recorded: NDArray[np.bool_]
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return len(self.index)
+
+    def piece(self, start: int, stop: int) -> "Stretch":
+        """Those from start to stop."""
+        here = slice(start, stop)
+        return Stretch(
+            {name: rows[here] for name, rows in self.data.items()},
+            {name: rows[here] for name, rows in self.next.items()},
+            self.trajectory[here],
+            self.index[here],
+            self.is_first[here],
+            self.is_last[here],
+            self.final_recorded[here],
+        )
+
+    def __str__(self) -> str:
+        first, last = int(self.trajectory[0]), int(self.trajectory[-1])
+        return f"trajectory {first}" if first == last else f"trajectories {first} to {last}"
+
+
+def stretches(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Stretch]:
+    """The steps of blocks, a stretch for each block that has any.
+
+    Args:
+        blocks: whole trajectories, one behind the other; ``episodes`` are their numbers.
+        schema: what a step holds.
+        start: [N] number of the first step of every trajectory.
+    """
+    before = 0  # steps of the open trajectory that came already
+    for block, behind in _with_behind(blocks, schema):
+        position = before + np.arange(block.lengths[0]) if len(block.lengths) else np.arange(0)
+        position = np.concatenate([position, *map(np.arange, block.lengths[1:])])
+        if block.steps:
+            yield _stretch(block, behind, schema, position, start)
+        before = int(position[-1]) + 1 if block.is_open else 0
+
+
+def _with_behind(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Block, Mapping[str, Rows]]]:
+    """Each block, and if it is open the observations [1, ...] that its last step led to."""
+    observations = schema.names(Role.OBSERVATION)
+    held: Block | None = None
+    for block in blocks:
+        following = block
+        if held is not None:
+            if following.lengths[0] == 0:
+                # The trajectory ended with the held block's last step, as is only now known.
+                end, following = split(following, schema, 0)
+                held = join([held, end])
+            yield held, {name: following.data[name][:1] for name in observations} if held.is_open else {}
+        held = following if len(following.lengths) else None
+    if held is not None:
+        yield held, {}
+
+
+def _stretch(
+    block: Block,
+    behind: Mapping[str, Rows],
+    schema: Schema,
+    position: NDArray[np.int64],
+    start: NDArray[np.int64],
+) -> Stretch:
+    segment = np.repeat(np.arange(len(block.lengths)), block.lengths)
+    closed = np.arange(len(block.lengths)) < block.closed
+    steps = np.arange(block.steps)
+    is_last = np.zeros(block.steps, bool)
+    is_last[np.cumsum(block.lengths)[closed & (block.lengths > 0)] - 1] = True
+    data, after = dict(block.data), {}
+    for name in schema.names(Role.OBSERVATION):
+        rows = np.concatenate([block.data[name], behind[name]]) if behind else block.data[name]
+        data[name], after[name] = rows.take(steps + segment, axis=0), rows.take(steps + segment + 1, axis=0)
+    trajectory = block.episodes[segment]
+    return Stretch(
+        data,
+        after,
+        trajectory,
+        start[trajectory] + position,
+        (position == 0) & block.from_reset[segment],
+        is_last,
+        ~is_last | block.final_recorded[segment],
+    )

@@ -1,0 +1,171 @@
+"""Blocks as TED TensorDicts, for a user's functions, and what those give back as arrays."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_collection
+
+from rlx.errors import SchemaMismatchError, TransformError
+from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+from rlx.transform.stretch import Stretch
+
+Rows = NDArray[np.generic]
+_FLAGS = ("done", "terminated", "truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a function made of some steps.
+
+    Args:
+        places: [m] which of the steps are left, ascending.
+        data: [m, ...] of every field; of an observation, what was seen before the step.
+        next: [m, ...] of every observation, what was seen after the step.
+        roles: of the fields.
+    """
+
+    places: NDArray[np.int64]
+    data: Mapping[str, Rows]
+    next: Mapping[str, Rows]
+    roles: Mapping[str, Role]
+
+    def schema(self) -> Schema:
+        """What a step holds.
+
+        Raises:
+            TransformError: no dataset can hold it.
+        """
+        try:
+            return Schema(
+                {name: Field(str(rows.dtype), rows.shape[1:], self.roles[name]) for name, rows in self.data.items()}
+            )
+        except SchemaMismatchError as exc:
+            raise TransformError(str(exc)) from exc
+
+
+def ted(stretch: Stretch, schema: Schema) -> TensorDict:
+    """Steps as ``dataset[i:j]`` gives them, in memory of their own."""
+    root: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    for name, field in schema.fields.items():
+        if field.role == Role.OBSERVATION:
+            _put(root, name, stretch.data[name])
+            _put(after, name, stretch.next[name])
+        else:
+            rows = stretch.data[name]
+            _put(root if field.role == Role.STEP else after, name, rows[:, None] if name in SCALAR_COLUMNS else rows)
+    after["done"] = after["terminated"] | after["truncated"]
+    for name in _FLAGS:
+        root[name] = torch.zeros((stretch.steps, 1), dtype=torch.bool)
+    _put(root, "collector/traj_ids", stretch.trajectory)
+    root["index"] = torch.from_numpy(stretch.index.copy())
+    return TensorDict({**root, "next": after}, [stretch.steps])
+
+
+def _put(tree: dict[str, Any], name: str, rows: Rows) -> None:
+    *parents, leaf = name.split("/")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[leaf] = torch.from_numpy(rows.copy())
+
+
+def made(result: Any, stretch: Stretch) -> Made:
+    """The arrays that a function's result holds.
+
+    Raises:
+        TransformError: it is no TED TensorDict, or it is not known which steps it is of.
+    """
+    if result is None:
+        raise TransformError("it returns nothing: expected a TensorDict")
+    if not is_tensor_collection(result):
+        raise TransformError(f"it returns a {type(result).__name__}: expected a TensorDict")
+    if len(result.batch_size) != 1:
+        raise TransformError(f"it returns a batch of {list(result.batch_size)}: expected one dimension")
+    places = _places(result, stretch)
+    root, after = _leaves(result.exclude("next")), _leaves(result.get("next", TensorDict({}, result.batch_size)))
+    _check_derived(root, after)
+    data: dict[str, Rows] = {}
+    then: dict[str, Rows] = {}
+    roles: dict[str, Role] = {}
+    for name, rows in root.items():
+        roles[name] = Role.OBSERVATION if name in after else Role.STEP
+        data[name] = rows
+        if name in after:
+            then[name] = after[name]
+            if (then[name].dtype, then[name].shape) != (rows.dtype, rows.shape):
+                raise TransformError(f"it returns {name} and next {name} of different kinds")
+        elif name.split("/")[0] == "observation":
+            raise TransformError(f"it returns {name} and no next {name}")
+    for name, rows in after.items():
+        if name not in root:
+            roles[name] = Role.NEXT
+            data[name] = rows
+    return Made(places, data, then, roles)
+
+
+def stacked(results: list[Any]) -> TensorDictBase:
+    """One TensorDict [n] of n without a dimension.
+
+    Raises:
+        TransformError: one of them is none, or they differ in what they hold.
+    """
+    for result in results:
+        if not is_tensor_collection(result) or result.batch_size:
+            found = "nothing" if result is None else type(result).__name__
+            raise TransformError(f"it returns {found}: expected a TensorDict of one step")
+    try:
+        steps: TensorDictBase = TensorDict.stack(results)
+    except (RuntimeError, KeyError, ValueError) as exc:
+        raise TransformError(f"it makes different things of two steps: {exc}") from exc
+    return steps
+
+
+def _places(result: TensorDictBase, stretch: Stretch) -> NDArray[np.int64]:
+    count = result.batch_size[0]
+    index = result.get("index", None)
+    if index is None:
+        if count != stretch.steps:
+            raise TransformError(
+                f"it makes {count} of {stretch.steps} steps without index: expected index to tell which are left"
+            )
+        return np.arange(count)
+    given = index.reshape(-1).numpy()
+    places: NDArray[np.int64] = np.searchsorted(stretch.index, given)
+    known = np.append(stretch.index, -1)[places] == given
+    if not known.all() or (np.diff(places) < 1).any():
+        raise TransformError("it returns other values of index: expected those of the steps that are left, in order")
+    return places
+
+
+def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
+    """The arrays of a TensorDict by their fields' names, without what is derived."""
+    leaves: dict[str, Rows] = {}
+    for key, leaf in tree.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
+        name = key if isinstance(key, str) else "/".join(key)
+        if not isinstance(leaf, torch.Tensor):
+            raise TransformError(f"it returns {name} of type {type(leaf).__name__}: expected a tensor")
+        if name in ("index", "collector/traj_ids"):
+            continue
+        try:
+            rows = leaf.detach().cpu().numpy()
+        except TypeError as exc:
+            raise TransformError(f"it returns {name} of {leaf.dtype}: expected a type that numpy has") from exc
+        leaves[name] = rows.reshape(len(rows)) if name in SCALAR_COLUMNS and rows.shape[1:] == (1,) else rows
+    return leaves
+
+
+def _check_derived(root: dict[str, Rows], after: dict[str, Rows]) -> None:
+    """Takes out what is derived from other fields; raises TransformError where it says something else."""
+    for name in _FLAGS:
+        flags = root.pop(name, None)
+        if flags is not None and flags.any():
+            raise TransformError(f"it sets {name} at the root, which is of the state before: expected it under next")
+    done = after.pop("done", None)
+    if done is not None and {"terminated", "truncated"} <= set(after):
+        derived = after["terminated"].astype(bool) | after["truncated"].astype(bool)
+        if not np.array_equal(done.reshape(-1), derived):
+            raise TransformError("it returns next done other than next terminated or truncated")
