@@ -116,6 +116,7 @@ def test_cart_pole(tmp_path: Path) -> None:
     for trajectory, episode in zip(read(source, 0), episodes, strict=True):
         assert_equal(trajectory, episode)
     assert source.notes["environment"] == "CartPole-v1"
+    assert json.loads(source.notes["env_spec"])["max_episode_steps"] == 20
     assert source.schema["action"].space == {"type": "Discrete", "n": 2, "start": 0}
 
 
