@@ -94,9 +94,12 @@ def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
     """
     with path.open("xb+", buffering=0) as raw:
         disk = _Disk(raw)
-        with h5py.File(disk, "w", track_order=track_order) as file:
-            yield Hdf5Output(file, disk)
-        disk.check()
+        try:
+            with h5py.File(disk, "w", track_order=track_order) as file:
+                yield Hdf5Output(file, disk)
+        finally:
+            # Before what HDF5 itself makes of it.
+            disk.check()
 
 
 class _Disk(io.RawIOBase):
