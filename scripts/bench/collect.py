@@ -7,18 +7,22 @@ AtariVectorEnv of the same environments and threads, each with making them.
 Target: 0.85.
 ``cartpole``: steps a second of ``Collector`` over 8 environments in turn, beside TorchRL's ``Collector`` over
 ``ParallelEnv(8)``, where TorchRL is installed; both with a random policy, 800 steps a batch. Target: 4.
+``workers``: seconds for ``--steps`` of Pong of a running ``MultiCollector(sync=True)`` of four workers, and of
+``rlx collect``, which starts, writes and ends, beside TorchRL's running ``MultiCollector(sync=True)`` of four workers;
+batches of 800 steps. TorchRL is given gymnasium's AtariPreprocessing, which does with OpenCV what its own transforms of
+pictures do with torch. Target of ``rlx collect``: 3.
 """
 
 import argparse
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlx.collector import Collector, SerialEnv
+from rlx.collector import Collector, MultiCollector, SerialEnv
 from rlx.collector.opening import ATARI
 from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
@@ -88,8 +92,52 @@ def cartpole(batches: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def peer_pong() -> Any:
+    """One environment of Pong as TorchRL takes it."""
+    import ale_py  # noqa: PLC0415  (an extra)
+    import gymnasium  # noqa: PLC0415
+    from torchrl.envs import GymWrapper  # noqa: PLC0415  (only where it is installed)
+
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.25)
+    return GymWrapper(gymnasium.wrappers.AtariPreprocessing(env, noop_max=0), categorical_action_encoding=True)
+
+
+def workers(steps: int, rounds: int) -> dict[str, Any]:
+    """The ratios of collecting Pong in processes."""
+    batches = steps // _BATCH
+    options: dict[str, Any] = {"frames_per_batch": _BATCH, "total_frames": -1, "sync": True}
+    running: list[Any] = [MultiCollector(["ALE/Pong-v5"] * _ENVS, **options)]
+    if find_spec("torchrl") is not None:
+        from torchrl.collectors import MultiCollector as PeerCollector  # noqa: PLC0415
+
+        running.append(PeerCollector([peer_pong] * _ENVS, None, **options))
+    iterators = [iter(collector) for collector in running]
+    for iterator in iterators:
+        next(iterator)
+
+    def some(iterator: Iterator[Any]) -> None:
+        for _ in range(batches):
+            next(iterator)
+
+    stored, ours, *peers = timing.interleaved(
+        rounds, lambda _: dataset(steps), *[lambda _, iterator=iterator: some(iterator) for iterator in iterators]
+    )
+    for collector in running:
+        collector.shutdown()
+    peer = peers[0] if peers else None
+    return {
+        "steps": batches * _BATCH,
+        "rlx_collect_ms": timing.median_ms(stored),
+        "rlx_ms": timing.median_ms(ours),
+        "torchrl_ms": timing.median_ms(peer),
+        "collect": timing.times_faster(stored, peer),
+        "multi_collector": timing.times_faster(ours, peer),
+    }
+
+
 def main() -> None:
-    """Runs both."""
+    """Runs all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000, help="steps of Pong a round")
     parser.add_argument("--batches", type=int, default=3, help="batches of CartPole a round")
@@ -98,7 +146,8 @@ def main() -> None:
     result = {
         "pong": pong(options.steps, options.rounds),
         "cartpole": cartpole(options.batches, options.rounds),
-        "targets": {"pong": 0.85, "cartpole": 4},
+        "workers": workers(options.steps, options.rounds),
+        "targets": {"pong": 0.85, "cartpole": 4, "workers": {"collect": 3}},
     }
     timing.report(result, options)
 
