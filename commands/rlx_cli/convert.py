@@ -34,6 +34,7 @@ class Format(StrEnum):
     ROBOMIMIC = "robomimic"
     D3RLPY = "d3rlpy"
     PARQUET = "parquet"
+    NPZ = "npz"
 
 
 class Target(StrEnum):
@@ -46,6 +47,7 @@ class Target(StrEnum):
     ROBOMIMIC = "robomimic"
     D3RLPY = "d3rlpy"
     PARQUET = "parquet"
+    NPZ = "npz"
 
 
 _STORES = (Target.ZARR, Target.MEMMAP)

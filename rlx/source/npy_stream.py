@@ -1,12 +1,7 @@
-"""A gzipped ``.npy`` read as a stream, so that an array of 7 GB passes through a buffer of kilobytes.
-
-The header is matched, never evaluated, and only plain numbers are accepted: nothing in the file is ever
-unpickled.
-"""
+"""A gzipped ``.npy`` read as a stream, so that an array of 7 GB passes through a buffer of kilobytes."""
 
 import gzip
 import math
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,18 +12,12 @@ from isal import igzip, igzip_lib
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.source.npy_header import MalformedNpyError, read_header
 
 # Deflate packs at most 258 bytes into two bits: a file can hold no more than this many times its size.
 MAX_RATIO = 1032
-_MAX_HEADER_BYTES = 10_000
 # What fits the processor's cache: inflating into larger pieces halves the speed.
 _PIECE_BYTES = 256 * 1024
-_MAGIC = re.compile(rb"\x93NUMPY[\x01\x02]\x00")
-# Python 2, which wrote some of these files, puts an L behind long integers.
-_HEADER = re.compile(
-    r"\{'descr': '([<|][biuf]\d{1,2})', 'fortran_order': (True|False), "
-    r"'shape': \(((?:\d{1,18}L?, ?){0,8}(?:\d{1,18}L?)?)\), \} *\n"
-)
 
 
 class NpyStream:
@@ -105,21 +94,10 @@ class NpyStream:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def _read_header(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        magic = self._read(8)
-        if not _MAGIC.fullmatch(magic):
-            raise self._corrupt("an npy array of version 1 or 2", repr(magic))
-        length = int.from_bytes(self._read(2 if magic[6] == 1 else 4), "little")
-        if length > _MAX_HEADER_BYTES:
-            raise self._corrupt(f"a header of at most {_MAX_HEADER_BYTES:,} bytes", f"{length:,}")
-        text = self._read(length).decode("latin1")
-        match = _HEADER.fullmatch(text)
-        if match is None or (match[2] == "True" and match[3].count(",") > 1):
-            raise self._corrupt("the npy header of a C-ordered array of numbers", repr(text[:80].strip()))
         try:
-            dtype = np.dtype(match[1])
-        except TypeError as exc:
-            raise self._corrupt("a type that numpy knows", repr(match[1])) from exc
-        return dtype, tuple(int(n) for n in re.findall(r"\d+", match[3]))
+            return read_header(self._read)
+        except MalformedNpyError as exc:
+            raise self._corrupt(exc.expected, exc.found) from exc
 
     def _check_claim(self) -> None:
         claimed = math.prod(self.shape) * self.dtype.itemsize

@@ -1,7 +1,7 @@
 """A Parquet file of steps: a row a step, columns by TED path."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from rlx.source.ted_rows import (
     EpisodeScan,
     RowType,
     TedFields,
+    scan_following,
     ted_fields,
 )
 from rlx.store.arrow import pyarrow, row_type, to_rows
@@ -146,17 +147,8 @@ def _episodes(file: "_File", fields: TedFields, flags: Sequence[str]) -> list[Ro
         scan.add(batch, recorded)
     if known <= len(scan.episodes()):
         return scan.episodes()
-    # What was seen after a step stands in its own row: where the next row does not begin with it, another episode does.
-    scan = EpisodeScan()
-    last: Batch = {}
-    for batch in file.batches([*flags, *after, *fields.after], 0, block_steps(fields.schema)):
-        begins = np.zeros(len(_recorded(batch, after)), bool)
-        for name, path in fields.after.items():
-            before = np.concatenate([last.get(path, batch[path][:1]), batch[path][:-1]])
-            begins |= (before != batch[name]).reshape(len(begins), -1).any(1)
-        last = {path: batch[path][-1:] for path in after}
-        scan.add(batch, _recorded(batch, after), begins)
-    return scan.episodes()
+    rows = file.batches([*flags, *after, *fields.after], 0, block_steps(fields.schema))
+    return scan_following(rows, fields.after, lambda batch: _recorded(batch, after))
 
 
 def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
@@ -191,7 +183,7 @@ class _File:
             for name, column in columns.items()
         }
 
-    def batches(self, paths: Sequence[str], row: int, size: int) -> Iterator[Batch]:
+    def batches(self, paths: Sequence[str], row: int, size: int) -> Generator[Batch, None, None]:
         """Columns of at most ``size`` rows each, from the start of the row group on that a row lies in.
 
         Of columns that may be null where nothing was recorded, which rows have something, and zeros elsewhere.

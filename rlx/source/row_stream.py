@@ -1,6 +1,6 @@
 """Rows of several columns that can only be read one behind the other, for as long as a block needs them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ class RowStream:
         first: number of the first row of the first batch.
     """
 
-    def __init__(self, path: Path, batches: Iterator[Batch], first: int = 0) -> None:
+    def __init__(self, path: Path, batches: Generator[Batch, None, None], first: int = 0) -> None:
         self._path = path
         self._batches = batches
         self._held: list[Batch] = []
@@ -56,6 +56,15 @@ class RowStream:
         rows = np.concatenate(pieces)
         check_finite(rows, f"{self._path}: {column}", start)
         return rows
+
+    def close(self) -> None:
+        """Lets go of what the batches are read from."""
+        self._batches.close()
+
+    def finish(self) -> None:
+        """Reads what is left, so that all of it is verified."""
+        for _ in self._batches:
+            pass
 
 
 def check_finite(rows: NDArray[Any], place: str, first: int) -> None:

@@ -1,6 +1,6 @@
 """Steps in rows, their arrays named by TED paths: which fields they make, and where their episodes begin and end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,12 +39,13 @@ class TedFields:
     left_out: tuple[str, ...]
 
 
-def ted_fields(columns: Mapping[str, RowType | None], place: str) -> TedFields:
+def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collection[str] = ()) -> TedFields:
     """The fields of arrays by TED path.
 
     Args:
         columns: dtype and shape of the rows of each; none where they are no numbers.
         place: where they lie, for messages.
+        seen: names of observations, as far as that is known otherwise than by ``next``.
 
     Raises:
         CorruptShardError: one is missing, or is not what it should be.
@@ -73,7 +74,10 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str) -> TedFields:
         else:
             dtype, shape = kind
             shape = () if name in SCALAR_COLUMNS and shape == (1,) else shape
-            fields[name], paths[name] = _field(path, name, dtype, shape, has_next=f"next/{name}" in columns), path
+            fields[name], paths[name] = (
+                _field(path, name, dtype, shape, is_seen=name in seen or f"next/{name}" in columns),
+                path,
+            )
     for name, path in after.items():
         if columns[path] != columns[name] and name in fields:
             raise CorruptShardError(f"{place}: {path}: expected {columns[name]} as {name}, found {columns[path]}")
@@ -85,10 +89,10 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str) -> TedFields:
     return TedFields(schema, paths, {name: path for name, path in after.items() if name in fields}, tuple(left_out))
 
 
-def _field(path: str, name: str, dtype: str, shape: tuple[int, ...], *, has_next: bool) -> Field:
+def _field(path: str, name: str, dtype: str, shape: tuple[int, ...], *, is_seen: bool) -> Field:
     if path != name:
         return Field(dtype, shape, Role.NEXT)
-    return Field(dtype, shape, Role.OBSERVATION if has_next or name.split("/")[0] == "observation" else Role.STEP)
+    return Field(dtype, shape, Role.OBSERVATION if is_seen or name.split("/")[0] == "observation" else Role.STEP)
 
 
 @dataclass(slots=True)
@@ -153,3 +157,26 @@ class EpisodeScan:
         told = {"terminated": terminated, "truncated": truncated, "recorded": recorded}
         numbers = {name: rows[name].reshape(-1) for name in (TRAJECTORY, EPISODE, FROM_RESET) if name in rows}
         return {**told, **numbers}
+
+
+def scan_following(
+    batches: Iterable[Rows], after: Mapping[str, str], recorded: Callable[[Rows], NDArray[np.bool_]]
+) -> list[RowEpisode]:
+    """The episodes of rows that each hold what was seen next: another begins where the next row does not begin with it.
+
+    Args:
+        batches: the rows piece by piece, with flags and observations.
+        after: TED path of what was seen after each step, by observation.
+        recorded: [n] whether it is known what was seen after each of n rows.
+    """
+    scan = EpisodeScan()
+    last: Rows = {}
+    for batch in batches:
+        known = recorded(batch)
+        begins = np.zeros(len(known), bool)
+        for name, path in after.items():
+            before = np.concatenate([last.get(path, batch[path][:1]), batch[path][:-1]])
+            begins |= (before != batch[name]).reshape(len(begins), -1).any(1)
+        last = {path: batch[path][-1:] for path in after.values()}
+        scan.add(batch, known, begins)
+    return scan.episodes()

@@ -1,0 +1,141 @@
+"""A dataset as numpy's ``.npz``: an array a field, a row a step, and the table of trajectories."""
+
+import io
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.export.dataset_exporter import Experience
+from rlx.export.pieces import Piece, pieces
+from rlx.export.provenance import provenance
+from rlx.export.ted_columns import ted_paths
+from rlx.progress import Progress
+from rlx.schema import Field, Role, Schema
+
+_SUFFIX = ".npy"
+_COMPRESSION_LEVEL = 1
+_COPIED_BYTES = 2**17
+_MAX_COMMENT_BYTES = 2**16 - 1
+_TABLE = ("length", "episode", "from_reset", "final_recorded")
+
+
+class NpzDatasetExporter:
+    """Writes ``next/reward`` [S], ``observation`` [S, ...] and the like, and a row a trajectory under ``trajectories``.
+
+    An archive is written array by array, but a dataset is read once: the largest array goes right into the archive, the
+    others wait uncompressed in temporary files beside it.
+    """
+
+    title = "npz"
+
+    def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
+        """None."""
+        return []
+
+    def owns(self, path: Path) -> bool:
+        """Whether a file is an archive of arrays."""
+        if not zipfile.is_zipfile(path):
+            return False
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        return bool(names) and all(name.endswith(_SUFFIX) for name in names)
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Writes the archive."""
+        arrays = _arrays(experience)
+        largest = max(arrays, key=lambda name: arrays[name].size)
+        with (
+            ExitStack() as stack,
+            zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL) as archive,
+        ):
+            waiting: dict[str, IO[bytes]] = {
+                name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in arrays if name != largest
+            }
+            with _member(archive, largest, arrays[largest]) as member:
+                for piece in pieces(experience.blocks(), experience.schema):
+                    for name, rows in _rows(experience.schema, piece):
+                        waiting.get(name, member).write(rows.tobytes())
+                    progress.advance("steps", piece.steps)
+            for name, file in waiting.items():
+                file.seek(0)
+                with _member(archive, name, arrays[name]) as member:
+                    shutil.copyfileobj(file, member, _COPIED_BYTES)
+                file.close()
+            for name, column in _table(experience):
+                with _member(archive, name, _Array(column.dtype.name, column.shape)) as member:
+                    member.write(column.tobytes())
+            archive.comment = _comment(experience)
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """Dtype and shape of one array of the archive."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its values."""
+        return Field(self.dtype, self.shape[1:], Role.STEP).row_bytes * self.shape[0]
+
+    def header(self) -> bytes:
+        """What stands before its values."""
+        file = io.BytesIO()
+        descr = np.dtype(self.dtype).newbyteorder("<").str
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": self.shape})
+        return file.getvalue()
+
+
+def _arrays(experience: Experience) -> dict[str, _Array]:
+    """The arrays that have to do with fields."""
+    schema, table = experience.schema, experience.trajectories
+    steps = int(table.length.sum())
+    arrays = {
+        path: _Array(schema[name].dtype, (steps, *schema[name].shape)) for name, path in ted_paths(schema).items()
+    }
+    for name in schema.names(Role.OBSERVATION):
+        arrays[_final(name)] = _Array(schema[name].dtype, (len(table), *schema[name].shape))
+    return arrays
+
+
+def _rows(schema: Schema, piece: Piece) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """What a piece adds to each of these arrays."""
+    for name, path in ted_paths(schema).items():
+        yield path, piece.rows(name)
+    if piece.is_last:
+        for name in schema.names(Role.OBSERVATION):
+            yield _final(name), piece.next(name)[-1:]
+
+
+def _final(name: str) -> str:
+    return f"trajectories/final/{name}"
+
+
+def _table(experience: Experience) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    columns = experience.trajectories.columns()
+    for name in _TABLE:
+        yield f"trajectories/{name}", columns[name]
+
+
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str, array: _Array) -> Iterator[IO[bytes]]:
+    # Named by a text, a member gets a time that is always the same.
+    with archive.open(name + _SUFFIX, "w", force_zip64=True) as member:
+        member.write(array.header())
+        yield member
+
+
+def _comment(experience: Experience) -> bytes:
+    said = provenance(experience, [])
+    text = json.dumps(said, sort_keys=True).encode()
+    return text if len(text) <= _MAX_COMMENT_BYTES else json.dumps({**said, "notes": {}}, sort_keys=True).encode()

@@ -1,0 +1,217 @@
+"""numpy's ``.npz``: an array a field, a row a step, named by TED paths; and perhaps a table of the trajectories.
+
+Nothing of it is unpickled, and the arrays are read side by side, so that memory does not depend on their size.
+"""
+
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import SourceError
+from rlx.schema import Schema
+from rlx.source.hdf5_file import id_of
+from rlx.source.npz_archive import Archive, Member, opened
+from rlx.source.protocol import block_steps
+from rlx.source.row_episodes import RowEpisode
+from rlx.source.row_stream import Batch, RowStream, check_finite
+from rlx.source.ted_rows import (
+    DONE,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    EpisodeScan,
+    TedFields,
+    scan_following,
+    ted_fields,
+)
+
+_SCANNED_ROWS = 2**16
+_GROUP = "trajectories/"
+_FINAL = f"{_GROUP}final/"
+_TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b"}
+_LAYOUT = f"expected trajectories/{', trajectories/'.join(_TABLE)}, a row a trajectory"
+
+
+@dataclass(frozen=True, slots=True)
+class Npz:
+    """One archive.
+
+    Args:
+        root: its directory.
+        file_name: its name there.
+        fields: what its arrays hold.
+        notes: what rlx noted of the data when it wrote the archive, and what was left out.
+        episodes: those of all rows.
+        finals: name of the array of final observations, a row an episode, by observation.
+    """
+
+    root: Path
+    file_name: str
+    fields: TedFields
+    notes: Mapping[str, Any]
+    episodes: tuple[RowEpisode, ...]
+    finals: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """Name of the file."""
+        return id_of(self.root / self.file_name)
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds."""
+        return self.fields.schema
+
+    def shards(self) -> Sequence[int]:
+        """One: an archive can only be read from its start."""
+        return (0,)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (there is one)
+        """The one file."""
+        return [self.file_name]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002
+        """All steps.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: it is damaged, or has NaN in it.
+        """
+        paths = [*self.fields.paths.values(), *self.fields.after.values()]
+        with opened(self.root / self.file_name) as archive, ExitStack() as stack:
+            batches = archive.batches(paths, block_steps(self.schema))
+            stream = stack.enter_context(closing(RowStream(archive.path, batches)))
+            finals = {name: stack.enter_context(closing(archive.member(path))) for name, path in self.finals.items()}
+            row = 0
+            for place, episode in enumerate(self.episodes):
+                columns = _Columns(stream, finals, self.fields, row, place)
+                yield from episode.blocks(self.schema, columns, dropped)
+                row += episode.rows
+            for member in finals.values():
+                member.finish()
+            stream.finish()
+
+
+class _Columns:
+    """The rows of an episode that begins at a row of the stream, and how many episodes came before."""
+
+    def __init__(
+        self, stream: RowStream, finals: Mapping[str, Member], fields: TedFields, first: int, place: int
+    ) -> None:
+        self._stream = stream
+        self._finals = finals
+        self._fields = fields
+        self._first = first
+        self._place = place
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        rows = self._stream.rows(self._fields.paths[name], self._first + start, self._first + stop)
+        return rows.reshape(len(rows), *self._fields.schema[name].shape)
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        if name not in self._finals:
+            return self._stream.peek(self._fields.after[name], self._first + row, self._first + row + 1)
+        final = self._finals[name]
+        final.skip_to(self._place)
+        rows = final.read(1)
+        check_finite(rows, final.place, self._place)
+        return rows
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file is an archive of arrays, the rewards of steps among them."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    try:
+        with opened(path) as archive:
+            return "next/reward" in archive.names
+    except SourceError:
+        return False
+
+
+def open_npz(path: Path) -> Npz:
+    """The dataset in an archive.
+
+    Raises:
+        SourceNotFoundError: there is no such file.
+        CorruptShardError: an array is missing, holds no numbers, or has more or fewer rows than another.
+        SourceError: it has no step.
+    """
+    with opened(path) as archive:
+        types = {name: archive.type_of(name) for name in archive.names}
+        seen = [name.removeprefix(_FINAL) for name in types if name.startswith(_FINAL)]
+        kinds = {name: (dtype.name, shape[1:]) for name, (dtype, shape) in types.items() if shape}
+        fields = ted_fields(kinds, str(path), seen)
+        counts = {path: types[path][1][0] for path in (*fields.paths.values(), *fields.after.values())}
+        flags = [flag for flag in (TERMINATED, TRUNCATED, DONE) if flag in types]
+        counts |= {name: math.prod(types[name][1]) for name in (*flags, TRAJECTORY) if name in types}
+        steps = counts["next/reward"]
+        if bad := [name for name, count in counts.items() if count != steps]:
+            raise archive.wrong(bad[0], f"{steps:,} rows as next/reward", f"{counts[bad[0]]:,}")
+        if not steps:
+            raise SourceError(f"{path} has no step")
+        finals = {name: _FINAL + name for name in fields.schema if _FINAL + name in types}
+        if _GROUP + "length" in types:
+            episodes = _tabled(archive, flags, steps, fields, finals)
+        else:
+            finals = {}
+            episodes = _scanned(archive, flags, fields)
+        notes = {**archive.told(), "format": "npz"}
+    if fields.left_out:
+        notes["left_out"] = list(fields.left_out)
+    return Npz(path.parent, path.name, fields, notes, tuple(episodes), finals)
+
+
+def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> list[RowEpisode]:
+    """The episodes, by what the rows themselves say."""
+    names = [*flags, *([TRAJECTORY] if TRAJECTORY in archive.names else [])]
+
+    def recorded(batch: Batch) -> NDArray[np.bool_]:
+        return np.full(len(batch[flags[0]]), bool(fields.after))
+
+    rows = archive.batches([*names, *fields.after, *fields.after.values()], block_steps(fields.schema))
+    return scan_following(rows, fields.after, recorded)
+
+
+def _tabled(
+    archive: Archive, flags: Sequence[str], steps: int, fields: TedFields, finals: Mapping[str, str]
+) -> list[RowEpisode]:
+    """The episodes, by the table of trajectories."""
+    table = {name: archive.whole(_GROUP + name) for name in _TABLE if _GROUP + name in archive.names}
+    lengths = table["length"]
+    for name, column in table.items():
+        if column.shape != (len(lengths),) or column.dtype.kind not in _TABLE[name]:
+            raise archive.wrong(_GROUP + name, f"[{len(lengths)}], {_LAYOUT}", f"{column.dtype}{list(column.shape)}")
+    # Checked one by one first: a sum of damaged lengths could overflow to the right total.
+    if ((lengths < 1) | (lengths > steps)).any() or lengths.sum() != steps:
+        raise archive.wrong(_GROUP + "length", f"lengths that add up to {steps:,} steps", f"{int(lengths.sum()):,}")
+    for name, final in finals.items():
+        expected = (len(lengths), *fields.schema[name].shape)
+        if archive.type_of(final) != (np.dtype(fields.schema[name].dtype), expected):
+            raise archive.wrong(final, f"{fields.schema[name].dtype}{list(expected)}", str(archive.type_of(final)))
+    ends = np.cumsum(lengths)
+    scan = EpisodeScan()
+    for batch in archive.batches(flags, _SCANNED_ROWS):
+        numbers = np.arange(scan.rows, scan.rows + len(batch[flags[0]]))
+        trajectory = np.searchsorted(ends, numbers, side="right")
+        scan.add({**batch, TRAJECTORY: trajectory}, np.ones(len(numbers), bool))
+    episodes = scan.episodes()
+    if len(episodes) != len(lengths):
+        raise archive.wrong(flags[0], "flags at the last step of a trajectory only", "some elsewhere")
+    never = np.zeros(len(lengths), bool)
+    known = table.get("final_recorded", ~never) if finals else never
+    numbers, resets = table.get("episode", np.arange(len(lengths))), table.get("from_reset", ~never)
+    told = zip(episodes, numbers.tolist(), known.tolist(), resets.tolist(), strict=True)
+    return [
+        replace(episode, number=number, final_recorded=final, from_reset=reset)
+        for episode, number, final, reset in told
+    ]

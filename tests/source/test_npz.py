@@ -1,0 +1,150 @@
+"""npz archives that others wrote, whole and damaged."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.errors import CorruptShardError, SourceError
+from rlx.source.npz import Npz, open_npz, recognises
+from tests.contracts.source import SourceContract, read
+
+Arrays = dict[str, Any]
+LENGTHS = (3, 1, 5)
+
+
+def steps(lengths: tuple[int, ...] = LENGTHS) -> Arrays:
+    """Rows that tell where they belong: ``100 * episode + t``."""
+    rows = np.array([100 * number + t for number, length in enumerate(lengths) for t in range(length)])
+    ends = np.array([t == length - 1 for length in lengths for t in range(length)])
+    return {
+        "observation": np.stack([rows, rows * 0], axis=1).astype(np.float32),
+        "action": rows,
+        "next/reward": rows / 2,
+        "next/terminated": ends,
+        "next/truncated": ends & False,
+    }
+
+
+def with_next(arrays: Arrays) -> Arrays:
+    return {**arrays, "next/observation": arrays["observation"] + np.array([1, 0], np.float32)}
+
+
+def with_table(arrays: Arrays) -> Arrays:
+    finals = np.array([[3, 0], [101, 0], [205, 0]], np.float32)
+    return {**arrays, "trajectories/length": np.array(LENGTHS), "trajectories/final/observation": finals}
+
+
+def write(path: Path, arrays: Arrays, *, compressed: bool = True) -> Path:
+    (np.savez_compressed if compressed else np.savez)(path, **arrays)
+    return path
+
+
+class TestNpz(SourceContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        write(tmp_path / "steps.npz", with_next(steps()))
+        return tmp_path
+
+    @pytest.fixture
+    def source(self, root: Path) -> Npz:
+        return open_npz(root / "steps.npz")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("more", [with_next, with_table])
+def test_what_was_seen_last_is_there(tmp_path: Path, more: Any, compressed: bool) -> None:
+    first, second, third = read(open_npz(write(tmp_path / "a.npz", more(steps()), compressed=compressed)), 0)
+    assert first["observation"][:, 0].tolist() == [0, 1, 2, 3]
+    assert second["reward"].tolist() == [50]
+    assert (third["observation"][:, 0].tolist(), third.final_recorded) == ([200, 201, 202, 203, 204, 205], True)
+
+
+def test_what_was_seen_last_is_not_there(tmp_path: Path) -> None:
+    arrays = steps()
+    arrays["next/truncated"], arrays["next/terminated"] = arrays["next/terminated"], arrays["next/truncated"]
+    arrays["next/terminated"][2] = True
+    first, second = read(open_npz(write(tmp_path / "a.npz", arrays)), 0)
+    assert (first.steps, first.final_recorded) == (3, False)
+    assert (second["observation"][:, 0].tolist(), second.final_recorded) == ([200, 201, 202, 203, 204], True)
+
+
+def test_rows_that_do_not_follow_each_other_are_trajectories_of_their_own(tmp_path: Path) -> None:
+    arrays = {name: rows[[2, 0, 1, 3]] for name, rows in with_next(steps((4,))).items()}
+    found = read(open_npz(write(tmp_path / "a.npz", arrays)), 0)
+    assert [one["observation"][:, 0].tolist() for one in found] == [[2, 3], [0, 1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"next/reward": None}, "next/reward is missing; expected arrays of a row a step: observation, action"),
+        ({"next/terminated": None}, "next/terminated is missing"),
+        ({"observation": None}, "schema has no field of role 'observation'; expected arrays"),
+        ({"action": np.zeros(8)}, "action: expected 9 rows as next/reward, found 8"),
+        ({"next/truncated": np.zeros(3, bool)}, "next/truncated: expected 9 rows as next/reward, found 3"),
+        ({"collector/traj_ids": np.zeros(3)}, "collector/traj_ids: expected 9 rows"),
+        (
+            {"action": np.array([None] * 9)},
+            "action: expected the npy header of a C-ordered array of numbers, found .*O",
+        ),
+        ({"note": np.array(["x"])}, "note: expected the npy header"),
+        ({"action": np.full(9, np.nan)}, "action: expected numbers, found NaN in row 0"),
+        ({"next/observation": np.zeros((9, 3), np.float32)}, "next/observation: expected .* as observation"),
+        ({"trajectories/length": np.array([3, 1, 4])}, "length: expected lengths that add up to 9 steps, found 8"),
+        ({"trajectories/length": np.array([3, -1, 7])}, "length: expected lengths that add up to 9 steps"),
+        ({"trajectories/length": np.ones(9)}, r"length: expected \[9\], expected trajectories/length"),
+        (
+            {"trajectories/length": np.array([4, 3, 2])},
+            "next/terminated: expected flags at the last step of a trajectory",
+        ),
+        ({"trajectories/episode": np.array([4, 5])}, "trajectories/episode: expected"),
+        ({"trajectories/final/observation": np.zeros((2, 2), np.float32)}, "final/observation: expected float32"),
+        ({"trajectories/final/observation": np.full((3, 2), np.nan, np.float32)}, "final/observation: .* NaN in row 0"),
+    ],
+)
+def test_bad_arrays(tmp_path: Path, change: Arrays, message: str) -> None:
+    tabled = any(name.startswith("trajectories/") for name in change)
+    arrays = {**(with_table(steps()) if tabled else steps()), **change}
+    path = write(tmp_path / "a.npz", {name: rows for name, rows in arrays.items() if rows is not None})
+    with pytest.raises(CorruptShardError, match=message) as caught:
+        read(open_npz(path), 0)
+    assert str(path) in str(caught.value)
+
+
+def test_no_steps(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="has no step"):
+        open_npz(write(tmp_path / "a.npz", {name: rows[:0] for name, rows in steps().items()}))
+
+
+def test_a_claim_beyond_what_the_file_can_hold(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", steps())
+    huge = io.BytesIO()
+    np.lib.format.write_array_header_1_0(huge, {"descr": "<i8", "fortran_order": False, "shape": (2**50,)})
+    with zipfile.ZipFile(path, "a") as archive, archive.open("huge.npy", "w") as member:
+        member.write(huge.getvalue())
+    with pytest.raises(CorruptShardError, match=r"huge: expected at most .* bytes, found a claim of int64"):
+        open_npz(path)
+
+
+def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
+    """Whatever is damaged is an error that names the file, or steps that fit the schema."""
+    whole = write(tmp_path / "a.npz", with_table(steps())).read_bytes()
+    damaged = tmp_path / "b.npz"
+    for place in range(0, len(whole), 5):
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            source = open_npz(damaged)
+            for trajectory in read(source, 0):
+                assert trajectory["observation"].shape == (trajectory.steps + 1, *source.schema["observation"].shape)
+        except SourceError as exc:
+            assert "b.npz" in str(exc)  # noqa: PT017
+
+
+def test_which_archives_are_of_steps(tmp_path: Path) -> None:
+    assert recognises(write(tmp_path / "a.npz", steps()))
+    assert not recognises(write(tmp_path / "b.npz", {"weights": np.zeros(3)}))
+    assert not recognises(tmp_path / "c.npz")
