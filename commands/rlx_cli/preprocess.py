@@ -79,9 +79,10 @@ def preprocess(
       rlx preprocess Pong/5 mine --fn change.py:change --num-workers 2
       rlx preprocess Pong/5 mine --fn change.py:change --dry-run
 
-    Transforms: resize, crop, grayscale, to_float, clip_reward, sign_reward, scale_reward, filter, subsample. A function
-    gets steps as TensorDicts and returns the new ones. The result does not depend on the number of workers. Run again,
-    it goes on where it stopped.
+    Transforms: resize, crop, grayscale, to_float, normalize, clip_reward, sign_reward, scale_reward, frame_skip,
+    n_step, return_to_go, select, exclude, rename, cat_tensors, relabel; filter and subsample choose trajectories. A
+    function gets steps as TensorDicts and returns the new ones. The result does not depend on the number of workers.
+    Run again, it goes on where it stopped.
     """
     output: Output = ctx.obj
     if not source and not transforms and not function:

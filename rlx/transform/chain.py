@@ -125,6 +125,7 @@ def _without_unrecorded(block: Block, schema: Schema) -> Block:
     rows = final[closed & ~block.final_recorded]
     data = dict(block.data)
     for name in schema.names(Role.OBSERVATION):
-        data[name] = data[name].copy()
-        data[name][rows] = np.zeros((), data[name].dtype)
+        if data[name][rows].any():
+            data[name] = data[name].copy()
+            data[name][rows] = np.zeros((), data[name].dtype)
     return replace(block, data=data)

@@ -9,9 +9,14 @@ from typing import Any, get_type_hints
 
 from rlx.errors import TransformError
 from rlx.transform.images import Crop, Grayscale, Resize, ToFloat
+from rlx.transform.keys import CatTensors, Exclude, Rename, Select
+from rlx.transform.normalize import Normalize
 from rlx.transform.protocol import Learner, Selection, Transform
+from rlx.transform.relabel import Relabel
+from rlx.transform.return_to_go import ReturnToGo
 from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
 from rlx.transform.selections import Filter, Subsample
+from rlx.transform.spans import FrameSkip, NStep
 
 # Frozen dataclasses: their fields are the parameters. One with a field ``text`` gets all that stands behind the colon.
 TRANSFORMS: Mapping[str, Any] = MappingProxyType(
@@ -20,9 +25,18 @@ TRANSFORMS: Mapping[str, Any] = MappingProxyType(
         "crop": Crop,
         "grayscale": Grayscale,
         "to_float": ToFloat,
+        "normalize": Normalize,
         "clip_reward": ClipReward,
         "sign_reward": SignReward,
         "scale_reward": ScaleReward,
+        "frame_skip": FrameSkip,
+        "n_step": NStep,
+        "return_to_go": ReturnToGo,
+        "select": Select,
+        "exclude": Exclude,
+        "rename": Rename,
+        "cat_tensors": CatTensors,
+        "relabel": Relabel,
         "filter": Filter,
         "subsample": Subsample,
     }

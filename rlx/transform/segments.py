@@ -68,7 +68,7 @@ def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
     return (
         Block(
             {name: array[: data[name]] for name, array in block.data.items()},
-            np.append(block.lengths[:closed], [steps - before] * is_open),
+            np.array([*block.lengths[:closed], *[steps - before] * is_open], np.int64),
             block.episodes[head],
             block.from_reset[head],
             block.final_recorded[head] | (np.arange(closed + is_open) == closed),

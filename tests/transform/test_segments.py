@@ -16,6 +16,7 @@ def same(found: Block, expected: Block) -> None:
     found.check(SMALL)
     for name, array in expected.data.items():
         assert found.data[name].tolist() == array.tolist()
+    assert found.lengths.dtype == expected.lengths.dtype
     for column in ("lengths", "episodes", "final_recorded", "is_open"):
         assert np.array_equal(getattr(found, column), getattr(expected, column)), column
 
@@ -32,6 +33,7 @@ def test_split_and_joined(lengths: list[int], steps: int) -> None:
     head, tail = split(block, SMALL, min(steps, block.steps))
     head.check(SMALL)
     tail.check(SMALL)
+    assert head.lengths.dtype == tail.lengths.dtype == np.int64
     assert head.steps == min(steps, block.steps)
     same(join([head, tail]), block)
 

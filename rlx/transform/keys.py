@@ -1,0 +1,153 @@
+"""Fields left out, renamed and joined."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.errors import SchemaMismatchError, TransformError
+from rlx.schema import REQUIRED, Field, Schema
+from rlx.transform.protocol import PerBlock
+
+
+class _OfKeys(PerBlock):
+    """A transform that keeps the arrays of a block, under other names or not at all."""
+
+    def names(self, schema: Schema) -> Mapping[str, str]:
+        """The new name of every field that is kept."""
+        raise NotImplementedError
+
+    def schema(self, schema: Schema) -> Schema:
+        """What is kept.
+
+        Raises:
+            TransformError: no dataset can hold that.
+        """
+        return valid({new: schema[old] for old, new in self.names(schema).items()})
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """The block with what is kept."""
+        return replace(block, data={new: block.data[old] for old, new in self.names(schema).items()})
+
+
+@dataclass(frozen=True)
+class Select(_OfKeys):
+    """Keeps some fields; reward and flags always stay.
+
+    Args:
+        keys: their names, or names of groups of them.
+    """
+
+    keys: tuple[str, ...]
+
+    def names(self, schema: Schema) -> Mapping[str, str]:
+        """What is kept, in the schema's order."""
+        kept = {*_matching(schema, self.keys), *REQUIRED}
+        return {name: name for name in schema if name in kept}
+
+
+@dataclass(frozen=True)
+class Exclude(_OfKeys):
+    """Leaves some fields out.
+
+    Args:
+        keys: their names, or names of groups of them.
+    """
+
+    keys: tuple[str, ...]
+
+    def names(self, schema: Schema) -> Mapping[str, str]:
+        """What is kept, in the schema's order."""
+        gone = _matching(schema, self.keys)
+        return {name: name for name in schema if name not in gone}
+
+
+@dataclass(frozen=True)
+class Rename(_OfKeys):
+    """Gives fields other names: ``rename:observation/camera=observation``.
+
+    Args:
+        text: ``OLD=NEW``, joined by commas.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        pairs = [pair.split("=") for pair in self.text.split(",")]
+        if not all(len(pair) == 2 and all(pair) for pair in pairs):
+            raise TransformError(f"{self.text!r}: expected OLD=NEW,...")
+
+    def names(self, schema: Schema) -> Mapping[str, str]:
+        """All fields, under their new names."""
+        given = dict(pair.split("=") for pair in self.text.split(","))
+        _matching(schema, list(given))
+        names = {name: given.get(name, name) for name in schema}
+        if len(set(names.values())) < len(names):
+            raise TransformError(f"two fields would have one name: {self.text}")
+        return names
+
+
+@dataclass(frozen=True)
+class CatTensors(PerBlock):
+    """Joins fields along their last dimension; single numbers count as one of length 1.
+
+    Args:
+        in_keys: names of the fields, in this order.
+        out_key: name of what they become.
+        del_keys: whether the fields themselves are left out.
+    """
+
+    in_keys: tuple[str, ...]
+    out_key: str
+    del_keys: bool = True
+
+    def schema(self, schema: Schema) -> Schema:
+        """The same with the joined field.
+
+        Raises:
+            TransformError: there is no such field, or they do not go together.
+        """
+        _matching(schema, self.in_keys, groups=False)
+        fields = [schema[key] for key in self.in_keys]
+        shapes = [field.shape or (1,) for field in fields]
+        if len({field.role for field in fields}) > 1 or len({shape[:-1] for shape in shapes}) > 1:
+            told = [f"{key} {schema[key].role}{list(schema[key].shape)}" for key in self.in_keys]
+            raise TransformError(f"{', '.join(told)}: expected one role, and one shape up to the last dimension")
+        dtype = np.result_type(*(field.dtype for field in fields)).name
+        joined = Field(dtype, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), fields[0].role)
+        gone = set(self.in_keys) if self.del_keys else set()
+        if self.out_key in schema.fields and self.out_key not in gone:
+            raise TransformError(f"there is a field {self.out_key!r} already")
+        return valid({**{name: schema[name] for name in schema if name not in gone}, self.out_key: joined})
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """The block with the joined field."""
+        after = self.schema(schema)
+        rows = [block.data[key].reshape(-1, *(schema[key].shape or (1,))) for key in self.in_keys]
+        joined = np.concatenate(rows, axis=-1, dtype=after[self.out_key].dtype)
+        return replace(block, data={name: joined if name == self.out_key else block.data[name] for name in after})
+
+
+def valid(fields: Mapping[str, Field]) -> Schema:
+    """The schema of some fields.
+
+    Raises:
+        TransformError: no dataset can hold them.
+    """
+    try:
+        return Schema(fields)
+    except SchemaMismatchError as exc:
+        raise TransformError(str(exc)) from exc
+
+
+def _matching(schema: Schema, keys: Sequence[str], *, groups: bool = True) -> set[str]:
+    """The fields that the keys name.
+
+    Raises:
+        TransformError: one of them names none.
+    """
+    found = {key: {name for name in schema if name == key or (groups and name.startswith(key + "/"))} for key in keys}
+    if missing := [key for key in keys if not found[key]]:
+        raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
+    return set().union(*found.values())
