@@ -76,7 +76,7 @@ class NStep:
     with. So observations are stored twice, and slices cannot be drawn any more; where that matters, leave the steps as
     they are and sample with ``--n-step``. What is under ``next`` is that of the last of the steps, with as reward the
     discounted sum of theirs. Added are, as TorchRL's MultiStep names them, ``steps_to_next_obs`` (int64 [1]), ``gamma``
-    (float32 [1]) and under ``next`` ``original_reward`` ([1]).
+    (float32 [1], to that power) and under ``next`` ``original_reward`` ([1]).
 
     Args:
         n: steps.
@@ -138,7 +138,7 @@ class NStep:
         data["original_reward"] = reward[:count, None].copy()
         data["reward"] = self._discounted(reward, span).astype(reward.dtype)
         data["steps_to_next_obs"] = span[:, None]
-        data["gamma"] = np.full((count, 1), self.gamma, np.float32)
+        data["gamma"] = (self.gamma ** span[:, None]).astype(np.float32)
         is_first = step == (ends - block.lengths[segment[:count]])
         is_last = (last + 1 == ends) & (segment[:count] < block.closed)
         return Block(

@@ -95,7 +95,7 @@ def test_n_step(lengths: list[int], cuts: list[int], n: int, gamma: float) -> No
                     "reward": [sum(gamma**ahead * one["reward"][i + ahead] for ahead in range(last - i + 1))],
                     "original_reward": [[one["reward"][i]]],
                     "steps_to_next_obs": [[last - i + 1]],
-                    "gamma": [[gamma]],
+                    "gamma": [[gamma ** (last - i + 1)]],
                     **{name: [one[name][last]] for name in ("terminated", "truncated", "lives")},
                     "episode": one["episode"],
                     "from_reset": one["from_reset"] and i == 0,
