@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from rlx import manifest
+from rlx.errors import DatasetError
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -15,6 +16,17 @@ def home() -> Path:
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "rlx"
+
+
+def below_home(id: str) -> Path:
+    """Where a dataset of this id lies.
+
+    Raises:
+        DatasetError: the id, which may be anybody's, leads out of ``$RLX_HOME``.
+    """
+    if not _ID.fullmatch(id):
+        raise DatasetError(f"id {id!r} is no path below $RLX_HOME", hint="choose a directory with -o")
+    return home() / id
 
 
 def locate(dataset: str | os.PathLike[str]) -> Path:

@@ -4,6 +4,7 @@ A dataset exists when its manifest does. It is replaced atomically, and ends in 
 that a damaged one is never believed. docs/format.md specifies every key.
 """
 
+import builtins
 import json
 import os
 import re
@@ -151,12 +152,28 @@ class Manifest:
         """The manifest less some shards; they stay planned."""
         return replace(self, shards=[shard for shard in self.shards if shard.name not in names])
 
+    def difference(self, other: "Manifest") -> str | None:
+        """Why no shard of another dataset could join this one, in words; None if one could."""
+        for key in ("id", "store", "codec", "schema"):
+            there, wanted = getattr(self, key), getattr(other, key)
+            if there != wanted:
+                return f"its {key} is {_short(there)}, expected {_short(wanted)}"
+        return None
+
+    def encode(self) -> builtins.bytes:
+        """What ``rlx.json`` holds: the same manifest is always the same bytes."""
+        described = {"format": "rlx", **{key: getattr(self, key) for key in _KEYS}}
+        described["schema"] = self.schema.to_json()
+        described["shards"] = [asdict(shard) for shard in self.shards]
+        body = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False).encode()[:-2]
+        return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
+
     def save(self, dataset: Path) -> None:
         """Writes ``rlx.json`` in one step: whoever looks sees the old one or the new one."""
         path = dataset / FILE_NAME
         partial = path.with_name(FILE_NAME + ".partial")
         with partial.open("wb") as file:
-            file.write(_encode(self))
+            file.write(self.encode())
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -172,25 +189,42 @@ class Manifest:
             FormatVersionError: a newer rlx wrote it.
             CorruptDatasetError: it is damaged.
         """
-        path = dataset / FILE_NAME
+        path, hint = dataset / FILE_NAME, f"rlx repair {dataset}"
         try:
             size = path.stat().st_size
             if size > MAX_BYTES:
-                raise _damaged(path, f"at most {MAX_BYTES:,} bytes", f"{size:,}")
+                raise _damaged(path, f"at most {MAX_BYTES:,} bytes", f"{size:,}", hint)
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as exc:
             raise _absent(dataset) from exc
         except (IsADirectoryError, PermissionError) as exc:
-            raise _damaged(path, "a readable file", str(exc)) from exc
-        try:
-            return cls.from_json(_decode(raw, path), path)
-        except SchemaMismatchError as exc:
-            raise _damaged(path, "a schema", str(exc)) from exc
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-            raise _damaged(path, "a manifest", f"{type(exc).__name__}: {exc}") from exc
+            raise _damaged(path, "a readable file", str(exc), hint) from exc
+        return cls.parse(raw, path, hint=hint)
 
     @classmethod
-    def from_json(cls, described: Mapping[str, Any], path: Path) -> Self:
+    def parse(cls, raw: builtins.bytes, path: Path | str, *, hint: str | None = None) -> Self:
+        """The manifest that these bytes are.
+
+        Args:
+            raw: content of the file.
+            path: what messages call it.
+            hint: what mends a damaged one.
+
+        Raises:
+            FormatVersionError: a newer rlx wrote it.
+            CorruptDatasetError: it is damaged.
+        """
+        try:
+            return cls.from_json(_decode(raw), path)
+        except SchemaMismatchError as exc:
+            raise _damaged(path, "a schema", str(exc), hint) from exc
+        except _NoManifest as exc:
+            raise _damaged(path, exc.expected, exc.found, hint) from exc
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+            raise _damaged(path, "a manifest", f"{type(exc).__name__}: {exc}", hint) from exc
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any], path: Path | str) -> Self:
         """The manifest as it stands in a file; a wrong type or value raises what it happens to raise."""
         version = described["format_version"]
         if version != FORMAT_VERSION:
@@ -215,22 +249,23 @@ def _check_shard_name(name: str) -> None:
         raise ValueError(f"shard name {name!r}")
 
 
-def _encode(manifest: Manifest) -> bytes:
-    described = {"format": "rlx", **{key: getattr(manifest, key) for key in _KEYS}}
-    described["schema"] = manifest.schema.to_json()
-    described["shards"] = [asdict(shard) for shard in manifest.shards]
-    body = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False).encode()[:-2]
-    return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
+class _NoManifest(Exception):
+    """Bytes that are no manifest, before a look into them."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(expected, found)
+        self.expected = expected
+        self.found = found
 
 
-def _decode(raw: bytes, path: Path) -> Any:
+def _decode(raw: bytes) -> Any:
     """The JSON of a manifest whose last line is the crc32c of all before it."""
     tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
     if tail is None:
-        raise _damaged(path, "a crc32c on its last line", f"{raw[-_TAIL_BYTES:]!r}")
+        raise _NoManifest("a crc32c on its last line", f"{raw[-_TAIL_BYTES:]!r}")
     found = b"%08x" % google_crc32c.value(raw[:-_TAIL_BYTES])
     if found != tail[1]:
-        raise _damaged(path, f"crc32c {tail[1].decode()}", found.decode())
+        raise _NoManifest(f"crc32c {tail[1].decode()}", found.decode())
     return json.loads(raw)
 
 
@@ -247,9 +282,13 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _damaged(path: Path, expected: str, found: str) -> CorruptDatasetError:
-    message = f"{path} is damaged: expected {expected}, found {found}"
-    return CorruptDatasetError(message, hint=f"rlx repair {path.parent}")
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _damaged(path: Path | str, expected: str, found: str, hint: str | None) -> CorruptDatasetError:
+    return CorruptDatasetError(f"{path} is damaged: expected {expected}, found {found}", hint=hint)
 
 
 def _absent(dataset: Path) -> RlxError:

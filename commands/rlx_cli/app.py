@@ -19,6 +19,8 @@ from rlx_cli.merge import merge
 from rlx_cli.options import DebugOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.preprocess import preprocess
+from rlx_cli.pull import pull
+from rlx_cli.push import push
 from rlx_cli.repair import repair
 from rlx_cli.sample import sample
 from rlx_cli.split import split
@@ -44,6 +46,8 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "sample": sample,
     "verify": verify,
     "repair": repair,
+    "push": push,
+    "pull": pull,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)

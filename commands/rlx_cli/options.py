@@ -53,6 +53,9 @@ def parse_codec(text: str) -> "Codec":
 DatasetArgument = Annotated[
     str, typer.Argument(metavar="DATASET", help="Path of a dataset, or its id below $RLX_HOME, such as Pong/5.")
 ]
+LocationArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="Where it lies: s3://, gs://, az://, http(s):// or a directory.")
+]
 SourceOption = Annotated[
     str | None,
     typer.Option("--source", metavar="URL|DIR", help="Where the runs lie.", show_default="RL Unplugged's bucket"),
@@ -77,6 +80,9 @@ CodecOption = Annotated[
 StoreOption = Annotated[Store, typer.Option("--store", help="How shards are stored.")]
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", min=1, metavar="N", help="Worker processes.", show_default="one a core")
+]
+TransfersOption = Annotated[
+    int | None, typer.Option("--jobs", min=1, metavar="N", help="Transfers at once.", show_default="8")
 ]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Start afresh instead of going on where the last run stopped.")

@@ -15,6 +15,7 @@ from rlx_cli.output import Output, describe
 if TYPE_CHECKING:
     from rlx.pipeline.export import ExportReport
     from rlx.pipeline.report import Report
+    from rlx.pipeline.transfers import TransferReport
 
 _RESUME_HINT = "run the same command again: it goes on from there"
 
@@ -43,6 +44,22 @@ def show_export(output: Output, report: "ExportReport") -> None:
         f"{size(report.bytes)} ({report.format}) in {duration(report.seconds)}\n{report.dataset}"
     )
     output.show(report.to_json(), said)
+
+
+def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> None:
+    """Prints what became of a dataset that was copied, and exits with the code of what failed.
+
+    Args:
+        output: where to.
+        transferred: what the library tells of it.
+        verb: what was done to the files: ``sent``.
+    """
+    report, error = transferred.report, _error(transferred.report)
+    said = f"{verb} {plural(transferred.files, 'file')}, {size(transferred.bytes)}; {transferred.url}"
+    output.show({**transferred.to_json(), **(describe(error) if error else {})}, _summary(report), said)
+    if error is not None:
+        output.complain(error)
+        raise typer.Exit(exit_code(error))
 
 
 def _document(report: "Report") -> dict[str, Any]:
@@ -76,6 +93,15 @@ def resumable(destination: Path, *, hint: str = _RESUME_HINT) -> Iterator[None]:
         yield
     except KeyboardInterrupt as exc:
         raise InterruptedWorkError(f"interrupted; {_finished(destination)}", hint=hint) from exc
+
+
+@contextmanager
+def interruptible(kept: str) -> Iterator[None]:
+    """Turns Ctrl-C into an error that says what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as exc:
+        raise InterruptedWorkError(f"interrupted; {kept}", hint=_RESUME_HINT) from exc
 
 
 def _finished(destination: Path) -> str:

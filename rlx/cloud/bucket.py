@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode
     from obstore.store import ObjectStore
 
-_PIECE_BYTES = 1 << 20
+# What a killed process loses of every transfer at most, roughly.
+_PIECE_BYTES = 1 << 16
 # S3 takes 10,000 parts at most, of 5 MiB at least but for the last.
 _PART_BYTES = 8 << 20
 _MAX_PARTS = 9_000

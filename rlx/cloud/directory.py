@@ -20,12 +20,15 @@ class DirectoryLocation:
 
     Args:
         root: the directory; ``put`` makes it if need be.
+
+    Attributes:
+        root: the directory.
     """
 
     is_read_only = False
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self.url = str(root)
 
     def __repr__(self) -> str:
@@ -69,7 +72,7 @@ class DirectoryLocation:
                 path = Path(folder) / name
                 with suppress(FileNotFoundError):  # deleted meanwhile
                     if not name.endswith(_PARTIAL):
-                        yield _stored(path.relative_to(self._root).as_posix(), path)
+                        yield _stored(path.relative_to(self.root).as_posix(), path)
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
         """Writes a file beside its place, and moves it there when it is whole."""
@@ -84,6 +87,8 @@ class DirectoryLocation:
                     file.flush()
                     os.fsync(file.fileno())
                 partial.replace(path)
+            except IsADirectoryError as exc:
+                raise DownloadError(f"{path} cannot be written: a directory has its name") from exc
             finally:
                 partial.unlink(missing_ok=True)
             sync_directory(path.parent)
@@ -106,7 +111,7 @@ class DirectoryLocation:
             with _translated(path):
                 path.unlink(missing_ok=True)
             for parent in path.parents:
-                if parent == self._root:
+                if parent == self.root:
                     break
                 try:
                     parent.rmdir()
@@ -114,7 +119,7 @@ class DirectoryLocation:
                     break  # something else is in it, or it is gone
 
     def _path(self, name: str) -> Path:
-        return self._root / checked_name(name)
+        return self.root / checked_name(name)
 
 
 def _make(directory: Path) -> None:

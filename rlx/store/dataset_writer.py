@@ -132,21 +132,14 @@ def _resumed(path: Path, described: Manifest) -> Manifest:
         found = Manifest.load(path)
     except (DatasetNotFoundError, IncompleteDatasetError):
         return described
-    for key in ("id", "store", "codec", "schema"):
-        if getattr(found, key) != getattr(described, key):
-            there, wanted = getattr(found, key), getattr(described, key)
-            raise DatasetExistsError(
-                f"{path} holds another dataset: its {key} is {_short(there)}, expected {_short(wanted)}",
-                hint="--overwrite starts afresh; -o chooses another directory",
-            )
+    if different := found.difference(described):
+        raise DatasetExistsError(
+            f"{path} holds another dataset: {different}",
+            hint="--overwrite starts afresh; -o chooses another directory",
+        )
     planned = sorted({*found.planned, *described.planned})
     lineage: Sequence[Mapping[str, Any]] = found.lineage
     return replace(found, planned=planned, lineage=lineage or described.lineage)
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _sweep(writer: DatasetWriter) -> None:

@@ -24,6 +24,8 @@ COMMANDS = {
     "--no-strict-length -o --format --json",
     "verify": "--json",
     "repair": "--json",
+    "push": "--jobs --overwrite --json",
+    "pull": "-o --jobs --overwrite --json",
 }
 
 

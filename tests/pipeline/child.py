@@ -1,4 +1,4 @@
-"""A verb in a process of its own, to be killed: ``python -m tests.pipeline.child fetch|converted SOURCE DST JOBS``.
+"""A verb in a process of its own, to be killed: ``python -m tests.pipeline.child VERB SOURCE DST JOBS``.
 
 Says ``ready`` when everything is imported and the verb begins.
 """
@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 from rlx.errors import RlxError
+from rlx.pipeline.pull import pull
+from rlx.pipeline.push import push
+from rlx.progress import Silent
 from rlx.source.http import HttpBase
 from tests.pipeline.datasets import converted, fetch, from_directory
 
@@ -17,6 +20,10 @@ def main(verb: str, source: str, destination: str, jobs: str) -> None:
     try:
         if verb == "fetch":
             fetch(HttpBase(source), Path(destination), jobs=int(jobs))
+        elif verb == "pull":
+            pull(source, Path(destination), jobs=int(jobs), progress=Silent())
+        elif verb == "push":
+            push(source, destination, jobs=int(jobs), progress=Silent())
         elif verb == "from_directory":
             from_directory(Path(source), Path(destination), jobs=int(jobs))
         else:

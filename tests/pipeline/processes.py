@@ -16,7 +16,7 @@ from tests.pipeline.datasets import ROOT, wait_until
 class Child:
     """``tests.pipeline.child`` as the leader of its own group of processes, which has begun its verb."""
 
-    def __init__(self, verb: str, source: str, destination: Path, jobs: int) -> None:
+    def __init__(self, verb: str, source: str, destination: Path | str, jobs: int) -> None:
         command = [sys.executable, "-m", "tests.pipeline.child", verb, source, str(destination), str(jobs)]
         path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
         self.process = subprocess.Popen(
@@ -65,7 +65,7 @@ class Child:
 
 
 @contextmanager
-def child(verb: str, source: str, destination: Path, jobs: int) -> Iterator[Child]:
+def child(verb: str, source: str, destination: Path | str, jobs: int) -> Iterator[Child]:
     """A child that is gone at the end, all of its group with it."""
     started = Child(verb, source, destination, jobs)
     try:

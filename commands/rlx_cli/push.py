@@ -1,0 +1,49 @@
+"""``rlx push``: a dataset into a bucket."""
+
+from typing import Annotated
+
+import typer
+
+from rlx_cli.options import (
+    DatasetArgument,
+    DebugOption,
+    JsonOption,
+    LocationArgument,
+    QuietOption,
+    TransfersOption,
+)
+from rlx_cli.output import Output
+from rlx_cli.progress import showing
+from rlx_cli.report import interruptible, show_transfer
+
+
+def push(
+    ctx: typer.Context,
+    dataset: DatasetArgument,
+    url: LocationArgument,
+    jobs: TransfersOption = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Send everything anew, over whatever dataset is there.")
+    ] = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Copy a dataset to a bucket. Run again, it sends what is not there yet.
+
+    \b
+    Examples:
+      rlx push Pong/5 s3://bucket/pong
+      rlx push ./pong gs://bucket/pong --jobs 16
+      rlx push Pong/5 /mnt/share/pong
+
+    The manifest is written last: half a dataset never looks like a whole one. Server and credentials come from the
+    environment, as each cloud's own tools read it: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on. Needs rlx[cloud].
+    """
+    from rlx.pipeline.push import push as push_dataset
+    from rlx.pipeline.transfers import JOBS
+
+    output: Output = ctx.obj
+    with interruptible(f"what was sent stays at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
+        report = push_dataset(dataset, url, jobs=jobs or JOBS, overwrite=overwrite, progress=progress)
+    show_transfer(output, report, "sent")

@@ -1,0 +1,31 @@
+"""The manifest of a dataset that lies at a location."""
+
+from rlx.cloud.location import Location, Stored
+from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from rlx.manifest import FILE_NAME, MAX_BYTES, Manifest
+
+
+def read_manifest(location: Location) -> Manifest:
+    """What the dataset at a location says of itself.
+
+    Raises:
+        DatasetNotFoundError: there is no dataset.
+        CorruptDatasetError: its manifest is damaged.
+        FormatVersionError: a newer rlx wrote it.
+        ForbiddenError: the server refuses.
+        DownloadError: the server keeps failing.
+    """
+    try:
+        raw, _ = location.get(FILE_NAME, max_bytes=MAX_BYTES)
+    except SourceNotFoundError as exc:
+        problem = str(exc) if "no such bucket" in str(exc) else f"expected a {FILE_NAME} in it"
+        raise DatasetNotFoundError(f"no dataset at {location.url}: {problem}") from exc
+    return Manifest.parse(raw, f"{location.url}/{FILE_NAME}")
+
+
+def seen_manifest(location: Location) -> Stored | None:
+    """The version of the manifest that lies at a location now, whatever it holds; None where there is none."""
+    try:
+        return location.stat(FILE_NAME)
+    except SourceNotFoundError:
+        return None

@@ -1,0 +1,206 @@
+"""``rlx pull``: a dataset from a location, as far as it is not here yet."""
+
+import logging
+import shutil
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from rlx.cloud.directory import DirectoryLocation
+from rlx.cloud.location import Location, open_location
+from rlx.cloud.remote_manifest import read_manifest
+from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
+from rlx.home import below_home
+from rlx.manifest import FileRecord, Manifest, ShardRecord
+from rlx.pipeline.local_runs import check_apart
+from rlx.pipeline.report import Report
+from rlx.pipeline.room import check_room
+from rlx.pipeline.transfers import JOBS, TransferReport, transfer
+from rlx.progress import Progress
+from rlx.source.base import FileStat
+from rlx.source.cancel import Cancel
+from rlx.source.partial import Partial, is_intact
+from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
+from rlx.store.layout import SHARDS
+from rlx.store.writer import disk_errors, sync_tree
+
+logger = logging.getLogger(__name__)
+# Below the directory of raw files, which whoever resumes leaves alone.
+_ARRIVING = f"{SOURCE_FILES}/pull"
+
+
+def pull(
+    url: str, destination: Path | None = None, *, jobs: int = JOBS, overwrite: bool = False, progress: Progress
+) -> TransferReport:
+    """Copies a dataset here, every file checked on its way. A shard is listed when all its files are here.
+
+    Shards that are listed here already are not fetched again. A file that had arrived in part goes on from there.
+
+    Args:
+        url: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
+        destination: the dataset's directory; below ``$RLX_HOME`` by its id where not given.
+        jobs: transfers at once.
+        overwrite: whether to start afresh where there is a dataset.
+        progress: is told of ``bytes`` and ``shards``.
+
+    Returns:
+        What is here now; its ``report.failures`` are the shards that could not be had, or were damaged.
+
+    Raises:
+        DatasetNotFoundError: there is no dataset at the location.
+        CorruptDatasetError: its manifest is damaged.
+        ForbiddenError: the server refuses.
+        DatasetExistsError: the destination holds something else.
+        DatasetLockedError: another process is writing the destination.
+        DiskFullError: there is no room.
+        MissingExtraError: obstore is not installed.
+    """
+    started = time.perf_counter()
+    location = open_location(url)
+    remote = read_manifest(location)
+    path = below_home(remote.id) if destination is None else destination
+    if isinstance(location, DirectoryLocation):
+        check_apart(location.root, path)
+    with claimed(path):
+        writer = open_writer(path, replace(remote, shards=()), overwrite=overwrite)
+        skipped = len(writer.manifest.shards)
+        pulling = _Pulling(location, writer, _pending(remote, writer, location), progress)
+        pulling.run(jobs)
+        _take_over(remote, writer)
+    seconds = time.perf_counter() - started
+    report = Report.of(path, writer.manifest, seconds, pulling.steps, skipped_shards=skipped, failures=pulling.failures)
+    return TransferReport(report, location.url, pulling.files, pulling.bytes)
+
+
+def _pending(remote: Manifest, writer: DatasetWriter, location: Location) -> list[ShardRecord]:
+    """The shards that are still to come; those that are here must be the same."""
+    theirs = {record.name: record.files for record in remote.shards}
+    for record in writer.manifest.shards:
+        if theirs.get(record.name, record.files) != record.files:
+            raise DatasetExistsError(
+                f"{writer.path} holds another dataset: its shard {record.name} is not that of {location.url}",
+                hint="--overwrite starts afresh; -o chooses another directory",
+            )
+    return [record for record in remote.shards if record.name not in writer.manifest.listed]
+
+
+def _take_over(remote: Manifest, writer: DatasetWriter) -> None:
+    """Lets the manifest say all that the remote one says, which may have grown since a part was pulled."""
+    planned = sorted({*remote.planned, *writer.manifest.planned})
+    writer.manifest = replace(remote, planned=planned, shards=writer.manifest.shards)
+    writer.save()
+
+
+class _Pulling:
+    """Fetches the files of shards, and commits every shard that is whole.
+
+    Attributes:
+        files: how many arrived.
+        bytes: of these, less what had arrived before.
+        steps: of the shards that were committed.
+        failures: what went wrong, by name of the shard.
+    """
+
+    def __init__(
+        self, location: Location, writer: DatasetWriter, shards: Sequence[ShardRecord], progress: Progress
+    ) -> None:
+        self._location = location
+        self._writer = writer
+        self._shards = {shard.name: shard for shard in shards}
+        self._files = {name: record for shard in shards for name, record in _files(shard).items()}
+        self._progress = progress
+        self._arriving = writer.path / _ARRIVING
+        self.files = 0
+        self.bytes = 0
+        self.steps = 0
+        self.failures: dict[str, SourceError] = {}
+
+    def run(self, jobs: int) -> None:
+        """Returns when every shard is committed or has failed."""
+        total = sum(record.bytes for record in self._files.values())
+        self._progress.expect("bytes", total)
+        self._progress.expect("shards", len(self._shards))
+        check_room(self._writer.path, total - _bytes_below(self._arriving))
+        left = {shard.name: set(_files(shard)) for shard in self._shards.values()}
+        with disk_errors(self._writer.path), closing(self._transfers(jobs)) as transfers:
+            for name, fetched in transfers:
+                shard = name.split("/")[1]
+                if isinstance(fetched, SourceError):
+                    logger.warning("shard %s: %s", shard, fetched)
+                    self.failures.setdefault(shard, fetched)
+                    continue
+                self.files += 1
+                self.bytes += fetched
+                left[shard].discard(name)
+                if not left[shard]:
+                    self._commit(self._shards[shard])
+        if not self.failures:
+            shutil.rmtree(self._arriving, ignore_errors=True)
+            with suppress(OSError):
+                self._arriving.parent.rmdir()  # unless it holds raw files of a download
+
+    def _transfers(self, jobs: int) -> Generator[tuple[str, int | SourceError], None, None]:
+        return transfer(list(self._files), self._fetch, jobs=jobs, spared=_SPARED)
+
+    def _fetch(self, name: str, cancel: Cancel) -> int:
+        """Brings one file; returns how many bytes had not arrived before."""
+        path, record = self._arriving / name, self._files[name]
+        expected = FileStat(name, f"{self._location.url}/{name}", bytes=record.bytes, crc32c=record.crc32c)
+        if is_intact(path, expected):
+            self._progress.advance("bytes", record.bytes)
+            return 0
+        with Partial(path) as partial:
+            if partial.expected is None or not partial.expected.is_same_version(expected):
+                partial.discard()
+                partial.restart(expected)
+            before = partial.offset
+            self._progress.advance("bytes", before)
+            if before < record.bytes:
+                self._receive(name, partial, cancel)
+            partial.finish()
+        return record.bytes - before
+
+    def _receive(self, name: str, partial: Partial, cancel: Cancel) -> None:
+        expected = self._files[name].bytes
+        try:
+            for piece in self._location.stream(name, partial.offset):
+                cancel.check()
+                if partial.offset + len(piece) > expected:
+                    break
+                self._progress.advance("bytes", partial.append(piece))
+        except DownloadError:
+            self._check_length(name)
+            raise
+        if partial.offset != expected:
+            self._check_length(name)
+            raise DownloadError(f"{self._location.url}/{name}: its transfer ended at byte {partial.offset}")
+
+    def _check_length(self, name: str) -> None:
+        found, expected = self._location.stat(name).bytes, self._files[name].bytes
+        if found != expected:
+            raise CorruptShardError(f"{self._location.url}/{name} has {found:,} bytes, expected {expected:,}")
+
+    def _commit(self, shard: ShardRecord) -> None:
+        partial, arrived = self._writer.partial(shard.name), self._arriving / SHARDS / shard.name
+        for name in shard.files:
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            (arrived / name).replace(partial / name)
+        sync_tree(partial)
+        self._writer.commit(shard, origin=shard.origin, dropped=shard.dropped)
+        self.steps += shard.steps
+        self._progress.advance("shards", 1)
+
+
+def _files(shard: ShardRecord) -> dict[str, FileRecord]:
+    """The files of a shard by their names below the dataset."""
+    return {f"{SHARDS}/{shard.name}/{name}": record for name, record in shard.files.items()}
+
+
+# What is wrong with one file need not be wrong with another.
+_SPARED = (DownloadError, CorruptShardError, SourceNotFoundError)
+
+
+def _bytes_below(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

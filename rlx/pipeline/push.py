@@ -1,0 +1,235 @@
+"""``rlx push``: a dataset to a location, as far as it is not there yet."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from rlx.cloud.directory import DirectoryLocation
+from rlx.cloud.location import Location, Stored, open_location
+from rlx.cloud.remote_manifest import read_manifest, seen_manifest
+from rlx.errors import (
+    CorruptDatasetError,
+    DatasetError,
+    DatasetExistsError,
+    DatasetLockedError,
+    PartialError,
+    SourceError,
+)
+from rlx.manifest import FILE_NAME, FileRecord, Manifest
+from rlx.pipeline.local_runs import check_apart
+from rlx.pipeline.report import Report
+from rlx.pipeline.transfers import JOBS, TransferReport, transfer
+from rlx.progress import Progress
+from rlx.source.cancel import Cancel
+from rlx.store.dataset import Dataset
+from rlx.store.dataset_writer import claimed
+from rlx.store.layout import SHARDS
+
+_PIECE_BYTES = 1 << 20
+_WAS_THERE = -1
+
+
+def push(
+    dataset: str | os.PathLike[str], url: str, *, jobs: int = JOBS, overwrite: bool = False, progress: Progress
+) -> TransferReport:
+    """Writes a dataset to a location: the files of its shards, then its manifest; then goes what that does not list.
+
+    Until the manifest is written, what lies there is the dataset that lay there before, or none. Every file is checked
+    against the manifest on its way. Files that are there with the same length and checksum are not sent again: the
+    checksum is what the manifest there says, or what an interrupted push left beside the file in a bucket.
+
+    Args:
+        dataset: its directory, or its id.
+        url: ``s3://``, ``gs://``, ``az://``, ``file://`` or a directory.
+        jobs: transfers at once.
+        overwrite: whether to send everything anew over whatever lies there, which is unlisted first.
+        progress: is told of ``bytes``.
+
+    Raises:
+        DatasetNotFoundError: there is no such dataset.
+        IncompleteDatasetError: another process is writing it.
+        CorruptDatasetError: a file of it is damaged; the manifest there is as it was.
+        DatasetExistsError: another dataset lies there, or shards that this one lacks.
+        DatasetLockedError: somebody else pushed to the same place meanwhile.
+        ForbiddenError: the server refuses.
+        PartialError: some files could not be sent; the same command sends the rest.
+        MissingExtraError: obstore is not installed.
+    """
+    local = Dataset(dataset)
+    location = open_location(url)
+    if location.is_read_only:
+        raise DatasetError(f"{location.url} can only be read", hint="push to s3://, gs://, az:// or a directory")
+    with _held(local, location):
+        return _push(local, location, jobs, progress, overwrite=overwrite)
+
+
+@contextmanager
+def _held(local: Dataset, location: Location) -> Iterator[None]:
+    """Holds the right to write a location, where there is such a right: in a directory."""
+    if not isinstance(location, DirectoryLocation):
+        yield
+        return
+    check_apart(local.path, location.root)
+    with claimed(location.root):
+        yield
+
+
+def _push(local: Dataset, location: Location, jobs: int, progress: Progress, *, overwrite: bool) -> TransferReport:
+    started = time.perf_counter()
+    seen = seen_manifest(location)
+    known = None if overwrite or seen is None else _same_dataset(local, location)
+    plan = _Plan.of(local, location, known, overwrite=overwrite)
+    if overwrite and seen is not None:
+        # The manifest before the rest: a dataset half removed must not look whole.
+        location.delete([FILE_NAME])
+        location.delete(plan.unwanted)
+    sending = _Sending(local.path, location, plan, progress)
+    sending.run(jobs)
+    _list(location, local.manifest, None if overwrite else seen, known)
+    if not overwrite and seen is not None:
+        location.delete(plan.unwanted)
+    steps = sum(record.steps for record in local.manifest.shards if record.name in sending.shards)
+    skipped = len(local.manifest.shards) - len(sending.shards)
+    seconds = time.perf_counter() - started
+    report = Report.of(local.path, local.manifest, seconds, steps, skipped_shards=skipped)
+    return TransferReport(report, location.url, sending.files, sending.bytes)
+
+
+def _same_dataset(local: Dataset, location: Location) -> Manifest:
+    """The manifest of the dataset that lies there, of which the local one is a continuation."""
+    there, here = read_manifest(location), local.manifest
+    different = there.difference(here)
+    ours = {record.name: record.files for record in here.shards}
+    for record in there.shards:
+        if different is None and ours.get(record.name) != record.files:
+            found = "has other files there" if record.name in ours else f"is not in {local.path}"
+            different = f"its shard {record.name} {found}"
+    if different is not None:
+        raise DatasetExistsError(
+            f"{location.url} holds another dataset: {different}",
+            hint="--overwrite replaces it; rlx pull brings it here",
+        )
+    return there
+
+
+def _list(location: Location, manifest: Manifest, seen: Stored | None, known: Manifest | None) -> None:
+    """Writes the manifest, unless the same is there."""
+    content = manifest.encode()
+    if known is not None and known.encode() == content:
+        return
+    if not location.replace(FILE_NAME, content, seen=seen):
+        raise DatasetLockedError(
+            f"{location.url} was pushed to by somebody else meanwhile", hint="run the same command again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a push has to do.
+
+    Args:
+        wanted: record of every file to send, by its name at the location.
+        doubtful: which of these may be there: of that length, and listed by no manifest.
+        unwanted: files below the shards there that the manifest will not list.
+    """
+
+    wanted: Mapping[str, FileRecord]
+    doubtful: frozenset[str]
+    unwanted: list[str]
+
+    @classmethod
+    def of(cls, local: Dataset, location: Location, known: Manifest | None, *, overwrite: bool) -> "_Plan":
+        files, listed = _files(local.manifest), {} if known is None else _files(known)
+        there = {stored.name: stored.bytes for stored in location.list(SHARDS)}
+        unwanted = sorted(set(there) - set(files))
+        if overwrite:
+            return cls(files, frozenset(), unwanted)
+        same_length = {name for name, record in files.items() if there.get(name) == record.bytes}
+        wanted = {
+            name: record for name, record in files.items() if name not in same_length or listed.get(name) != record
+        }
+        return cls(wanted, frozenset(same_length & set(wanted)), unwanted)
+
+
+def _files(manifest: Manifest) -> dict[str, FileRecord]:
+    """Every file of the shards, by its name below the dataset."""
+    return {f"{SHARDS}/{record.name}/{name}": file for record in manifest.shards for name, file in record.files.items()}
+
+
+class _Sending:
+    """Sends the files of a plan.
+
+    Attributes:
+        files: how many had to be sent.
+        bytes: of these.
+        shards: names of the shards that they belong to.
+    """
+
+    def __init__(self, dataset: Path, location: Location, plan: _Plan, progress: Progress) -> None:
+        self._dataset = dataset
+        self._location = location
+        self._plan = plan
+        self._progress = progress
+        self.files = 0
+        self.bytes = 0
+        self.shards: set[str] = set()
+
+    def run(self, jobs: int) -> None:
+        """Returns when everything is there."""
+        wanted = self._plan.wanted
+        self._progress.expect("bytes", sum(record.bytes for record in wanted.values()))
+        failures: list[SourceError] = []
+        with closing(transfer(list(wanted), self._send, jobs=jobs)) as transfers:
+            for name, sent in transfers:
+                if isinstance(sent, SourceError):
+                    failures.append(sent)
+                elif sent != _WAS_THERE:
+                    self.files += 1
+                    self.bytes += sent
+                    self.shards.add(name.split("/")[1])
+        if not failures:
+            return
+        if len(failures) == len(wanted):
+            raise failures[0]
+        raise PartialError(
+            f"{len(failures)} of {len(wanted)} files could not be sent to {self._location.url}: {failures[0]}",
+            hint="run the same command again: it sends the rest",
+        )
+
+    def _send(self, name: str, cancel: Cancel) -> int:
+        cancel.check()
+        record = self._plan.wanted[name]
+        if name in self._plan.doubtful and self._location.stat(name).crc32c == record.crc32c:
+            self._progress.advance("bytes", record.bytes)
+            return _WAS_THERE
+        pieces = self._checked(self._dataset / name, record, cancel)
+        self._location.put(name, pieces, bytes=record.bytes, crc32c=record.crc32c)
+        return record.bytes
+
+    def _checked(self, path: Path, record: FileRecord, cancel: Cancel) -> Iterator[bytes]:
+        """The content of a file; it ends in an error if that is not what the manifest says."""
+        crc, size = 0, 0
+        try:
+            with path.open("rb") as file:
+                while piece := file.read(_PIECE_BYTES):
+                    cancel.check()
+                    crc, size = google_crc32c.extend(crc, piece), size + len(piece)
+                    self._progress.advance("bytes", len(piece))
+                    yield piece
+        except OSError as exc:
+            raise CorruptDatasetError(f"{path} cannot be read: {exc.strerror}", hint=_repair(self._dataset)) from exc
+        if (size, f"{crc:08x}") != (record.bytes, record.crc32c):
+            raise CorruptDatasetError(
+                f"{path} is damaged: {size:,} bytes with crc32c {crc:08x}, "
+                f"expected {record.bytes:,} with {record.crc32c}",
+                hint=_repair(self._dataset),
+            )
+
+
+def _repair(dataset: Path) -> str:
+    return f"rlx repair {dataset}"

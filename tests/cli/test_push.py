@@ -1,0 +1,101 @@
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlx.store.verification import verify
+from tests.conftest import Cli
+from tests.factories import write_dataset
+
+
+def test_there_and_back(cli: Cli, pong: Path, bucket: str, tmp_path: Path) -> None:
+    result = cli("push", pong, f"{bucket}/pong")
+    assert result.code == 0, result.err
+    said, where, moved = result.out.splitlines()
+    assert said.startswith("Pong/5: ")
+    assert ", 3 shards, " in said
+    assert where == str(pong)
+    assert moved.startswith("sent ")
+    assert moved.endswith(f"; {bucket}/pong")
+    again = cli("push", pong, f"{bucket}/pong", "--json", "--jobs", 2)
+    assert again.code == 0
+    document = json.loads(again.out)
+    assert (document["transferred_files"], document["skipped_shards"], document["failed_shards"]) == (0, 3, [])
+    assert document["url"] == f"{bucket}/pong"
+    back = cli("pull", f"{bucket}/pong", "-o", tmp_path / "back", "--json")
+    assert back.code == 0, back.err
+    document = json.loads(back.out)
+    assert (document["dataset"], document["shards"]) == (str(tmp_path / "back"), 3)
+    assert document["transferred_bytes"] == document["bytes"] == verify(pong).bytes
+    assert verify(tmp_path / "back").ok
+
+
+def test_pull_goes_below_home(cli: Cli, pong: Path, home: Path) -> None:
+    result = cli("pull", pong)
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[1] == str(home / "Pong/5")
+    assert "fetched " in result.out
+    assert cli("inspect", "Pong/5").code == 0
+
+
+def test_progress_is_told_in_bytes(cli: Cli, pong: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx_cli.progress.Lines.__init__.__defaults__", (0.001,))
+    assert f"push {pong}: " in cli("push", pong, bucket).err
+    assert cli("push", pong, f"{bucket}/more", "--quiet").err == ""
+
+
+def test_exit_codes(cli: Cli, pong: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("push", tmp_path / "nothing", bucket).code == 5
+    assert cli("push", pong, "s3://nowhere").code == 5
+    assert cli("pull", "s3://nowhere").code == 5
+    result = cli("pull", f"{bucket}/nothing", "--json")
+    assert result.code == 5
+    assert json.loads(result.out)["error"]["type"] == "DatasetNotFoundError"
+    assert "expected a rlx.json in it" in result.err
+    assert cli("push", pong, "https://host/set").code == 1
+    assert cli("push", pong, "ftp://host/set").code == 1
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    result = cli("push", pong, bucket)
+    assert result.code == 1
+    assert result.err.endswith("hint: pip install 'rlx[cloud]'\n")
+
+
+def test_another_dataset_there(cli: Cli, pong: Path, bucket: str, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "other", [[]])
+    assert cli("push", tmp_path / "other", bucket).code == 0
+    result = cli("push", pong, bucket)
+    assert result.code == 1
+    assert "holds another dataset: its id is Test/1, expected Pong/5" in result.err
+    assert cli("push", pong, bucket, "--overwrite").code == 0
+
+
+def test_a_damaged_object(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    assert cli("push", pong, shared).code == 0
+    victim = shared / "shards/00001/action/c/0"
+    victim.write_bytes(bytes(victim.stat().st_size))
+    result = cli("pull", shared, "-o", tmp_path / "here")
+    assert result.code == 6
+    assert f"warning: shard 00001: {victim} arrived corrupt" in result.err
+    assert "error: Pong/5: 1 shard failed: 00001\nhint: run the same command again" in result.err
+    document = json.loads(cli("pull", shared, "-o", tmp_path / "here", "--json").out)
+    assert document["failed_shards"] == ["00001"]
+    assert document["error"]["type"] == "PartialError"
+
+
+def test_ctrl_c(cli: Cli, pong: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlx.pipeline.pull.pull", interrupted)
+    monkeypatch.setattr("rlx.pipeline.push.push", interrupted)
+    for arguments, kept in (
+        (f"pull {pong}", "what arrived is kept"),
+        (f"push {pong} {tmp_path}", "what was sent stays"),
+    ):
+        result = cli(*shlex.split(arguments))
+        assert result.code == 130
+        assert f"interrupted; {kept}" in result.err
+        assert "hint: run the same command again: it goes on from there" in result.err
