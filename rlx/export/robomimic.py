@@ -40,11 +40,11 @@ class RobomimicExporter:
         """Truncations, numbers of episodes, pictures as they were, and fields of its own."""
         schema = experience.schema
         _action(schema)
+        keys = _keys(schema)
         losses = common_losses(experience, final=not _has_next(experience), truncation=True, episodes=True)
         losses += left_out([name for name in extra_fields(schema) if not _is_states(schema, name)])
-        return losses + [
-            loss for name in observation_fields(schema) for loss in channels_last(schema[name]).loss(name, schema[name])
-        ]
+        losses += [f"the name {name}: it becomes {key}" for name, key in keys.items() if name.count("/") > 1]
+        return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
         """Whether a file has demonstrations in it."""
@@ -82,11 +82,11 @@ class _Demo:
             (
                 name,
                 arranged := channels_last(schema[name]),
-                output.rows(f"{group.name}/{kind}/{_key(name)}", steps, arranged.shape, schema[name].dtype),
+                output.rows(f"{group.name}/{kind}/{key}", steps, arranged.shape, schema[name].dtype),
                 kind == "next_obs",
             )
             for kind in (("obs", "next_obs") if _has_next(experience) else ("obs",))
-            for name in observation_fields(schema)
+            for name, key in _keys(schema).items()
         ]
         columns = {"actions": _action(schema), "rewards": "reward"}
         if _STATES in schema and _is_states(schema, _STATES):
@@ -110,9 +110,16 @@ def _row(name: str) -> tuple[int, ...]:
     return () if name == "reward" else (1,)
 
 
-def _key(name: str) -> str:
-    """What robomimic calls an observation: ``observation/camera`` is ``camera``."""
-    return name.removeprefix("observation/")
+def _keys(schema: Schema) -> dict[str, str]:
+    """What robomimic calls the observations, by their names: ``observation/arm/angle`` is ``arm_angle``.
+
+    Raises:
+        ExportError: two would be called the same.
+    """
+    keys = {name: name.removeprefix("observation/").replace("/", "_") for name in observation_fields(schema)}
+    if len(set(keys.values())) < len(keys):
+        raise ExportError(f"robomimic would call two observations the same: {', '.join(sorted(keys))}")
+    return keys
 
 
 def _has_next(experience: Experience) -> bool:

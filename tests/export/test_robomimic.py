@@ -1,23 +1,49 @@
-from typing import ClassVar
+"""What rlx writes for robomimic, by rlx's reader and by robomimic's own where that is installed.
 
+As it pins much that learning needs and reading does not: pip install --no-deps robomimic termcolor
+"""
+
+import warnings
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from rlx.errors import ExportError
 from rlx.export.pictures import channels_last
-from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract
+from rlx.export.robomimic import _keys
+from rlx.pipeline.export import export
+from rlx.progress import Silent
+from rlx.schema import Field, Role
+from tests.contracts.dataset_exporter import (
+    SAMPLES,
+    Arrays,
+    DatasetExporterContract,
+    random_block,
+    schema,
+    whole_dataset,
+)
 from tests.contracts.source import Trajectory
+from tests.factories import write_dataset
 
 TRUNCATED = {sample: ["that 2 of 5 trajectories were truncated"] for sample in SAMPLES}
+
+REFUSED = {
+    "discrete actions": r"one action of floats a step, found action int64\[\]",
+    "pictures": r"found action int64\[\]",
+    "multi-discrete actions": r"found action int64\[2\]",
+    "dict actions": "found action/move float32",
+}
 
 
 class TestRobomimic(DatasetExporterContract):
     format = "robomimic"
     name = "out.hdf5"
-    refused: ClassVar = {
-        "discrete actions": r"one action of floats a step, found action int64\[\]",
-        "pictures": r"found action int64\[\]",
-        "multi-discrete actions": r"found action int64\[2\]",
-        "dict actions": "found action/move float32",
-    }
+    refused: ClassVar = REFUSED
     lost: ClassVar = TRUNCATED | {
         "colour pictures": TRUNCATED["vectors"],
+        "dict observations": [*TRUNCATED["vectors"], "the name observation/arm/angle: it becomes arm_angle"],
         "infos": [*TRUNCATED["vectors"], "the field info/score"],
         "extra fields": [*TRUNCATED["vectors"], "the field logits"],
         "seams": [],
@@ -28,7 +54,48 @@ class TestRobomimic(DatasetExporterContract):
         arrays = super().expected(trajectory, sample) or {}
         arrays["truncated"] = arrays["truncated"] & False
         return {
-            name: channels_last(SAMPLES[sample][name]).arrange(rows)
+            name.replace("arm/angle", "arm_angle"): channels_last(SAMPLES[sample][name]).arrange(rows)
             for name, rows in arrays.items()
             if name not in ("info/score", "logits")
         }
+
+
+def test_observations_that_would_be_called_the_same(tmp_path: Path) -> None:
+    names = ("observation/arm/angle", "observation/arm_angle")
+    chosen = schema(
+        {name: Field("float32", (2,), Role.OBSERVATION) for name in names},
+        {"action": Field("float32", (2,), Role.STEP)},
+    )
+    dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
+    with pytest.raises(ExportError, match="two observations the same: observation/arm/angle, observation/arm_angle"):
+        export(dataset.path, tmp_path / "out.hdf5", "robomimic", progress=Silent())
+    assert not (tmp_path / "out.hdf5").exists()
+
+
+@pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample not in REFUSED])
+def test_robomimic_reads_every_value(sample: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        reader = pytest.importorskip("robomimic.utils.dataset", exc_type=ImportError)
+        modalities = pytest.importorskip("robomimic.utils.obs_utils", exc_type=ImportError)
+    dataset = whole_dataset(tmp_path / "data", sample)
+    names = {key: name for name, key in _keys(dataset.schema).items()}
+    export(dataset.path, tmp_path / "out.hdf5", "robomimic", progress=Silent())
+    has_next = bool(dataset.trajectories.final_recorded.any())
+    modalities.initialize_obs_modality_mapping_from_dict({"low_dim": list(names)})
+    opened = reader.SequenceDataset(
+        str(tmp_path / "out.hdf5"), list(names), ("actions", "rewards", "dones"), load_next_obs=has_next
+    )
+    assert (opened.n_demos, len(opened)) == (len(dataset.trajectories), len(dataset))
+    stored: Arrays = {name: np.concatenate([block.data[name] for block in dataset.blocks()]) for name in dataset.schema}
+    # It goes through demonstrations by their number as well.
+    for step in range(len(dataset)):
+        found: dict[str, Any] = opened[step]
+        trajectory = int(dataset.steps.locate(np.array([step])).trajectory[0])
+        assert found["rewards"][0] == stored["reward"][step]
+        assert found["dones"][0] == stored["terminated"][step]
+        np.testing.assert_array_equal(found["actions"][0], stored["action"][step])
+        for key, name in names.items():
+            rows = channels_last(dataset.schema[name]).arrange(stored[name][step + trajectory : step + trajectory + 2])
+            np.testing.assert_array_equal(found["obs"][key][0], rows[0])
+            if has_next:
+                np.testing.assert_array_equal(found["next_obs"][key][0], rows[1])
