@@ -336,15 +336,8 @@ class BaseCollector:
         share = self._shares[worker].popleft()
         if delivery.order.session is not None:
             self._begin(worker)
-        if (steps.counts < share.length).any() and self._plan.preemptive_threshold is None:
-            raise CollectError(
-                f"{self._described[worker].name} resets in place of a step (autoreset mode NEXT_STEP), "
-                "so batches have holes",
-                hint="make the vector environment with autoreset_mode=AutoresetMode.SAME_STEP",
-            )
         if self._plan.track_policy_version:
-            versions = np.full(steps.reward.shape, delivery.version, np.int64)
-            steps = replace(steps, action={**steps.action, "policy_version": versions})
+            steps = replace(steps, action={**steps.action, "policy_version": steps.version})
         made = int(steps.counts[: share.envs].sum())
         self._frames += made
         self._ordered += made - share.steps

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from rlx.collector.exchange import Description, Exchange, Remainder, Room, Weights
-from rlx.collector.remote_worker import Describe, RemoteWorker, Report, Share, Task
+from rlx.collector.remote_worker import Describe, RemoteWorker, Share, Task
 from rlx.collector.rollout import Steps
 from rlx.collector.worker import Equipment, Order
 from rlx.engine.actor import Actor, ActorDiedError, Actors
@@ -28,13 +28,11 @@ class Delivery:
         worker: its number.
         order: which; of another session than it was given with, if the worker has been replaced.
         steps: good until the worker is given as many more orders as there are slots.
-        version: of the weights that chose the actions.
     """
 
     worker: int
     order: Order
     steps: Steps
-    version: int
 
 
 @dataclass(slots=True, eq=False)
@@ -118,13 +116,13 @@ class Crew:
             if not member.given or member.given[0] is not given:
                 continue  # an order that a process did not live to answer, given again to the one in its place
             try:
-                report: Report = given.future.result()
+                answer: Steps | Remainder = given.future.result()
             except ActorDiedError as exc:
                 self._replace(worker, exc)
                 continue
             member.given.popleft()
             member.deaths = 0
-            return Delivery(worker, given.order, _steps(member.exchange, given.slot, report), report.version)
+            return Delivery(worker, given.order, _steps(member.exchange, given.slot, answer))
 
     def halt(self, number: int) -> None:
         """Has workers stop what they do for orders up to this number, where they share memory."""
@@ -201,9 +199,9 @@ class Crew:
         logger.warning("%s: another takes its place, and the episodes it had not finished are dropped", ended)
 
 
-def _steps(exchange: Exchange | None, slot: int, report: Report) -> Steps:
-    if not isinstance(report.steps, Remainder):
-        return report.steps
+def _steps(exchange: Exchange | None, slot: int, answer: Steps | Remainder) -> Steps:
+    if not isinstance(answer, Remainder):
+        return answer
     if exchange is None:
         raise RuntimeError("steps in shared memory of a worker that shares none")
-    return exchange.get(slot, report.steps)
+    return exchange.get(slot, answer)

@@ -101,6 +101,7 @@ class Exchange:
             self._arrays[f"{slot}/truncated"][:, :length],
             {},
             np.zeros(self._room.description.num_envs, np.int64),
+            self._arrays[f"{slot}/version"][:, :length],
         )
 
     def put(self, slot: int, steps: Steps) -> Remainder:
@@ -172,6 +173,7 @@ def _layout(room: Room) -> Mapping[str, tuple[tuple[int, ...], str]]:
             row, dtype = _row(leaf)
             layout[f"{slot}/{name}"] = ((n, length, *row), dtype)
         layout[f"{slot}/reward"] = ((n, length), "float32")
+        layout[f"{slot}/version"] = ((n, length), "int64")
         layout[f"{slot}/terminated"] = layout[f"{slot}/truncated"] = ((n, length), "bool")
     return layout
 

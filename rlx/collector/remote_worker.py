@@ -24,7 +24,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An order; the answer is a Report.
+    """An order; the answer is steps: all of them, or what of them is not in the shared memory.
 
     Args:
         order: which.
@@ -37,19 +37,6 @@ class Task:
     weights: Weights | None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What became of an order.
-
-    Args:
-        version: of the weights that chose the actions.
-        steps: all of them, or what of them is not in the shared memory.
-    """
-
-    version: int
-    steps: Steps | Remainder
-
-
 class RemoteWorker:
     """A worker that is told what to do, task by task."""
 
@@ -59,7 +46,7 @@ class RemoteWorker:
         self._edition = 0
         self._version = 0
 
-    def __call__(self, task: Describe | Share | Task) -> Description | Report | None:
+    def __call__(self, task: Describe | Share | Task) -> Description | Steps | Remainder | None:
         """Does what the task says."""
         if isinstance(task, Describe):
             env = self._worker.environment
@@ -73,18 +60,18 @@ class RemoteWorker:
         """Closes the environment."""
         self._worker.close()
 
-    def _by_value(self, task: Task) -> Report:
+    def _by_value(self, task: Task) -> Steps:
         if task.weights is not None:
             self._use(task.weights)
-        return Report(self._version, self._worker.collect(task.order))
+        return self._worker.collect(task.order, self._version)
 
-    def _through(self, exchange: Exchange, task: Task) -> Report:
+    def _through(self, exchange: Exchange, task: Task) -> Remainder:
         if exchange.edition != self._edition:
             self._edition, weights = exchange.get_weights()
             self._use(weights)
         steps = exchange.steps(task.slot, task.order.length)
-        self._worker.collect(task.order, steps, lambda: exchange.is_halted(task.order.number))
-        return Report(self._version, exchange.put(task.slot, steps))
+        self._worker.collect(task.order, self._version, steps, lambda: exchange.is_halted(task.order.number))
+        return exchange.put(task.slot, steps)
 
     def _use(self, weights: Weights) -> None:
         self._version = weights.version

@@ -26,6 +26,7 @@ class Steps:
         truncated: [n, T] bool.
         final: of every episode that ended, by environment and step, its last observation, by name of the field.
         counts: [n] steps of each environment; the rows behind them mean nothing.
+        version: [n, T] int64, number of the policy that chose the action, for whoever counts them.
     """
 
     observation: Arrays
@@ -35,6 +36,7 @@ class Steps:
     truncated: NDArray[np.bool_]
     final: dict[tuple[int, int], Arrays]
     counts: NDArray[np.int64]
+    version: NDArray[np.int64]
 
 
 class Rollout:
@@ -119,6 +121,7 @@ class Rollout:
             np.zeros((n, length), bool),
             {},
             np.zeros(n, np.int64),
+            np.zeros((n, length), np.int64),
         )
 
     def _limited(self, recorded: NDArray[np.bool_] | None, truncated: NDArray[np.bool_]) -> NDArray[np.bool_]:

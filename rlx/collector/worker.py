@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from rlx.collector.even_rollout import EvenRollout
 from rlx.collector.opening import EnvSource, open_environment
 from rlx.collector.policy import RandomPolicy
 from rlx.collector.policy_file import as_policy
@@ -64,7 +65,7 @@ class Worker:
 
     def __init__(self, equipment: Equipment) -> None:
         self._equipment = equipment
-        self._rollout: Rollout | None = None
+        self._rollout: EvenRollout | None = None
         self.environment = open_environment(equipment.create_env_fn)
         try:
             self.policy = None if equipment.policy is None else as_policy(equipment.policy, equipment.device)
@@ -76,11 +77,18 @@ class Worker:
 
             torch.set_num_threads(equipment.threads)
 
-    def collect(self, order: Order, into: Steps | None = None, should_stop: Callable[[], bool] | None = None) -> Steps:
+    def collect(
+        self,
+        order: Order,
+        version: int,
+        into: Steps | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Steps:
         """The next steps; the order says how many.
 
         Args:
             order: the first one begins a session.
+            version: of the policy.
             into: arrays that they are written into.
             should_stop: asked before every step whether to leave it at what there is.
 
@@ -93,7 +101,7 @@ class Worker:
             raise ValueError("the first order begins no session")
         policy = self._random if order.is_random or self.policy is None else self.policy
         with _exploring(self._equipment.exploration_type):
-            return self._rollout.run(policy, order.length, into, should_stop)
+            return self._rollout.run(policy, version, order.length, into, should_stop)
 
     def close(self) -> None:
         """Closes the environment."""
@@ -104,7 +112,7 @@ class Worker:
         seeds, random_seeds = (seeds_of(seed, session, n, purpose, first) for purpose in (0, 1))
         self._random = RandomPolicy(self.environment.action_space, random_seeds)
         if self._rollout is None:
-            self._rollout = Rollout(self.environment, seeds, self._equipment.max_frames_per_traj)
+            self._rollout = EvenRollout(Rollout(self.environment, seeds, self._equipment.max_frames_per_traj))
         else:
             self._rollout.restart(seeds)
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -128,6 +129,17 @@ class Tagged(Counter):
 
     def _observation(self) -> Any:
         return np.array([self._tag, os.getpid(), self._episode, self._t])
+
+
+class Closing(Tagged):
+    """Leaves a file when it is closed."""
+
+    def __init__(self, path: Path, *, sleeps: float) -> None:
+        super().__init__(0, sleeps=sleeps)
+        self._path = path
+
+    def close(self) -> None:
+        self._path.touch()
 
 
 def make_env() -> GymEnv:

@@ -3,7 +3,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDictBase
 
 from rlx.buffer.replay_buffer import ReplayBuffer
@@ -202,13 +201,6 @@ def test_mistakes() -> None:
         Collector(Counter)
     with pytest.raises(CollectError, match="batches of 2: expected at least 3"):
         Collector(SerialEnv(3, Counter), frames_per_batch=2)
-    with pytest.raises(CollectError, match="NEXT_STEP"):
-        batches(
-            lambda: SyncVectorEnv(
-                [lambda: Counter((1,)), lambda: Counter((4,))], autoreset_mode=AutoresetMode.NEXT_STEP
-            ),
-            frames_per_batch=20,
-        )
     shut = SyncDataCollector(Counter, frames_per_batch=2)
     shut.shutdown()
     with pytest.raises(CollectError, match="shut down"):

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from functools import partial
@@ -22,7 +21,8 @@ from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler
 from rlx.collector import Collector, MultiCollector, ParallelEnv, SerialEnv
 from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError
-from tests.collector.environments import Counter, Rich, Tagged, make_failing, one, two_counters
+from tests.collector.environments import Closing, Counter, Rich, Tagged, make_failing, one, two_counters
+from tests.collector.policies import Constant
 from tests.pipeline.datasets import wait_until
 
 TAG, PID, EPISODE, TIME = range(4)
@@ -40,23 +40,6 @@ def nothing_is_left() -> Iterator[None]:
 def batches(sources: Any, policy: Any = one, **options: Any) -> list[Any]:
     with MultiCollector(sources, policy, **options) as collector:
         return list(collector)
-
-
-class Constant(torch.nn.Module):
-    """The action of every environment is a number that can be trained."""
-
-    def __init__(self, action: int = 0) -> None:
-        super().__init__()
-        self.action = torch.nn.Parameter(torch.tensor(action), requires_grad=False)
-
-    def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        return self.action.expand(len(observation))
-
-
-class Slow(Constant):
-    def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.2)
-        return super().forward(observation)
 
 
 class ByValue(LocalActors):
@@ -374,12 +357,12 @@ def test_the_state_goes_on_with_new_episodes() -> None:
     assert not any(batch["action"].any() for batch in after), "weights of the state are in use"
 
 
-def test_stopping_early_stops_the_workers() -> None:
-    """In the middle of a batch, and well before they would be killed for not answering."""
-    with MultiCollector([Counter] * 2, Slow(), frames_per_batch=3, sync=False) as collector:
+def test_stopping_early_closes_the_environments(tmp_path: Path) -> None:
+    """In the middle of a batch."""
+    sources = [partial(Closing, tmp_path / str(worker), sleeps=0.05) for worker in range(2)]
+    with MultiCollector(sources, one, frames_per_batch=10, sync=False) as collector:
         next(iter(collector))
-        start = time.monotonic()
-    assert time.monotonic() - start < 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
 def test_environments_with_processes_of_their_own() -> None:
