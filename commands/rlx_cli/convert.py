@@ -46,6 +46,7 @@ class Target(StrEnum):
     D4RL = "d4rl"
     ROBOMIMIC = "robomimic"
     D3RLPY = "d3rlpy"
+    DOPAMINE = "dopamine"
     PARQUET = "parquet"
     NPZ = "npz"
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlx.block import Block
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
@@ -113,6 +115,14 @@ def action_fields(schema: Schema) -> list[str]:
 def left_out(names: Sequence[str]) -> list[str]:
     """The loss of fields that a format has no place for."""
     return [f"the field{'s' if len(names) > 1 else ''} {', '.join(names)}"] if names else []
+
+
+def rounded_rewards(schema: Schema) -> list[str]:
+    """The loss of a format that holds rewards as float32."""
+    dtype = schema["reward"].dtype
+    return (
+        [] if np.result_type(dtype, np.float32) == np.float32 else [f"rewards of {dtype}: they are rounded to float32"]
+    )
 
 
 def _of(some: int, all: int) -> str:

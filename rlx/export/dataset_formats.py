@@ -9,6 +9,7 @@ from rlx.errors import DatasetExistsError
 from rlx.export.d3rlpy import D3rlpyExporter
 from rlx.export.d4rl import D4RLExporter
 from rlx.export.dataset_exporter import DatasetExporter, Experience
+from rlx.export.dopamine import DopamineExporter
 from rlx.export.minari import MinariExporter
 from rlx.export.npz_dataset import NpzDatasetExporter
 from rlx.export.parquet_dataset import ParquetDatasetExporter
@@ -23,6 +24,7 @@ DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
         "d4rl": D4RLExporter(),
         "robomimic": RobomimicExporter(),
         "d3rlpy": D3rlpyExporter(),
+        "dopamine": DopamineExporter(),
         "parquet": ParquetDatasetExporter(),
         "npz": NpzDatasetExporter(),
     }

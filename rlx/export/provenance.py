@@ -1,13 +1,17 @@
 """What rlx says of a file of another format that it wrote: whose data it holds, and what of them it does not."""
 
+import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from rlx.export.dataset_exporter import Experience
 
 # The name that it goes by wherever a format has a place for what its readers do not know.
 KEY = "rlx"
+# And in the directory of a format that has no such place.
+FILE_NAME = "provenance.json"
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
@@ -19,3 +23,9 @@ def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, An
         ['id', 'losses', 'notes', 'rlx']
     """
     return {"rlx": version("rlx"), "id": experience.id, "notes": dict(experience.notes), "losses": list(losses)}
+
+
+def save_provenance(directory: Path, experience: Experience, losses: Sequence[str]) -> None:
+    """Writes it beside the files of a format."""
+    text = json.dumps({KEY: provenance(experience, losses)}, sort_keys=True, indent=1)
+    (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")

@@ -23,6 +23,7 @@ from rlx.source.dopamine_ring import EPISODE_ENDS, OBSERVATION, SMALL_ARRAYS, fi
 from rlx.source.dopamine_rows import Rows
 from rlx.source.npy_stream import NpyStream
 from rlx.source.protocol import MAX_BLOCK_STEPS
+from rlx.source.provenance import told_beside
 
 # 200 iterations of at least 250,000 steps fill a ring of a million 50 times; the buffer at the end makes 51.
 PUBLIC_SUFFIXES = range(51)
@@ -62,6 +63,7 @@ class Dopamine:
     def notes(self) -> Mapping[str, Any]:
         """What the steps do not say of themselves."""
         notes: dict[str, Any] = {
+            **told_beside((self.root / self.folder).parent),
             "rewards": "clipped to [-1, 1]" if self._plan.is_clipped else "as logged",
             "truncation": "recorded" if self._plan.can_truncate else "unrecorded",
             "final_observation": "missing where terminated: stored as zeros and flagged",

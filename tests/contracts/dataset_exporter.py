@@ -232,8 +232,8 @@ class DatasetExporterContract:
         assert not (tmp_path / "new").exists()
 
     def test_a_full_disk_leaves_nothing(self, tmp_path: Path, small_disk: Path) -> None:
-        chosen = SAMPLES["vectors"]
-        dataset = write_dataset(tmp_path / "data", [[random_block(chosen, (30_000,))]], schema=chosen)
+        chosen = SAMPLES[self.held()[0]]
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen, (60_000,))]], schema=chosen)
         with pytest.raises(DiskFullError, match="no room on the disk"):
             self.export(dataset.path, small_disk / "place" / self.name)
         assert not list(small_disk.iterdir())
@@ -242,7 +242,7 @@ class DatasetExporterContract:
         self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(convert_module, "block_steps", lambda _: 2000)
-        chosen = SAMPLES["vectors"]  # a megabyte and more, which is what checksums are computed of at once
+        chosen = SAMPLES[self.held()[0]]  # a megabyte and more, which is what checksums are computed of at once
         peaks = []
         for number, length in enumerate((100_000, 300_000)):
             dataset = write_dataset(tmp_path / f"data{number}", [[random_block(chosen, (length,))]], schema=chosen)

@@ -1,0 +1,120 @@
+"""What Dopamine's replay buffer logs, ``replay_logs/$store$_observation_ckpt.0.gz`` and so on: the DQN Replay Dataset's
+layout, so that what was written for that reads it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import ExportError
+from rlx.export.dataset_exporter import (
+    Experience,
+    action_fields,
+    common_losses,
+    extra_fields,
+    left_out,
+    observation_fields,
+    rounded_rewards,
+)
+from rlx.export.pieces import Piece, pieces
+from rlx.export.provenance import FILE_NAME, save_provenance
+from rlx.export.ring_log import STACK, RingLog
+from rlx.progress import Progress
+from rlx.schema import Schema
+
+_CAPACITY = 1_000_000
+_FOLDER = "replay_logs"
+_OBSERVATION, _ACTION, _REWARD, _TERMINAL = (
+    f"$store$_{name}" for name in ("observation", "action", "reward", "terminal")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DopamineExporter:
+    """Writes the directory of a run, ``Pong/1``, with ``replay_logs`` in it.
+
+    Args:
+        capacity: rows of the ring, and so of every file; a million as in the DQN Replay Dataset, or where there are
+            fewer rows, one more than there are.
+    """
+
+    capacity: int | None = None
+
+    title = "Dopamine's layout"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Final observations, how episodes end that did not terminate, their numbers, and fields of its own."""
+        schema, table = experience.schema, experience.trajectories
+        _check(schema)
+        losses = common_losses(experience, final=True, episodes=True)
+        if cut := int((~table.terminated).sum()):
+            losses.append(
+                f"truncations: {cut:,} of {len(table):,} trajectories did not terminate, and end as if they had"
+            )
+        return losses + rounded_rewards(schema) + left_out(extra_fields(schema))
+
+    def owns(self, path: Path) -> bool:
+        """Whether a directory holds ``replay_logs`` and nothing else that rlx did not write."""
+        return (path / _FOLDER / "add_count_ckpt.0.gz").is_file() and {entry.name for entry in path.iterdir()} <= {
+            _FOLDER,
+            FILE_NAME,
+        }
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Writes the directory."""
+        schema, table = experience.schema, experience.trajectories
+        (observation,), (action,) = observation_fields(schema), action_fields(schema)
+        folder = path / _FOLDER
+        folder.mkdir(parents=True)
+        save_provenance(path, experience, self.losses(experience))
+        rows = int(table.length.sum()) + (STACK - 1) * len(table)
+        seen = schema[observation]
+        columns = {
+            _OBSERVATION: (seen.dtype, seen.shape),
+            _ACTION: ("int32", ()),
+            _REWARD: ("float32", ()),
+            _TERMINAL: ("uint8", ()),
+        }
+        with RingLog(folder, self.capacity or min(_CAPACITY, rows + 1), columns) as log:
+            for piece in pieces(experience.blocks(), schema):
+                if piece.start == 0:
+                    log.append({name: np.zeros((STACK - 1, *shape), dtype) for name, (dtype, shape) in columns.items()})
+                log.append(
+                    {
+                        _OBSERVATION: piece.rows(observation),
+                        _ACTION: _small(piece.rows(action), action),
+                        _REWARD: piece.rows("reward"),
+                        _TERMINAL: _ends(piece),
+                    }
+                )
+                progress.advance("steps", piece.steps)
+
+
+def _ends(piece: Piece) -> NDArray[np.uint8]:
+    """[n] 1 where a trajectory ends."""
+    ends = np.zeros(piece.steps, np.uint8)
+    ends[-1] = piece.is_last
+    return ends
+
+
+def _small(actions: NDArray[np.generic], name: str) -> NDArray[np.generic]:
+    if not np.array_equal(actions.astype(np.int32), actions):
+        raise ExportError(f"Dopamine's layout holds actions of 32 bits, found larger ones in {name}")
+    return actions
+
+
+def _check(schema: Schema) -> None:
+    """Raises ExportError unless there is one observation and one discrete action."""
+    observations, actions = observation_fields(schema), action_fields(schema)
+    if len(observations) != 1:
+        found = ", ".join(observations) or "none"
+        raise ExportError(f"Dopamine's layout holds one observation a step, found {found}")
+    is_discrete = [schema[name].shape == () and np.dtype(schema[name].dtype).kind in "iu" for name in actions]
+    if is_discrete != [True]:
+        found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in actions) or "none"
+        raise ExportError(
+            f"Dopamine's layout holds one discrete action a step, found {found}",
+            hint="--to minari holds actions of any kind",
+        )
