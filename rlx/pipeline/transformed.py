@@ -16,7 +16,7 @@ from rlx.transform.chain import Chain
 from rlx.transform.protocol import Selection
 
 # One large shard is to keep all workers busy, and many are not to become many more: a reader keeps few of them open.
-_MIN_STEPS = 16_384
+_MIN_STEPS = 32_768
 _MAX_PARTS = 16
 
 

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def reference_dictionary(parts: Sequence[NDArray[np.generic]]) -> bytes:
     return b"".join(taken)[:_MAX_BYTES]
 
 
+@lru_cache(maxsize=8)
 def dictionary_metadata(level: int, dictionary: bytes) -> dict[str, Any]:
     """The frame codec as it stands in ``zarr.json``: the dictionary compressed, so that it takes a few kB."""
     packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(dictionary)).decode()
