@@ -22,6 +22,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  └─ SliceTooLongError         no trajectory is that long
     ├─ CollectError                 an environment or a policy is not there, fails or does not fit
     ├─ TransformError               also a ValueError
+    ├─ EngineError                  a cluster cannot be reached, or its workers lack something
     ├─ ExportError                  a format cannot hold what is to be written in it
     ├─ PartialError                 some shards failed, the rest are safe
     └─ MissingExtraError            also an ImportError
@@ -123,6 +124,10 @@ class CollectError(RlxError):
 
 class TransformError(RlxError, ValueError):
     """There is no such transform, it does not suit the data, or a user's function fails on a trajectory."""
+
+
+class EngineError(RlxError):
+    """A cluster cannot be reached, or its workers lack what every worker needs."""
 
 
 class ExportError(RlxError):

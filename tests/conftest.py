@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from rlx.engine.ray_cluster import ray_cluster
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
@@ -121,3 +122,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("this user may not mount a tmpfs")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture(scope="session")
+def two_workers_of_ray() -> Iterator[None]:
+    """Ray on this machine, with two CPUs, which whatever uses Ray in this process takes."""
+    with ray_cluster(cpus=2):
+        yield

@@ -2,13 +2,11 @@
 
 import faulthandler
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,6 +20,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 import cloudpickle
 
 from rlx.engine.actor import ActorDiedError
+from rlx.engine.answers import answered, made, settle
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -160,7 +159,7 @@ class LocalActor(Generic[T, R]):
                 answer = self._pipe.recv_bytes()
                 with self._lock:
                     future = self._pending.popleft()
-                _settle(future, answer)
+                settle(future, answer)
         code = self._reap()
         death = ActorDiedError(f"an actor's process ended with exit code {code}", code)
         with self._lock:
@@ -183,19 +182,6 @@ class LocalActor(Generic[T, R]):
             return self._process.wait()
 
 
-def _settle(future: "Future[R]", answer: bytes) -> None:
-    try:
-        is_error, value, remote = pickle.loads(answer)
-    except Exception as exc:  # whatever a stranger's object raises; it could be sent, but not be made again
-        future.set_exception(exc)
-        return
-    if is_error:
-        value.add_note(f"in the actor's process:\n{remote}")
-        future.set_exception(value)
-    else:
-        future.set_result(value)
-
-
 def serve(fd: int) -> None:
     """Becomes an actor: answers what comes through a pipe until its end."""
     faulthandler.enable()  # the last word of a process that a signal ends
@@ -204,10 +190,10 @@ def serve(fd: int) -> None:
     pipe: Connection[bytes, bytes] = Connection(fd)
     tasks: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), name="leash", daemon=True).start()
-    function = _made(tasks.get())
+    function = made(tasks.get())
     try:
         while (task := tasks.get()) != _END:
-            pipe.send_bytes(_answer(function, task))
+            pipe.send_bytes(answered(function, task))
     finally:
         if callable(close := getattr(function, "close", None)):
             close()
@@ -226,35 +212,3 @@ def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> No
 def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is closed now is not to be disturbed
     raise SystemExit(1)
-
-
-def _made(made_of: bytes) -> Callable[[Any], Any]:
-    try:
-        make, argument = pickle.loads(made_of)
-        function: Callable[[Any], Any] = make(argument)
-    except Exception as exc:  # whatever a stranger's function raises; it is the answer to every task
-        error = exc
-
-        def function(task: Any) -> NoReturn:  # noqa: ARG001
-            raise error
-
-    return function
-
-
-def _answer(function: Callable[[Any], Any], task: bytes) -> bytes:
-    try:
-        answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None))
-    except Exception as exc:  # whatever a stranger's function raises
-        return _error(exc)
-    return answer
-
-
-def _error(error: Exception) -> bytes:
-    remote = traceback.format_exc()
-    # Without what hangs on it: frames cannot be pickled, and a cause is in the text.
-    try:
-        answer: bytes = cloudpickle.dumps((True, error, remote))
-        pickle.loads(answer)
-    except Exception:  # some exceptions cannot be made again of their arguments
-        answer = cloudpickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}"), remote))
-    return answer

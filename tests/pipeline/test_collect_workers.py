@@ -113,7 +113,7 @@ def test_resumed_with_other_workers(tmp_path: Path) -> None:
 def test_episodes_before_a_failure_are_kept(tmp_path: Path) -> None:
     with pytest.raises(CollectError, match="the motor is hot") as error:
         collected(tmp_path / "set", lambda: Counter(fails_after=200), budget=Budget(10_000), shard_steps=10_000)
-    assert "in the actor's process" in "".join(error.value.__notes__)
+    assert "in the other process" in "".join(error.value.__notes__)
     dataset = rlx.open(tmp_path / "set")
     assert len(dataset) >= 300
     check_whole(dataset)

@@ -1,0 +1,42 @@
+"""Engines by name."""
+
+import os
+
+from rlx.engine.local import LocalEngine
+from rlx.engine.protocol import Engine
+from rlx.engine.ray_engine import RayEngine
+from rlx.errors import EngineError
+from rlx.progress import Progress
+
+ENGINES = ("local", "ray")
+
+
+def open_engine(
+    engine: str, jobs: int | None, progress: Progress, address: str | None = None, *, tasks: int | None = None
+) -> Engine:
+    """The engine of a name, to be entered.
+
+    Args:
+        engine: ``local`` or ``ray``.
+        jobs: how many tasks run at once; one a core, of this machine or of the cluster, where not given.
+        progress: is advanced by the tasks.
+        address: of the Ray cluster; see ``ray_cluster``.
+        tasks: how many there are to be, where that is known: more processes are of no use.
+
+    Raises:
+        EngineError: there is no such engine, or no cluster answers.
+        MissingExtraError: Ray is not installed.
+    """
+    if engine == "ray":
+        return RayEngine(jobs, progress, address)
+    if engine != "local":
+        raise EngineError(f"engine {engine!r} is unknown: expected one of {', '.join(ENGINES)}")
+    jobs = jobs or cores()
+    return LocalEngine(jobs if tasks is None else max(1, min(jobs, tasks)), progress)
+
+
+def cores() -> int:
+    """How many this process may use, where the system tells, or else how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,113 @@
+"""Ray, joined or started for as long as somebody in this process uses it, and kept from speaking for itself."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rlx.errors import EngineError, MissingExtraError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+logger = logging.getLogger(__name__)
+_LOOK_S = 5.0
+_CLIENT_PORT = 10001  # of ray:// where none is given
+_lock = threading.Lock()
+_users = 0
+_is_ours = False
+
+
+@contextmanager
+def ray_cluster(
+    address: str | None = None, *, cpus: int | None = None, config: Mapping[str, Any] | None = None
+) -> "Iterator[ModuleType]":
+    """Holds a connection to Ray; gives the package ``ray``.
+
+    A connection that this process has already is used, and left as it is. Otherwise the cluster at the address is
+    joined, or that of ``$RAY_ADDRESS``. Where there is no address, a cluster starts on this machine, and ends with its
+    last user, or when this process is killed.
+
+    Args:
+        address: ``host:port``, ``ray://host:port``, or ``auto`` for one that runs on this machine.
+        cpus: how many a cluster that is started has; as many as the machine's where not given.
+        config: further arguments for ``ray.init``.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        EngineError: no cluster answers there.
+    """
+    global _users, _is_ours  # a process has one connection, whoever asks for it
+    ray = _imported()
+    with _lock:
+        if not ray.is_initialized():
+            _connect(ray, address or os.environ.get("RAY_ADDRESS") or None, cpus, dict(config or {}))
+            _is_ours = True
+        _users += 1
+    try:
+        yield ray
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0 and _is_ours:
+                _is_ours = False
+                ray.shutdown()
+
+
+def _imported() -> "ModuleType":
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray  # noqa: PLC0415  (an extra)
+        from ray._private import worker  # noqa: PLC0415  (as above)
+    except ImportError as exc:
+        raise MissingExtraError("Ray is not installed", hint="pip install 'rlx[ray]'") from exc
+    # What befalls workers is printed on stdout, which is the result's, and no argument of Ray's prevents it.
+    worker.print_to_stdstream = _log
+    ray_package: ModuleType = ray
+    return ray_package
+
+
+def _log(data: Mapping[str, Any], ignore_prefix: bool) -> None:  # noqa: ARG001  (Ray passes it)
+    for line in data["lines"]:
+        logger.info("%s", line)
+
+
+def _connect(ray: "ModuleType", address: str | None, cpus: int | None, config: dict[str, Any]) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    where: dict[str, Any] = {"address": address}
+    if address is None:
+        where = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    elif address != "auto":
+        _look_for(address)
+    terminate = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**(quiet | where | config))
+    except ConnectionError as exc:
+        raise EngineError(
+            f"no Ray cluster answers at {address}: {exc}", hint="start one: ray start --head; or leave the address out"
+        ) from exc
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminate)
+
+
+def _look_for(address: str) -> None:
+    """Raises EngineError where nobody listens; Ray itself would go on trying for a quarter of an hour."""
+    url = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        port = url.port or _CLIENT_PORT
+    except ValueError:  # no number, or too large a one
+        port = 0
+    if not url.hostname or not port:
+        raise EngineError(f"{address!r} is no address of a Ray cluster", hint="HOST:PORT, ray://HOST:PORT or auto")
+    try:
+        socket.create_connection((url.hostname, port), _LOOK_S).close()
+    except OSError as exc:
+        raise EngineError(
+            f"no Ray cluster answers at {address}: {exc}", hint="start one: ray start --head; or leave the address out"
+        ) from exc

@@ -1,0 +1,195 @@
+"""Running functions on a Ray cluster: the same tasks, results and errors as in processes of this machine."""
+
+import os
+import platform
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+import cloudpickle
+
+from rlx.engine.answers import answered, settle
+from rlx.engine.ray_cluster import ray_cluster
+from rlx.errors import EngineError
+from rlx.progress import Progress
+
+R = TypeVar("R")
+T = TypeVar("T")
+_RETRIES = 3
+_REPORT_S = 0.5
+
+
+class RayEngine:
+    """Runs functions of the form ``function(task, progress)`` as tasks of Ray, each on one CPU; see ``Engine``.
+
+    All machines of the cluster must see the same files: a task works in the directory in which this process works. A
+    task whose worker is lost is done anew by another, three times at most; so a function must not mind what an earlier
+    attempt has left, which may even go on for a while on a machine that the cluster has lost sight of.
+
+    Args:
+        jobs: how many run at once; as many as the cluster has CPUs where not given.
+        progress: is advanced by the functions' own progress; what an attempt repeats counts once.
+        address: of the cluster; see ``ray_cluster``.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        EngineError: no cluster answers there.
+    """
+
+    def __init__(self, jobs: int | None, progress: Progress, address: str | None = None) -> None:
+        self._progress = progress
+        with ExitStack() as stack:
+            self._ray = stack.enter_context(ray_cluster(address, cpus=jobs))
+            cpus = int(self._ray.cluster_resources().get("CPU", 1))
+            self._threads = ThreadPoolExecutor(jobs or cpus, "ray task")
+            self._reports = self._ray.remote(num_cpus=0, max_restarts=-1)(_Reports).remote()
+            self._work = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_work)
+            self._stack = stack.pop_all()
+        self._lock = threading.Lock()
+        self._running: dict[int, Any] = {}
+        self._seen: dict[int, Counter[str]] = {}
+        self._submitted = 0
+        self._ends = threading.Event()
+        self._watch = threading.Thread(target=self._watch_progress, name="progress of Ray tasks", daemon=True)
+        self._watch.start()
+
+    def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
+        """The future of ``function(task, progress)``; see ``Engine``."""
+        self._submitted += 1
+        return self._threads.submit(self._run, self._submitted, cloudpickle.dumps((function, task)))
+
+    def _run(self, number: int, what: bytes) -> Any:
+        with self._lock:
+            if self._ends.is_set():
+                raise CancelledError
+            self._seen[number] = Counter()
+            ref = self._work.remote(what, number, self._reports, os.getcwd(), sys.path)
+            self._running[number] = ref
+        try:
+            answer, totals = self._await(ref)
+            self._advance(number, totals)
+        finally:
+            with self._lock:
+                del self._running[number], self._seen[number]
+        future: Future[Any] = Future()
+        settle(future, answer)
+        return future.result()
+
+    def _await(self, ref: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(ref)
+        except errors.TaskCancelledError as exc:
+            raise CancelledError from exc
+        except errors.RayTaskError as exc:
+            raise EngineError(f"a worker of the Ray cluster cannot run rlx: {exc.cause}") from exc
+        except errors.RayError as exc:
+            raise BrokenExecutor(f"a worker of the Ray cluster was lost: {exc}") from exc
+
+    def _watch_progress(self) -> None:
+        while not self._ends.wait(_REPORT_S):
+            with suppress(self._ray.exceptions.RayError):  # the machine of the reports was lost: they start anew
+                for number, totals in self._ray.get(self._reports.take.remote()).items():
+                    self._advance(number, totals)
+
+    def _advance(self, number: int, totals: Mapping[str, int]) -> None:
+        """Tells of what is new in a task's totals; an attempt that is not the first begins with less than is known."""
+        with self._lock:
+            if (seen := self._seen.get(number)) is None:
+                return  # a late report of a task that is done
+            for unit, total in totals.items():
+                if (more := total - seen[unit]) > 0:
+                    seen[unit] = total
+                    self._progress.advance(unit, more)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            try:
+                self._end(at_once=kind is not None)
+            except BaseException:  # Ctrl-C while waiting
+                self._end(at_once=True)
+                raise
+
+    def _end(self, *, at_once: bool) -> None:
+        if at_once:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            with self._lock:
+                self._ends.set()
+                for ref in self._running.values():
+                    self._ray.cancel(ref, force=True)
+        self._threads.shutdown()
+        self._ends.set()
+        self._watch.join()
+        self._ray.kill(self._reports)
+
+
+class _Reports:
+    """What tasks have told of their progress since somebody asked: an actor, beside the workers."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, Mapping[str, int]] = {}
+
+    def put(self, task: int, totals: Mapping[str, int]) -> None:
+        """Takes in the totals of a task."""
+        self._latest[task] = totals
+
+    def take(self) -> dict[int, Mapping[str, int]]:
+        """The latest totals of those tasks that have told of any."""
+        latest, self._latest = self._latest, {}
+        return latest
+
+
+class _Reported:
+    """Progress of one attempt at a task, told of now and then, as totals: what is lost or repeated does not matter."""
+
+    def __init__(self, task: int, reports: Any) -> None:
+        self._task = task
+        self._reports = reports
+        self._lock = threading.Lock()
+        self._next = time.monotonic() + _REPORT_S
+        self.totals: Counter[str] = Counter()
+
+    def expect(self, unit: str, amount: int) -> NoReturn:
+        raise NotImplementedError("what lies ahead is known to whoever submits the tasks, not to a worker")
+
+    def advance(self, unit: str, amount: int) -> None:
+        with self._lock:
+            self.totals[unit] += amount
+            if time.monotonic() >= self._next:
+                self._reports.put.remote(self._task, dict(self.totals))
+                self._next = time.monotonic() + _REPORT_S
+
+
+def _work(
+    what: bytes, number: int, reports: Any, directory: str, path: Sequence[str]
+) -> tuple[bytes, Mapping[str, int]]:
+    """The answer to one task, and its progress in all; runs in a worker of Ray."""
+    progress = _Reported(number, reports)
+    sys.path += [entry for entry in path if entry not in sys.path]
+
+    def function(pair: tuple[Callable[[T, Progress], R], T]) -> R:
+        _enter(directory)
+        return pair[0](pair[1], progress)
+
+    return answered(function, what), dict(progress.totals)
+
+
+def _enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as exc:
+        raise EngineError(
+            f"{platform.node()}, a machine of the Ray cluster, does not have the directory {directory}",
+            hint="work in a directory that all machines share",
+        ) from exc

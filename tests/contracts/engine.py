@@ -1,0 +1,110 @@
+"""What all engines promise, wherever they run their tasks."""
+
+import os
+import time
+from abc import ABC, abstractmethod
+from concurrent.futures import BrokenExecutor, Future
+
+import pytest
+
+from rlx.engine.protocol import Engine
+from rlx.errors import DiskFullError
+from rlx.progress import Progress, Silent
+from tests.contracts.base import Tally
+from tests.pipeline.datasets import wait_until
+
+
+def square(task: int, progress: Progress) -> int:
+    for _ in range(task):
+        progress.advance("steps", 1)
+    return task * task
+
+
+def sleep(seconds: float, progress: Progress) -> float:  # noqa: ARG001
+    time.sleep(seconds)
+    return seconds
+
+
+def fail(task: str, progress: Progress) -> None:  # noqa: ARG001
+    raise DiskFullError(task, hint="free some room")
+
+
+def has_a_bug(task: int, progress: Progress) -> int:  # noqa: ARG001
+    return [0][task]
+
+
+def die(task: int, progress: Progress) -> None:
+    progress.advance("steps", task)
+    os._exit(1)
+
+
+def sleep_for_ever(task: None, progress: Progress) -> None:  # noqa: ARG001
+    while True:
+        progress.advance("naps", 1)
+        time.sleep(0.1)
+
+
+class EngineContract(ABC):
+    """A test class of an engine inherits this and says how to make it."""
+
+    @abstractmethod
+    def make_engine(self, progress: Progress) -> Engine:
+        """The engine; the test leaves its context."""
+
+    def test_results_and_progress(self) -> None:
+        tally = Tally()
+        with self.make_engine(tally) as engine:
+            futures = [engine.submit(square, task) for task in range(40)]
+        assert [future.result(0) for future in futures] == [task * task for task in range(40)]
+        assert tally.done["steps"] == sum(range(40))
+
+    def test_results_do_not_depend_on_who_is_done_first(self) -> None:
+        with self.make_engine(Silent()) as engine:
+            futures = [engine.submit(sleep, seconds) for seconds in (0.2, 0.0, 0.1)]
+            assert [future.result(60) for future in futures] == [0.2, 0.0, 0.1]
+
+    def test_errors_come_back_whole(self) -> None:
+        with self.make_engine(Silent()) as engine:
+            known, bug = engine.submit(fail, "disk full").exception(), engine.submit(has_a_bug, 1).exception()
+        assert isinstance(known, DiskFullError)
+        assert (str(known), known.hint) == ("disk full", "free some room")
+        assert isinstance(bug, IndexError)
+
+    def test_an_error_does_not_stop_the_others(self) -> None:
+        with self.make_engine(Silent()) as engine:
+            failed, fine = engine.submit(fail, "disk full"), engine.submit(square, 3)
+        assert isinstance(failed.exception(0), DiskFullError)
+        assert fine.result(0) == 9
+
+
+class WorkersContract(EngineContract):
+    """The same of an engine whose tasks run in two other processes."""
+
+    def test_tasks_run_elsewhere_and_two_at_once(self) -> None:
+        with self.make_engine(Silent()) as engine:
+            for warm in [engine.submit(sleep, 0.5) for _ in range(2)]:
+                warm.result(60)
+            start = time.monotonic()
+            futures = [engine.submit(sleep, 0.5) for _ in range(4)]
+            for future in futures:
+                future.result(60)
+            took = time.monotonic() - start
+        assert took >= 1.0, "never more than two"
+
+    def test_a_worker_that_keeps_dying(self) -> None:
+        with self.make_engine(Silent()) as engine:
+            assert isinstance(engine.submit(die, 7).exception(60), BrokenExecutor)
+
+    def test_an_exception_ends_the_workers_at_once(self) -> None:
+        tally = Tally()
+        futures: list[Future[None]] = []
+
+        def interrupted() -> None:
+            with self.make_engine(tally) as engine:
+                futures.extend(engine.submit(sleep_for_ever, None) for _ in range(3))
+                wait_until(lambda: tally.done["naps"] > 0)
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert all(future.done() for future in futures)

@@ -1,0 +1,135 @@
+"""Tasks on a Ray cluster: two workers of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlx.engine.ray_engine import RayEngine
+from rlx.errors import EngineError
+from rlx.progress import Progress, Silent
+from tests.contracts.base import Tally
+from tests.contracts.engine import WorkersContract
+from tests.pipeline.datasets import ROOT, wait_until
+
+SCRIPT = """
+import signal, sys, time
+from pathlib import Path
+from rlx.engine.ray_engine import RayEngine
+from rlx.progress import Silent
+
+def write(path, progress):
+    while True:
+        with Path(path).open("a") as file:
+            file.write("x")
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with RayEngine(2, Silent()) as engine:
+            assert signal.getsignal(signal.SIGTERM) is before
+            engine.submit(write, sys.argv[1]).result()
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def die_once(path: Path, progress: Progress) -> int:
+    """Is killed at its first attempt, after a report of its progress."""
+    progress.advance("steps", 5)
+    time.sleep(0.6)
+    progress.advance("steps", 1)
+    if not path.exists():
+        path.touch()
+        time.sleep(0.6)
+        os.kill(os.getpid(), signal.SIGKILL)
+    progress.advance("steps", 1)
+    return os.getpid()
+
+
+def here(_: None, progress: Progress) -> str:  # noqa: ARG001
+    return os.getcwd()
+
+
+@pytest.mark.usefixtures("two_workers_of_ray")
+class TestRay(WorkersContract):
+    def make_engine(self, progress: Progress) -> RayEngine:
+        return RayEngine(2, progress)
+
+    def test_a_task_whose_worker_is_killed_is_done_anew_and_counts_once(self, tmp_path: Path) -> None:
+        tally = Tally()
+        with RayEngine(2, tally) as engine:
+            assert engine.submit(die_once, tmp_path / "tried").result(60) != os.getpid()
+        assert tally.done["steps"] == 7
+
+    def test_progress_comes_before_the_end(self) -> None:
+        tally = Tally()
+
+        def advance_and_wait(_: None, progress: Progress) -> None:
+            for __ in range(30):
+                progress.advance("steps", 1)
+                time.sleep(0.1)
+
+        with RayEngine(None, tally) as engine:
+            future = engine.submit(advance_and_wait, None)
+            wait_until(lambda: tally.done["steps"] > 0)
+            assert not future.done()
+        assert tally.done["steps"] == 30
+
+    def test_tasks_work_where_this_process_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        with RayEngine(2, Silent()) as engine:
+            assert engine.submit(here, None).result(60) == str(tmp_path)
+
+    def test_a_directory_that_workers_do_not_have(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "getcwd", lambda: "/nowhere")
+        with RayEngine(2, Silent()) as engine, pytest.raises(EngineError, match="directory /nowhere"):
+            engine.submit(here, None).result(60)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_no_cluster_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(EngineError, match=f"no Ray cluster answers at {address}"):
+        RayEngine(2, Silent(), address)
+
+
+@pytest.mark.parametrize("address", ["", "host:99999999", ":7", "ray://"])
+def test_no_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address or "//")
+    with pytest.raises(EngineError, match="is no address"):
+        RayEngine(2, Silent(), address)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(lambda pid: os.killpg(pid, signal.SIGINT), "interrupted\n"), (lambda pid: os.kill(pid, signal.SIGKILL), "")],
+    ids=["ctrl-c", "kill"],
+)
+def test_workers_stop_with_the_process_that_started_them(tmp_path: Path, end: Callable[[int], None], said: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    written = tmp_path / "written"
+    script = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(written)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with script:
+        wait_until(lambda: written.exists())
+        end(script.pid)
+        assert script.communicate(timeout=30) == (said, "")
+    if not said:
+        time.sleep(5)  # until the raylet is missed
+    size = written.stat().st_size
+    time.sleep(0.5)
+    assert written.stat().st_size == size, "nobody writes any more"
