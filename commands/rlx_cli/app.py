@@ -25,6 +25,7 @@ from rlx_cli.repair import repair
 from rlx_cli.sample import sample
 from rlx_cli.split import split
 from rlx_cli.verify import verify
+from rlx_cli.view import view
 
 # Typer does not export the root of its usage errors, which in older releases is Click's.
 _TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -43,6 +44,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "merge": merge,
     "split": split,
     "inspect": inspect,
+    "view": view,
     "sample": sample,
     "verify": verify,
     "repair": repair,
@@ -74,6 +76,7 @@ def rlx(
     Examples:
       rlx download Pong/5          get a DQN run on Atari, or go on getting it
       rlx inspect Pong/5 --stats   what is in it
+      rlx view Pong/5              look at its episodes
       rlx sample Pong/5            a batch of it
       rlx verify Pong/5            whether every byte is right
 

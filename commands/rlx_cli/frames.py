@@ -1,6 +1,6 @@
 """Pictures on a terminal: two pixels a character, the upper half of it in one colour on a background of another."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,29 +9,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _SIDE = 24  # characters that a picture is wide, so that about four fit on a terminal
-_MIN_SIDE = 16  # pixels; what is smaller is no picture
 _HALF = "\N{UPPER HALF BLOCK}"
-
-
-def pictures(rows: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """[n, height, width, 3] of an array of observations; of stacks the newest; none where they are no pictures.
-
-    Example:
-        >>> pictures(np.zeros((5, 4, 84, 84), np.uint8)).shape
-        (5, 84, 84, 3)
-        >>> pictures(np.zeros((5, 17), np.uint8)) is None
-        True
-    """
-    if rows.dtype != np.uint8 or not 3 <= rows.ndim <= 5:
-        return None
-    if rows.ndim >= 4 and rows.shape[-1] in (1, 3):
-        frames = rows if rows.ndim == 4 else rows[:, -1]
-    else:
-        frames = (rows if rows.ndim == 3 else rows.reshape(len(rows), -1, *rows.shape[-2:])[:, -1])[..., None]
-    if min(frames.shape[1:3]) < _MIN_SIDE:
-        return None
-    coloured: NDArray[np.uint8] = np.broadcast_to(frames, (*frames.shape[:3], 3))
-    return coloured
 
 
 def strip(frames: NDArray[np.uint8], width: int) -> "Text":

@@ -1,17 +1,18 @@
 """``rlx inspect``: what a dataset says of itself."""
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.errors import DatasetExistsError
 from rlx.quantities import number, plural, shape, size
 from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from rich.table import Table
 
@@ -25,6 +26,10 @@ def inspect(
         bool, typer.Option("--stats", help="Add returns, lengths, rewards, actions and observations in figures.")
     ] = False,
     trajectories: Annotated[bool, typer.Option("--trajectories", help="Add every trajectory.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Write returns, lengths, rewards and actions as FILE.png."),
+    ] = None,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
@@ -36,8 +41,9 @@ def inspect(
       rlx inspect Pong/5
       rlx inspect Pong/5 --stats
       rlx inspect ./pong --trajectories --json
+      rlx inspect Pong/5 --plot pong.png
 
-    Nothing is read but the manifest, and with --trajectories the table of them.
+    Nothing is read but the manifest, with --trajectories the table of them, and with --plot rewards and actions.
     """
     from rlx.home import locate
     from rlx.manifest import Manifest
@@ -53,10 +59,29 @@ def inspect(
     if trajectories:
         document["trajectory"] = _trajectories(path, manifest)
         parts += ["", _trajectory_table(document["trajectory"])]
+    if plot is not None:
+        _write_plot(path, plot)
+        document["plot"] = str(plot)
+        parts += ["", f"plots in {plot}"]
     output.show(document, *parts)
 
 
-def _document(path: "Path", manifest: "Manifest") -> dict[str, Any]:
+def _write_plot(dataset: Path, path: Path) -> None:
+    from rlx.export.formats import UnknownFormatError
+    from rlx.export.whole import whole
+    from rlx.store.dataset import Dataset
+    from rlx.view.plots import plots_png
+
+    if path.suffix.lower() != ".png":
+        raise UnknownFormatError(f"{path.name}: expected a name that ends in .png")
+    if path.is_dir():
+        raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
+    plots = plots_png(Dataset(dataset, partial=True))
+    with whole(path) as partial:
+        partial.write_bytes(plots)
+
+
+def _document(path: Path, manifest: "Manifest") -> dict[str, Any]:
     from rlx.store.codec import Codec
 
     raw_bytes = manifest.schema.raw_bytes(manifest.steps, manifest.trajectories)
@@ -163,7 +188,7 @@ def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
     return parts
 
 
-def _trajectories(path: "Path", manifest: "Manifest") -> list[dict[str, Any]]:
+def _trajectories(path: Path, manifest: "Manifest") -> list[dict[str, Any]]:
     from rlx.store.dataset import Dataset
 
     rows = Dataset(path, partial=True).trajectories

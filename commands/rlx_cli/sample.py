@@ -243,7 +243,8 @@ def _frames(output: Output, columns: "Columns") -> "Table | None":
     """The first observations as pictures, where they are and the terminal can show colours."""
     from rich.table import Table
 
-    from rlx_cli.frames import pictures, strip
+    from rlx.view.pictures import pictures
+    from rlx_cli.frames import strip
 
     if not output.stdout.is_terminal or output.stdout.color_system not in ("truecolor", "256"):
         return None

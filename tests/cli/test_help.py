@@ -19,7 +19,8 @@ COMMANDS = {
     "--json",
     "merge": "-o --to --codec --jobs --overwrite --json",
     "split": "--fractions --by --seed --part -o --jobs --overwrite --json",
-    "inspect": "--stats --trajectories --json",
+    "inspect": "--stats --trajectories --plot --json",
+    "view": "--episode -o --fps --port --no-browser --json",
     "sample": "--batch-size --slice-len --num-slices --stack --n-step --gamma --batches --seed --without-replacement "
     "--no-strict-length -o --format --json",
     "verify": "--json",

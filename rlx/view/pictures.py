@@ -1,0 +1,120 @@
+"""Which observations are pictures, and pictures as PNG: exact, and as small as their colours allow."""
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import MissingExtraError
+from rlx.schema import Role, Schema
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Frames = NDArray[np.uint8]
+_MIN_SIDE = 16  # pixels; what is smaller is no picture
+_MAX_COLOURS = 256  # of a PNG with a palette
+
+
+def pictures(rows: NDArray[Any]) -> Frames | None:
+    """[n, height, width, 3] of an array of observations; of stacks the newest; none where they are no pictures.
+
+    Example:
+        >>> pictures(np.zeros((5, 4, 84, 84), np.uint8)).shape
+        (5, 84, 84, 3)
+        >>> pictures(np.zeros((5, 17), np.uint8)) is None
+        True
+    """
+    if rows.dtype != np.uint8 or not 3 <= rows.ndim <= 5:
+        return None
+    if rows.ndim >= 4 and rows.shape[-1] in (1, 3):
+        frames = rows if rows.ndim == 4 else rows[:, -1]
+    elif rows.ndim == 3:
+        frames = rows[..., None]
+    else:
+        stacked = rows.shape[1] if rows.ndim == 4 else rows.shape[1] * rows.shape[2]
+        frames = rows.reshape(len(rows), stacked, *rows.shape[-2:])[:, -1][..., None]
+    if min(frames.shape[1:3]) < _MIN_SIDE:
+        return None
+    coloured: Frames = np.broadcast_to(frames, (*frames.shape[:3], 3))
+    return coloured
+
+
+def picture_field(schema: Schema) -> str | None:
+    """Name of the first observation that is a picture; none where there is none.
+
+    Example:
+        >>> picture_field(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))
+        'observation'
+    """
+    for name in schema.names(Role.OBSERVATION):
+        field = schema[name]
+        if pictures(np.empty((0, *field.shape), field.dtype)) is not None:
+            return name
+    return None
+
+
+def sheet(frames: Frames, columns: int) -> Frames:
+    """[h, w, 3] of frames [n, height, width, 3] side by side in rows of so many; what is left of the last is black."""
+    count, height, width, _ = frames.shape
+    rows = -(-count // columns)
+    cells = np.zeros((rows * columns, height, width, 3), np.uint8)
+    cells[:count] = frames
+    return cells.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
+
+
+def png(pixels: Frames) -> bytes:
+    """A picture [height, width, 3] as PNG, exact: grey where it is, with a palette where that is enough."""
+    written = io.BytesIO()
+    _reduced(pixels).save(written, "PNG", optimize=False, compress_level=6)
+    return written.getvalue()
+
+
+def _reduced(pixels: Frames) -> "Image.Image":
+    if (pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 1] == pixels[..., 2]).all():
+        return image_of(pixels[..., 0])
+    colours, index = np.unique(packed(pixels), return_inverse=True)
+    if len(colours) > _MAX_COLOURS:
+        return image_of(pixels)
+    indexed = image_of(index.reshape(pixels.shape[:2]).astype(np.uint8))
+    indexed.putpalette([channel for colour in colours.tolist() for channel in channels(colour)])
+    return indexed
+
+
+def packed(pixels: Frames) -> NDArray[np.uint32]:
+    """[...] one number for each colour of [..., 3].
+
+    Example:
+        >>> channels(int(packed(np.array([1, 2, 3], np.uint8))))
+        (1, 2, 3)
+    """
+    wide = pixels.astype(np.uint32)
+    colours: NDArray[np.uint32] = (wide[..., 0] << np.uint32(16)) | (wide[..., 1] << np.uint32(8)) | wide[..., 2]
+    return colours
+
+
+def channels(colour: int) -> tuple[int, int, int]:
+    """Red, green and blue of a packed colour."""
+    return colour >> 16, colour >> 8 & 255, colour & 255
+
+
+def image_of(pixels: Frames) -> "Image.Image":
+    """An array [height, width, 3], or [height, width] of greys, as an image."""
+    image: Image.Image = pillow().Image.fromarray(np.ascontiguousarray(pixels))
+    return image
+
+
+def pillow() -> Any:
+    """The package PIL with what is used of it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import PIL.Image  # noqa: PLC0415  (an extra)
+        import PIL.ImageDraw  # noqa: PLC0415
+        import PIL.ImageFont  # noqa: PLC0415
+    except ImportError as exc:
+        raise MissingExtraError("pictures need Pillow, which is not installed", hint="pip install 'rlx[view]'") from exc
+    return PIL

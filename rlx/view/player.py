@@ -1,0 +1,132 @@
+"""Episodes as the page's player takes them: numbers of every row, and the frames in strips."""
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.view.episode import Episode, observation_lines, shown_rows
+from rlx.view.pictures import picture_field, png, sheet
+
+_STRIP_SIDE = 800  # pixels that a strip has at most, unless one frame has more
+_MAX_SIDE = 10  # frames side by side
+_MAX_EMBEDDED_ROWS = 1500
+_MAX_SERVED_ROWS = 200_000
+_MAX_PARTS = 8  # of an action
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """How the frames of an episode are put together: a grid of frames a picture.
+
+    Args:
+        field: the observation.
+        width, height: of a frame, in pixels.
+        columns: frames side by side.
+        count: frames in a strip.
+    """
+
+    field: str
+    width: int
+    height: int
+    columns: int
+    count: int
+
+    @classmethod
+    def of(cls, episode: Episode) -> "Strips | None":
+        """As suits an episode; none where its observations are no pictures."""
+        field = picture_field(episode.dataset.schema)
+        if field is None:
+            return None
+        height, width = episode.frames(field, np.zeros(1, np.int64)).shape[1:3]
+        columns, lines = (max(1, min(_MAX_SIDE, _STRIP_SIDE // side)) for side in (width, height))
+        return cls(field, width, height, columns, columns * lines)
+
+    def number(self, rows: int) -> int:
+        """How many strips so many rows take."""
+        return -(-rows // self.count)
+
+    def png(self, episode: Episode, rows: NDArray[np.int64], strip: int) -> bytes:
+        """One strip of these rows."""
+        here = rows[strip * self.count : (strip + 1) * self.count]
+        return png(sheet(episode.frames(self.field, here), min(self.columns, len(here))))
+
+
+def embedded(episode: Episode, max_bytes: int) -> dict[str, Any]:
+    """An episode with all its frames in it.
+
+    Args:
+        episode: what is to be shown.
+        max_bytes: what the frames may take; of longer episodes every so many-th row is shown.
+    """
+    strips, every = Strips.of(episode), -(-episode.rows // _MAX_EMBEDDED_ROWS)
+    if strips is None:
+        return numbers(episode, every)
+    while True:
+        rows = shown_rows(episode, every)
+        encoded = [strips.png(episode, rows, strip) for strip in range(strips.number(len(rows)))]
+        taken = sum(map(len, encoded))
+        if taken <= max_bytes or every >= episode.rows:
+            sources = [f"data:image/png;base64,{base64.b64encode(one).decode()}" for one in encoded]
+            return {**numbers(episode, every), "frames": _layout(strips, sources)}
+        every = max(every + 1, math.ceil(every * taken / max_bytes))
+
+
+def served(episode: Episode) -> dict[str, Any]:
+    """An episode whose frames are asked for when they are shown."""
+    strips, every = Strips.of(episode), -(-episode.rows // _MAX_SERVED_ROWS)
+    described = numbers(episode, every)
+    if strips is None:
+        return described
+    count = strips.number(len(shown_rows(episode, every)))
+    return {**described, "frames": _layout(strips, [f"episodes/{episode.number}/strips/{n}.png" for n in range(count)])}
+
+
+def served_strip(episode: Episode, strip: int) -> bytes | None:
+    """A strip of an episode as ``served`` names it; none where there is no such strip."""
+    strips, rows = Strips.of(episode), shown_rows(episode, -(-episode.rows // _MAX_SERVED_ROWS))
+    if strips is None or not 0 <= strip < strips.number(len(rows)):
+        return None
+    return strips.png(episode, rows, strip)
+
+
+def numbers(episode: Episode, every: int) -> dict[str, Any]:
+    """What is known of the rows that are shown; what lies between two of them is added to the first.
+
+    Non-finite numbers are null.
+    """
+    rows = shown_rows(episode, every)
+    last = np.minimum(rows + every, episode.length) - 1
+    before = np.concatenate([[0.0], episode.returns])
+    acted = rows[rows < episode.length]
+    described: dict[str, Any] = {
+        "number": episode.number,
+        "title": episode.title,
+        "length": episode.length,
+        "end": episode.end,
+        "every": every,
+        "rows": rows.tolist(),
+        "rewards": _finite(np.add.reduceat(episode.rewards, acted)),
+        "returns": _finite(before[np.maximum(last, 0) + 1]),
+        "actions": None,
+    }
+    if episode.actions is not None:
+        actions = episode.actions[acted].reshape(len(acted), -1)[:, :_MAX_PARTS]
+        described["actions"] = [_finite(one) for one in actions.astype(np.float64)]
+    if picture_field(episode.dataset.schema) is None:
+        lines = observation_lines(episode, rows)
+        described["lines"] = [{"name": name, "values": _finite(values)} for name, values in lines]
+    return described
+
+
+def _layout(strips: Strips, sources: Sequence[str]) -> dict[str, Any]:
+    size = {"width": strips.width, "height": strips.height}
+    return {**size, "columns": strips.columns, "count": strips.count, "strips": list(sources)}
+
+
+def _finite(values: NDArray[Any]) -> list[float | None]:
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]

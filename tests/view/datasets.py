@@ -1,0 +1,54 @@
+"""Datasets to be looked at: with colours, with numbers, and with all that is hard to show."""
+
+from pathlib import Path
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.schema import Schema
+from rlx.store.dataset import Dataset
+from tests.factories import write_dataset
+
+COLOURED = Schema.of(observation=("uint8", (24, 32, 3)), action=("float32", (2,)))
+NUMBERS = Schema.of(observation=("float32", (4,)), action=("int64", ()))
+
+
+def block(
+    schema: Schema, rewards: list[list[float]], *, recorded: bool = True, seed: int = 0, colours: int = 200
+) -> Block:
+    """Trajectories with these rewards; everything else is drawn by the seed."""
+    draw, lengths = np.random.default_rng(seed), np.array([len(one) for one in rewards], np.int64)
+    steps, count = int(lengths.sum()), len(rewards)
+    last = np.zeros(steps, bool)
+    last[np.cumsum(lengths) - 1] = True
+    field, action = schema["observation"], schema["action"]
+    table = draw.integers(0, 256, (colours, 3)).astype(np.uint8)
+    if field.dtype == "uint8":
+        observation = table[draw.integers(0, colours, (steps + count, *field.shape[:2]))]
+    else:
+        observation = draw.normal(size=(steps + count, *field.shape)).astype(field.dtype)
+    data = {
+        "observation": observation,
+        "action": (draw.normal(size=(steps, *action.shape)) * 3).astype(action.dtype),
+        "reward": np.concatenate(rewards).astype(np.float32),
+        "terminated": last,
+        "truncated": np.zeros(steps, bool),
+    }
+    always = np.ones(count, bool)
+    return Block(data, lengths, np.arange(count), always, always & recorded)
+
+
+def coloured(
+    path: Path, rewards: list[list[float]] | None = None, *, recorded: bool = True, colours: int = 200
+) -> Dataset:
+    """Small pictures, an action of two numbers."""
+    rewards = rewards or [[0, 1.0, 0], [1.0] * 9, [0.0, -2.0]]
+    return write_dataset(
+        path, [[block(COLOURED, rewards, recorded=recorded, colours=colours)]], schema=COLOURED, codec="zstd"
+    )
+
+
+def numbers(path: Path, rewards: list[list[float]] | None = None) -> Dataset:
+    """Observations of four numbers."""
+    rewards = rewards or [[1.0] * n for n in (5, 40, 12)]
+    return write_dataset(path, [[block(NUMBERS, rewards)]], schema=NUMBERS)

@@ -1,0 +1,120 @@
+"""Charts hold what they show, on their sheet, whatever the numbers; as SVG they are well-formed."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlx.view import charts
+from rlx.view.charts import bin_edges, histogram, lines, returns_over_run, shares, short, ticks
+from rlx.view.drawing import Area, Box, Dot, Drawing, Label, Line, svg
+from rlx.view.raster import LIGHT, drawn
+
+ANY = st.floats(width=64) | st.integers(-50, 50).map(float)
+
+
+def check_on_sheet(drawing: Drawing) -> None:
+    """Every mark is at a finite place on the sheet."""
+    for mark in drawing.marks:
+        points = mark.points if isinstance(mark, Line | Area) else [(mark.x, mark.y)]
+        if isinstance(mark, Box):
+            assert mark.width >= 0
+            assert mark.height >= 0
+            points = [*points, (mark.x + mark.width, mark.y + mark.height)]
+        for x, y in points:
+            assert -0.5 <= x <= drawing.width + 0.5
+            assert -0.5 <= y <= drawing.height + 0.5
+    ElementTree.fromstring(svg(drawing).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+
+
+@given(st.lists(ANY, max_size=60))
+def test_a_histogram_counts_all_finite_values_once(values: list[float]) -> None:
+    drawing = histogram("Returns", np.array(values), 400, 200)
+    check_on_sheet(drawing)
+    counted = sum(int(mark.hint.rpartition(": ")[2]) for mark in drawing.marks if isinstance(mark, Box))
+    assert counted == np.isfinite(values).sum()
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=40))
+def test_bins_hold_all_values_and_are_few(values: list[float]) -> None:
+    edges = bin_edges(np.array(values))
+    assert (np.diff(edges) > 0).all()
+    assert edges[0] <= min(values)
+    assert edges[-1] >= max(values)
+    assert 1 <= len(edges) - 1 <= 45
+
+
+@given(st.lists(ANY, max_size=50))
+def test_the_run_has_a_dot_for_every_episode_with_a_return(returns: list[float]) -> None:
+    drawing = returns_over_run(np.array(returns, float), np.ones(len(returns), np.int64), 400, 200)
+    check_on_sheet(drawing)
+    dots = [mark for mark in drawing.marks if isinstance(mark, Dot)]
+    assert [dot.episode for dot in dots] == np.flatnonzero(np.isfinite(returns)).tolist()
+
+
+def test_a_long_run_has_a_band() -> None:
+    draw = np.random.default_rng(0)
+    drawing = returns_over_run(draw.normal(size=5000), np.full(5000, 7), 400, 200)
+    check_on_sheet(drawing)
+    assert not [mark for mark in drawing.marks if isinstance(mark, Dot)]
+    (band,) = [mark for mark in drawing.marks if isinstance(mark, Area)]
+    upper, lower = band.points[:60], list(reversed(band.points[60:]))
+    assert all(high[1] < low[1] for high, low in zip(upper, lower, strict=True))
+
+
+@given(st.lists(st.lists(ANY, min_size=4, max_size=4), min_size=1, max_size=8))
+def test_lines(values: list[list[float]]) -> None:
+    series = [(f"observation[{n}]", np.array(one)) for n, one in enumerate(values)]
+    check_on_sheet(lines("", series[:6], np.arange(4), 900, 200))
+
+
+def test_shares_are_of_all() -> None:
+    drawing = shares("Actions", {"0": 30, "1": 60, "2": 10}, 400)
+    check_on_sheet(drawing)
+    words = [mark.text for mark in drawing.marks if isinstance(mark, Label)]
+    assert words == ["0", "30", "30.0 %", "1", "60", "60.0 %", "2", "10", "10.0 %"]
+    bars = {mark.hint: mark.width for mark in drawing.marks if isinstance(mark, Box) and mark.hint}
+    assert bars["0: 30"] == pytest.approx(bars["1: 60"] / 2)
+
+
+def test_of_too_many_values_the_most_frequent() -> None:
+    drawing = shares("Actions", {str(n): n + 1 for n in range(100)}, 400)
+    check_on_sheet(drawing)
+    assert drawing.note.startswith("and 82 other values, 67.4 % of all")
+    assert [mark.text for mark in drawing.marks if isinstance(mark, Label)][::3] == [str(n) for n in range(82, 100)]
+
+
+@pytest.mark.parametrize("drawing", [shares("A", {}, 400), lines("A", [], np.arange(3), 400, 200)])
+def test_nothing_to_show_is_said(drawing: Drawing) -> None:
+    assert [mark.text for mark in drawing.marks if isinstance(mark, Label)] == ["nothing to show"]
+
+
+@given(st.floats(-1e15, 1e15), st.floats(1e-9, 1e15))
+def test_ticks_are_round_few_and_within(low: float, span: float) -> None:
+    high = low + span
+    found = ticks(low, high, 5)
+    margin = 1e-6 * (high - low) + 1e-11
+    assert len(found) <= 7
+    assert all(low - margin <= tick <= high + margin for tick in found)
+    assert len(short(found)) == len(found)
+
+
+def test_svg_escapes_what_it_shows() -> None:
+    evil = '</svg><script>alert("x")</script>'
+    written = svg(Drawing(10, 10, evil, [Label(1, 1, evil), Box(1, 1, 2, 2, "accent", 0, evil)]))
+    assert "<script" not in written
+    assert written.count("&lt;script&gt;") == 3
+
+
+def test_pixels_show_the_same_marks() -> None:
+    drawing = Drawing(20, 10, "", [Box(0, 0, 10, 10, "accent"), Line([(12, 5), (19, 5)], "warm", 2)])
+    pixels = drawn(drawing, 2, LIGHT)
+    assert pixels.size == (40, 20)
+    colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in (pixels.getpixel(at) for at in ((5, 5), (30, 10), (30, 2)))]  # type: ignore[misc]
+    assert colours == [LIGHT["accent"], LIGHT["warm"], LIGHT["card"]]
+
+
+def test_a_drawing_of_any_histogram_becomes_pixels() -> None:
+    assert drawn(charts.histogram("", np.arange(100.0), 300, 150), 1.5, LIGHT).size == (450, 225)

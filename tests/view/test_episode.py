@@ -1,0 +1,66 @@
+"""An episode is what ``dataset[i]`` gives, row by row."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rlx
+from rlx.errors import SamplingError
+from rlx.view.episode import Episode, notable, observation_lines, spread
+from tests.view.datasets import coloured, numbers
+
+
+def test_rows_are_those_of_the_dataset(pong: Path) -> None:
+    dataset = rlx.open(pong)
+    for number in range(6):
+        episode = Episode(dataset, number)
+        first = int(dataset.trajectories.start[number])
+        steps = dataset[first : first + episode.length]
+        assert np.array_equal(episode.rewards, steps["next", "reward"].numpy()[:, 0])
+        assert np.array_equal(episode.returns, np.cumsum(steps["next", "reward"].numpy()[:, 0]))
+        assert episode.actions is not None
+        assert np.array_equal(episode.actions, steps["action"].numpy())
+        rows = np.array([episode.length, 0, 5, 6, 7, episode.length - 1, 3])
+        seen = episode.observations("observation", rows)
+        for row, frame in zip(rows.tolist(), seen, strict=True):
+            at = dataset[first + min(row, episode.length - 1)]
+            wanted = at["next", "observation"] if row == episode.length else at["observation"]
+            assert np.array_equal(frame, wanted.numpy())
+
+
+def test_a_final_observation_that_was_not_recorded_is_no_row(tmp_path: Path) -> None:
+    recorded, unrecorded = coloured(tmp_path / "a"), coloured(tmp_path / "b", recorded=False)
+    assert (Episode(recorded, 1).rows, Episode(unrecorded, 1).rows) == (10, 9)
+
+
+@pytest.mark.parametrize("number", [-1, 3, 10**9])
+def test_no_such_episode(tmp_path: Path, number: int) -> None:
+    with pytest.raises(SamplingError, match="expected 0 to 2"):
+        Episode(numbers(tmp_path / "set"), number)
+
+
+@given(st.integers(1, 200), st.integers(2, 60))
+def test_a_spread_is_even_with_both_ends(rows: int, count: int) -> None:
+    found = spread(rows, count)
+    gaps = np.diff(found)
+    assert (found[0], found[-1], len(found)) == (0, rows - 1, min(rows, count))
+    assert rows == 1 or gaps.max() - gaps.min() <= 1
+
+
+def test_of_few_episodes_each_is_named_once(tmp_path: Path) -> None:
+    assert notable(numbers(tmp_path / "one", [[1.0]])) == {"best": 0}
+    assert notable(numbers(tmp_path / "two", [[1.0], [2.0]])) == {"best": 1, "median": 0}
+    assert notable(numbers(tmp_path / "more", [[1.0], [np.nan], [3.0], [2.0]])) == {"best": 2, "median": 0, "worst": 1}
+
+
+def test_lines_of_observations(tmp_path: Path) -> None:
+    dataset = numbers(tmp_path / "set")
+    episode = Episode(dataset, 2)
+    lines = observation_lines(episode, np.arange(13), most=3)
+    assert [name for name, _ in lines] == ["observation[0]", "observation[1]", "observation[2]"]
+    first = int(dataset.trajectories.start[2])
+    assert np.array_equal(lines[1][1][:12], dataset[first : first + 12]["observation"][:, 1].numpy())
+    assert lines[1][1][12] == dataset[first + 11]["next", "observation"][1]
