@@ -15,6 +15,7 @@ from rlx.buffer.batch import as_steps, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.prefetch import Draw, Prefetcher
+from rlx.buffer.preprocessing import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler import RandomSampler
@@ -26,7 +27,7 @@ from rlx.buffer.writer import RoundRobinWriter
 Collate = Callable[[TensorDictBase], TensorDictBase]
 
 
-class ReplayBuffer:
+class ReplayBuffer(Preprocessing):
     """Keeps steps and hands them out in batches.
 
     Threads may write, sample and update priorities at once: a batch never holds half a write. Reading overlaps other

@@ -9,13 +9,13 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.dataset_storage import DatasetStorage
+from rlx.buffer.mapped_storage import MappedStorage
 from rlx.buffer.protocol import Keys, Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.replay_buffer import Collate
 from rlx.buffer.sampler import RandomSampler
 from rlx.buffer.transform.compose import Transform
 from rlx.buffer.transform.neighbourhood import path, wanted
 from rlx.datasets.base import DatasetExperienceReplay, Download
-from rlx.datasets.mapped_storage import MappedStorage
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
 from rlx.home import home
 from rlx.manifest import FILE_NAME, Manifest

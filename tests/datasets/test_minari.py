@@ -6,9 +6,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.slice_sampler import SliceSampler
 from rlx.datasets.minari import MinariExperienceReplay
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from rlx.pipeline.options import Options
+from rlx.pipeline.preprocess import preprocess
+from rlx.pipeline.recipe import Recipe
+from rlx.progress import Silent
+from rlx.store.dataset import Dataset
+from rlx.transform.registry import parse
 from tests.minari_files import DICT, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
 
 
@@ -113,3 +120,70 @@ def test_a_name_does_not_lead_elsewhere(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="expected a name such as"):
         MinariExperienceReplay("../elsewhere/x-v0", 3)
     assert cache.is_dir()
+
+
+GOALS = ("achieved_goal", "desired_goal", "observation")
+GOAL_SPACE = spaces.Dict(
+    {name: spaces.Box(-1, 1, (size,), np.float64) for name, size in zip(GOALS, (2, 2, 3), strict=True)}
+)
+
+
+def cat_tensors(steps: Any, in_keys: list[Any], out_key: Any) -> Any:
+    """TorchRL's ``CatTensors``, which sorts its keys and leaves them out."""
+    joined = torch.cat([steps[key] for key in sorted(in_keys)], -1)
+    return steps.exclude(*in_keys).set(out_key, joined)
+
+
+def concatenated(steps: Any) -> Any:
+    """The function of TorchRL's example."""
+    steps = steps.select(
+        "action",
+        "episode",
+        ("next", "done"),
+        ("next", "observation"),
+        ("next", "reward"),
+        ("next", "terminated"),
+        ("next", "truncated"),
+        "observation",
+    )
+    steps = cat_tensors(steps, [("observation", name) for name in GOALS], "obs")
+    return cat_tensors(steps, [("next", "observation", name) for name in GOALS], ("next", "obs"))
+
+
+def goals(episodes: list[Any], start: int, stop: int | None) -> list[Any]:
+    return [np.concatenate([one.observations[name][start:stop] for name in GOALS], -1) for one in episodes]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_the_example_of_torchrls_page(cache: Path, tmp_path: Path) -> None:
+    """``CatTensors`` of three keys, for observations and next observations, by four workers: TorchRL gives zeros."""
+    write_dataset(cache, "goals-v0", observation=GOAL_SPACE, lengths=(4, 1, 7, 30))
+    episodes = read_dataset(cache, "goals-v0")
+    data = MinariExperienceReplay("goals-v0", batch_size=32)
+    storage = data.preprocess(
+        concatenated, num_workers=4, chunksize=5, pbar=False, mp_start_method="fork", dest=tmp_path / "made"
+    )
+    buffer = ReplayBuffer(storage=storage, batch_size=32)
+    steps = buffer[:]
+    assert_same(steps["obs"], goals(episodes, 0, -1))
+    assert_same(steps["next", "obs"], goals(episodes, 1, None))
+    assert_same(steps["episode"], [np.full(len(episode), episode.id) for episode in episodes])
+    assert_same(steps["action"], [episode.actions for episode in episodes])
+    assert_same(steps["next", "reward"], [episode.rewards for episode in episodes])
+    assert_same(steps["next", "terminated"], [episode.terminations for episode in episodes])
+    assert buffer.sample()["obs"].shape == (32, 7)
+
+
+def test_the_example_of_torchrls_page_as_a_dataset(cache: Path, tmp_path: Path) -> None:
+    write_dataset(cache, "goals-v0", observation=GOAL_SPACE, lengths=(4, 1, 7, 30))
+    episodes = read_dataset(cache, "goals-v0")
+    data = MinariExperienceReplay("goals-v0", batch_size=32)
+    keys = "+".join(f"observation/{name}" for name in GOALS)
+    recipe = Recipe([parse("select:keys=action+observation"), parse(f"cat_tensors:in_keys={keys},out_key=obs")])
+    preprocess(data.data_path, tmp_path / "made", recipe, Options(jobs=4), progress=Silent())
+    made = Dataset(tmp_path / "made")
+    steps = made[:]
+    assert list(made.schema) == ["action", "reward", "terminated", "truncated", "obs"]
+    assert_same(steps["obs"], goals(episodes, 0, -1))
+    assert_same(steps["next", "obs"], goals(episodes, 1, None))
+    assert_same(steps["next", "reward"], [episode.rewards for episode in episodes])

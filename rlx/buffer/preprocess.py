@@ -1,9 +1,10 @@
-"""A function applied to a dataset, chunk by chunk, in this process or others, into a new memory-mapped storage."""
+"""A function applied to what a storage holds, chunk by chunk, in this process or others, into a memory-mapped one."""
 
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,14 +13,19 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.dataset_storage import DatasetStorage
+from rlx.buffer.mapped_storage import MappedStorage
+from rlx.buffer.protocol import Storage
 from rlx.errors import DatasetExistsError, SchemaMismatchError
-from rlx.store.dataset import Dataset
 
 Function = Callable[[TensorDictBase], TensorDictBase]
 Span = tuple[int, int]
+# The mapping, a chunk, and its steps where the mapping cannot read them; both pickled.
+_Task = tuple[bytes, Span, bytes | None]
 _CHUNK_STEPS = 1024
 
 
@@ -28,26 +34,31 @@ class Mapping:
     """What is done to each chunk, in whatever process.
 
     Args:
-        dataset: where steps come from.
+        storage: where steps come from; none where they come with the chunk.
         fn: what makes new steps of them.
         target: directory of the memory-mapped TensorDict that they are written to; none while its keys are unknown.
         single: whether ``fn`` gets one step at a time, rather than a chunk.
         seed: of torch's randomness within ``fn``, together with the chunk's place; none: as it comes.
     """
 
-    dataset: Dataset
+    storage: Storage | None
     fn: Function
     target: Path | None = None
     single: bool = False
     seed: int | None = None
 
-    def made(self, start: int, stop: int) -> TensorDictBase:
-        """What ``fn`` makes of the steps from ``start`` to ``stop``.
+    def read(self, start: int, stop: int) -> TensorDictBase:
+        """The steps from ``start`` to ``stop``."""
+        assert self.storage is not None
+        return self.storage.get(np.arange(start, stop))
+
+    def made(self, start: int, stop: int, steps: TensorDictBase | None = None) -> TensorDictBase:
+        """What ``fn`` makes of the steps from ``start`` to ``stop``, which are read where they are not given.
 
         Raises:
             ValueError: it makes more or fewer steps of them.
         """
-        steps = self.dataset[start:stop]
+        steps = self.read(start, stop) if steps is None else steps
         with _seeded(self.seed, start):
             if self.single:
                 result: TensorDictBase = TensorDict.stack([self.fn(step) for step in steps.unbind(0)])
@@ -57,14 +68,14 @@ class Mapping:
             raise ValueError(f"{self.fn!r} made {list(result.batch_size)} of {stop - start} steps: expected as many")
         return result
 
-    def write(self, span: Span) -> None:
+    def write(self, span: Span, steps: TensorDictBase | None = None) -> None:
         """Puts a chunk where it belongs.
 
         Raises:
             SchemaMismatchError: its keys, dtypes or shapes are not those of the first chunk.
         """
         assert self.target is not None
-        put(_opened(self.target), self.made(*span), span)
+        put(_opened(self.target), self.made(*span, steps), span)
 
 
 @contextmanager
@@ -125,11 +136,14 @@ class Workers:
                 mapping.write(span)
                 yield
             return
+        # What lies in files every process reads for itself; of what is in memory they are sent their chunks.
+        in_files = isinstance(mapping.storage, DatasetStorage | MappedStorage)
         # What __main__ or a notebook defines, and lambdas, plain pickle cannot send.
-        sent = cloudpickle.dumps(mapping)
-        tasks = [(sent, span) for span in spans]
+        sent = cloudpickle.dumps(mapping if in_files else replace(mapping, storage=None))
+        tasks = ((sent, span, None if in_files else cloudpickle.dumps(mapping.read(*span))) for span in spans)
         if self.pool is not None:
-            yield from self.pool.imap_unordered(_write, tasks)
+            pool = self.pool
+            yield from _few_at_a_time(lambda task: pool.apply_async(_write, (task,)).get, tasks, os.cpu_count() or 1)
             return
         # Processes that are replaced cannot be forked: threads of this one would be copied in any state.
         method = self.start_method or ("spawn" if self.max_tasks else None)
@@ -140,7 +154,20 @@ class Workers:
             initargs=(self.threads,),
             max_tasks_per_child=self.max_tasks,
         ) as executor:
-            yield from executor.map(_write, tasks)
+            yield from _few_at_a_time(lambda task: executor.submit(_write, task).result, tasks, 2 * self.count)
+
+
+def _few_at_a_time(submit: Callable[[_Task], Callable[[], None]], tasks: Iterable[_Task], limit: int) -> Iterator[None]:
+    """Submits tasks, and yields after each that is done; no more than so many are under way, and in memory."""
+    waiting: deque[Callable[[], None]] = deque()
+    for task in tasks:
+        if len(waiting) >= limit:
+            waiting.popleft()()
+            yield
+        waiting.append(submit(task))
+    for done in waiting:
+        done()
+        yield
 
 
 @lru_cache(maxsize=1)
@@ -149,8 +176,9 @@ def _received(sent: bytes) -> Mapping:
     return mapping
 
 
-def _write(task: tuple[bytes, Span]) -> None:
-    _received(task[0]).write(task[1])
+def _write(task: _Task) -> None:
+    sent, span, steps = task
+    _received(sent).write(span, None if steps is None else cloudpickle.loads(steps))
 
 
 def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list[Span]:

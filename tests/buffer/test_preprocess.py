@@ -1,0 +1,55 @@
+"""``preprocess`` of buffers; of those over datasets see ``tests/datasets``."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rlx.buffer.list_storage import ListStorage
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.transform import RewardClip
+
+
+def filled(storage: Any) -> ReplayBuffer:
+    buffer = ReplayBuffer(storage=storage, batch_size=4)
+    steps = {"observation": torch.arange(40).reshape(20, 2), "next": {"reward": torch.ones(20, 1)}}
+    buffer.extend(TensorDict(steps, [20]))
+    return buffer
+
+
+def doubled(steps: Any) -> Any:
+    return steps.select("observation").apply(lambda leaf: leaf * 2)
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"chunksize": 0},
+        {"num_chunks": 3},
+        {"num_workers": 2, "chunksize": 3, "mp_start_method": "fork"},
+        {"num_workers": 1, "chunksize": 15, "mp_start_method": "spawn"},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_steps_in_memory(storage: Any, how: dict[str, Any], tmp_path: Path) -> None:
+    made = filled(storage(30)).preprocess(doubled, dest=tmp_path / "made", num_frames=18, **how)
+    buffer = ReplayBuffer(storage=made, batch_size=4)
+    assert buffer[:]["observation"].tolist() == (torch.arange(36).reshape(18, 2) * 2).tolist()
+    assert list(buffer.sample().keys()) == ["observation"]
+
+
+def test_a_transform_has_no_part_in_it(tmp_path: Path) -> None:
+    buffer = filled(LazyTensorStorage(30))
+    buffer.append_transform(RewardClip(0, 0))
+    made = buffer.preprocess(lambda steps: steps, dest=tmp_path / "made")
+    assert ReplayBuffer(storage=made)[:]["next", "reward"].unique().tolist() == [1]
+
+
+def test_an_empty_buffer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no step to apply"):
+        ReplayBuffer(storage=LazyTensorStorage(3)).preprocess(doubled, dest=tmp_path / "made")
