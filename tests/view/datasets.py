@@ -1,14 +1,18 @@
 """Datasets to be looked at: with colours, with numbers, and with all that is hard to show."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rlx.block import Block
+from rlx.manifest import Manifest
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from tests.factories import write_dataset
 
+EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>&amp;" + "w" * 200
 COLOURED = Schema.of(observation=("uint8", (24, 32, 3)), action=("float32", (2,)))
 NUMBERS = Schema.of(observation=("float32", (4,)), action=("int64", ()))
 
@@ -52,3 +56,19 @@ def numbers(path: Path, rewards: list[list[float]] | None = None) -> Dataset:
     """Observations of four numbers."""
     rewards = rewards or [[1.0] * n for n in (5, 40, 12)]
     return write_dataset(path, [[block(NUMBERS, rewards)]], schema=NUMBERS)
+
+
+def with_evil_names(path: Path) -> Path:
+    """A dataset whose manifest says everywhere what would break out of a page."""
+    listed = Manifest.load(path)
+    lineage: list[dict[str, Any]] = [
+        {"command": EVIL, "rlx": EVIL, "parents": [{"id": EVIL}]},
+        {"parents": "none", "command": 3},
+        {},
+    ]
+    fields = dict(listed.schema.fields)
+    fields["action"] = replace(fields["action"], space={"type": EVIL})
+    shards = [replace(shard, statistics={**shard.statistics, EVIL: {"count": 0}}) for shard in listed.shards]
+    schema = replace(listed.schema, fields=fields)
+    replace(listed, id=EVIL, notes={EVIL: {EVIL: [EVIL]}}, lineage=lineage, schema=schema, shards=shards).save(path)
+    return path
