@@ -33,6 +33,7 @@ class Format(StrEnum):
     D4RL = "d4rl"
     ROBOMIMIC = "robomimic"
     D3RLPY = "d3rlpy"
+    TORCHRL = "torchrl"
     PARQUET = "parquet"
     NPZ = "npz"
 
@@ -47,6 +48,7 @@ class Target(StrEnum):
     ROBOMIMIC = "robomimic"
     D3RLPY = "d3rlpy"
     DOPAMINE = "dopamine"
+    TORCHRL = "torchrl"
     PARQUET = "parquet"
     NPZ = "npz"
 

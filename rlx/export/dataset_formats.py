@@ -14,6 +14,7 @@ from rlx.export.minari import MinariExporter
 from rlx.export.npz_dataset import NpzDatasetExporter
 from rlx.export.parquet_dataset import ParquetDatasetExporter
 from rlx.export.robomimic import RobomimicExporter
+from rlx.export.torchrl_memmap import TorchRLExporter
 from rlx.export.whole import whole
 from rlx.progress import Progress
 
@@ -25,6 +26,7 @@ DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
         "robomimic": RobomimicExporter(),
         "d3rlpy": D3rlpyExporter(),
         "dopamine": DopamineExporter(),
+        "torchrl": TorchRLExporter(),
         "parquet": ParquetDatasetExporter(),
         "npz": NpzDatasetExporter(),
     }

@@ -72,12 +72,8 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
         elif kind is None:
             left_out.append(path)
         else:
-            dtype, shape = kind
-            shape = () if name in SCALAR_COLUMNS and shape == (1,) else shape
-            fields[name], paths[name] = (
-                _field(path, name, dtype, shape, is_seen=name in seen or f"next/{name}" in columns),
-                path,
-            )
+            is_seen = name in seen or f"next/{name}" in columns
+            fields[name], paths[name] = _field(path, name, kind, is_seen, place), path
     for name, path in after.items():
         if columns[path] != columns[name] and name in fields:
             raise CorruptShardError(f"{place}: {path}: expected {columns[name]} as {name}, found {columns[path]}")
@@ -89,10 +85,17 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     return TedFields(schema, paths, {name: path for name, path in after.items() if name in fields}, tuple(left_out))
 
 
-def _field(path: str, name: str, dtype: str, shape: tuple[int, ...], *, is_seen: bool) -> Field:
-    if path != name:
-        return Field(dtype, shape, Role.NEXT)
-    return Field(dtype, shape, Role.OBSERVATION if is_seen or name.split("/")[0] == "observation" else Role.STEP)
+def _field(path: str, name: str, kind: RowType, is_seen: bool, place: str) -> Field:
+    dtype, shape = kind
+    if name in SCALAR_COLUMNS and shape == (1,):
+        shape = ()
+    role = Role.NEXT if path != name else Role.STEP
+    if path == name and (is_seen or name.split("/")[0] == "observation"):
+        role = Role.OBSERVATION
+    try:
+        return Field(dtype, shape, role)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{place}: {path}: {exc}; {LAYOUT}") from exc
 
 
 @dataclass(slots=True)
@@ -160,7 +163,11 @@ class EpisodeScan:
 
 
 def scan_following(
-    batches: Iterable[Rows], after: Mapping[str, str], recorded: Callable[[Rows], NDArray[np.bool_]]
+    batches: Iterable[Rows],
+    after: Mapping[str, str],
+    recorded: Callable[[Rows], NDArray[np.bool_]],
+    *,
+    lane: int | None = None,
 ) -> list[RowEpisode]:
     """The episodes of rows that each hold what was seen next: another begins where the next row does not begin with it.
 
@@ -168,12 +175,14 @@ def scan_following(
         batches: the rows piece by piece, with flags and observations.
         after: TED path of what was seen after each step, by observation.
         recorded: [n] whether it is known what was seen after each of n rows.
+        lane: how many rows belong together, where several environments' lie one behind the other.
     """
     scan = EpisodeScan()
     last: Rows = {}
     for batch in batches:
         known = recorded(batch)
-        begins = np.zeros(len(known), bool)
+        numbers = np.arange(scan.rows, scan.rows + len(known))
+        begins = numbers % lane == 0 if lane else np.zeros(len(known), bool)
         for name, path in after.items():
             before = np.concatenate([last.get(path, batch[path][:1]), batch[path][:-1]])
             begins |= (before != batch[name]).reshape(len(begins), -1).any(1)

@@ -1,0 +1,244 @@
+"""A directory of TED steps as ``TensorDict.memmap`` writes it: TorchRL's datasets, storages and what rlx writes so."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.schema import Schema
+from rlx.source.hdf5_file import id_of
+from rlx.source.protocol import block_steps
+from rlx.source.provenance import told_beside
+from rlx.source.row_episodes import RowEpisode, shard_bounds
+from rlx.source.row_stream import check_finite
+from rlx.source.ted_rows import DONE, TERMINATED, TRAJECTORY, TRUNCATED, RowType, TedFields, scan_following, ted_fields
+
+_METADATA = "meta.json"
+# Says how many of its rows a storage of TorchRL has filled.
+_STORAGE = "storage_metadata.json"
+_MAX_JSON_BYTES = 2**20
+_MAX_DEPTH = 16
+_MAX_SIZE = 2**48
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NUMBERS = """
+bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64
+"""
+_DTYPES = {f"torch.{name}": name for name in _NUMBERS.split()}
+_LAYOUT = "expected what TensorDict.memmap writes: meta.json, observation.memmap, next/reward.memmap, ..."
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRLMemmap:
+    """One directory.
+
+    Args:
+        root: the directory.
+        kinds: dtype and shape of the rows of every memory map, by TED path.
+        rows: of every memory map; those that belong to no episode hold nothing.
+        fields: what they hold.
+        notes: what rlx noted of the data when it wrote them, and what was left out.
+        episodes: those of all rows.
+        first_episodes: first episode of every shard, and the number of episodes.
+    """
+
+    root: Path
+    kinds: Mapping[str, RowType]
+    rows: int
+    fields: TedFields
+    notes: Mapping[str, Any]
+    episodes: tuple[RowEpisode, ...]
+    first_episodes: tuple[int, ...]
+
+    @property
+    def id(self) -> str:
+        """Name of the directory."""
+        return id_of(self.root)
+
+    @property
+    def schema(self) -> Schema:
+        """What one step holds."""
+        return self.fields.schema
+
+    def shards(self) -> Sequence[int]:
+        """Groups of whole episodes, about 100,000 steps each."""
+        return range(len(self.first_episodes) - 1)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (every file has rows of every shard)
+        """The memory maps of all fields."""
+        return [f"{path}.memmap" for path in (*self.fields.paths.values(), *self.fields.after.values())]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """The steps of a shard.
+
+        Raises:
+            SourceNotFoundError: a file is missing.
+            CorruptShardError: one has not the length that it should have, or has NaN in it.
+        """
+        first, stop = self.first_episodes[shard : shard + 2]
+        row = sum(episode.rows for episode in self.episodes[:first])
+        paths = (*self.fields.paths.values(), *self.fields.after.values())
+        arrays = {path: _opened(self.root, path, self.kinds[path], self.rows) for path in paths}
+        for episode in self.episodes[first:stop]:
+            yield from episode.blocks(self.schema, _Columns(self.root, arrays, self.fields, row), dropped)
+            row += episode.rows
+
+
+class _Columns:
+    """The rows of an episode that begins at a row of the memory maps."""
+
+    def __init__(self, root: Path, arrays: Mapping[str, NDArray[Any]], fields: TedFields, first: int) -> None:
+        self._root = root
+        self._arrays = arrays
+        self._fields = fields
+        self._first = first
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        return self._read(self._fields.paths[name], start, stop).reshape(-1, *self._fields.schema[name].shape)
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        return self._read(self._fields.after[name], row, row + 1)
+
+    def _read(self, path: str, start: int, stop: int) -> NDArray[np.generic]:
+        rows = np.array(self._arrays[path][self._first + start : self._first + stop])
+        check_finite(rows, f"{self._root}: {path}", self._first + start)
+        return rows
+
+
+def recognises(path: Path) -> bool:
+    """Whether a directory is a TensorDict of steps."""
+    return (path / _METADATA).is_file() and (path / "next/reward.memmap").is_file()
+
+
+def open_torchrl(path: Path) -> TorchRLMemmap:
+    """The steps in a directory of memory maps, of one batch dimension or of several.
+
+    Raises:
+        SourceNotFoundError: there is no such directory, or a file of it is missing.
+        CorruptShardError: a leaf is missing, or is not what the metadata say.
+        SourceError: it has no step.
+    """
+    path = path.absolute()
+    batch, leaves = _described(path)
+    fields = ted_fields(leaves, str(path))
+    used = [*fields.paths.values(), *fields.after.values()]
+    used += [name for name in (TERMINATED, TRUNCATED, DONE, TRAJECTORY) if leaves.get(name)]
+    kinds = {name: kind for name in used if (kind := leaves[name]) is not None}
+    stored = _filled(path, math.prod(batch))
+    if not stored:
+        raise SourceError(f"{path} has no step")
+    arrays = {name: _opened(path, name, kind, math.prod(batch)) for name, kind in kinds.items()}
+    episodes = _episodes(arrays, fields, stored, batch[-1] if len(batch) > 1 else None)
+    notes = {**told_beside(path), "format": "TorchRL's memmap"}
+    if fields.left_out:
+        notes["left_out"] = list(fields.left_out)
+    bounds = shard_bounds(one.rows for one in episodes)
+    return TorchRLMemmap(path, kinds, math.prod(batch), fields, notes, tuple(episodes), bounds)
+
+
+def _episodes(arrays: Mapping[str, NDArray[Any]], fields: TedFields, rows: int, lane: int | None) -> list[RowEpisode]:
+    """The episodes of the first rows of the arrays."""
+    names = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, *fields.after, *fields.after.values())
+    scanned = {name: arrays[name] for name in names if name in arrays}
+    size = block_steps(fields.schema)
+
+    def batches() -> Iterator[Mapping[str, NDArray[Any]]]:
+        for start in range(0, rows, size):
+            yield {name: array[start : min(start + size, rows)] for name, array in scanned.items()}
+
+    def recorded(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        return np.full(len(next(iter(batch.values()))), bool(fields.after))
+
+    return scan_following(batches(), fields.after, recorded, lane=lane)
+
+
+def _described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
+    """Shape of the batch, and dtype and shape of the rows of every leaf; none where they are no numbers."""
+    batch = _shape(_json(root / _METADATA).get("shape"), root / _METADATA)
+    if not batch:
+        raise CorruptShardError(f"{root / _METADATA}: shape: expected a batch of steps, found {list(batch)}; {_LAYOUT}")
+    return batch, dict(_leaves(root, "", batch, 0))
+
+
+def _leaves(directory: Path, prefix: str, batch: tuple[int, ...], depth: int) -> Iterator[tuple[str, RowType | None]]:
+    if depth > _MAX_DEPTH:
+        raise CorruptShardError(f"{directory}: expected directories at most {_MAX_DEPTH} deep")
+    for name, described in _json(directory / _METADATA).items():
+        if not isinstance(described, dict):
+            continue
+        path = prefix + name
+        if not _NAME.fullmatch(name):
+            # Whatever file it would be read from: a name may lead out of the directory.
+            yield path, None
+        elif "type" in described:
+            if (directory / name / _METADATA).is_file():
+                yield from _leaves(directory / name, f"{path}/", batch, depth + 1)
+            else:
+                yield path, None
+        else:
+            yield path, _kind(described, batch, f"{directory / _METADATA}: {name}")
+
+
+def _kind(described: Mapping[str, Any], batch: tuple[int, ...], place: str) -> RowType | None:
+    dtype = _DTYPES.get(str(described.get("dtype")))
+    if dtype is None or described.get("is_nested"):
+        return None
+    shape = _shape(described.get("shape"), place)
+    if shape[: len(batch)] != batch:
+        raise CorruptShardError(f"{place}: shape: expected {list(batch)} and what a step has, found {list(shape)}")
+    return dtype, shape[len(batch) :]
+
+
+def _shape(found: Any, place: object) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(size) is int and 0 <= size < _MAX_SIZE for size in found):
+        raise CorruptShardError(f"{place}: shape: expected a list of numbers, found {found!r:.80}")
+    return tuple(found)
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    """An object in a file of JSON."""
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise CorruptShardError(f"{path}: expected at most {_MAX_JSON_BYTES:,} bytes")
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise SourceNotFoundError(f"{path} is missing; {_LAYOUT}") from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        raise CorruptShardError(f"{path}: expected JSON, found: {exc}") from exc
+    if not isinstance(found, dict):
+        raise CorruptShardError(f"{path}: expected an object, found {found!r:.80}")
+    return found
+
+
+def _filled(root: Path, rows: int) -> int:
+    """How many of the rows hold steps."""
+    if not (root / _STORAGE).exists():
+        return rows
+    length = _json(root / _STORAGE).get("len")
+    if type(length) is not int or not 0 <= length <= rows:
+        raise CorruptShardError(f"{root / _STORAGE}: len: expected at most {rows:,}, found {length!r:.80}")
+    return length
+
+
+def _opened(root: Path, path: str, kind: RowType, rows: int) -> NDArray[Any]:
+    """The rows of a leaf, mapped."""
+    dtype, shape = kind
+    file = root / f"{path}.memmap"
+    if not file.is_file():
+        raise SourceNotFoundError(f"{file} is missing")
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise CorruptShardError(f"{file}: leads out of {root}")
+    expected, found = rows * math.prod(shape) * np.dtype(dtype).itemsize, file.stat().st_size
+    if found != expected:
+        raise CorruptShardError(f"{file}: expected {expected:,} bytes for {dtype}{[rows, *shape]}, found {found:,}")
+    if not expected:
+        return np.empty((rows, *shape), dtype)
+    return np.memmap(file, dtype, "r", shape=(rows, *shape))
