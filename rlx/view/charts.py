@@ -40,7 +40,7 @@ def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, 
         ]
     if len(returns) <= MAX_DOTS:
         marks += [
-            Dot(*frame.at(end, value), 2.6, "soft", f"episode {one:,}: return {number(value)}", one)
+            Dot(*frame.at(end, value), 2.6, "dot", f"episode {one:,}: return {number(value)}", one)
             for one, end, value in zip(numbers.tolist(), ends.tolist(), returns.tolist(), strict=True)
         ]
     else:
@@ -62,7 +62,7 @@ def histogram(title: str, values: Numbers, width: float, height: float, tone: st
     edges = bin_edges(values)
     counts, _ = np.histogram(values, edges)
     frame = _Frame(width, height, (float(edges[0]), float(edges[-1])), (0.0, float(counts.max())))
-    marks: list[Mark] = [*frame.axes("")]
+    marks: list[Mark] = [*frame.axes("", counts=True)]
     for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if count:
             (x, y), (end, base) = frame.at(left, count), frame.at(right, 0)
@@ -168,10 +168,12 @@ class _Frame:
             self._base - _along(y, self._y) * (self._base - _TOP),
         )
 
-    def axes(self, unit: str) -> Sequence[Mark]:
-        """Lines and numbers."""
+    def axes(self, unit: str, *, counts: bool = False) -> Sequence[Mark]:
+        """Lines and numbers; upwards nothing but whole ones where they count."""
         marks: list[Mark] = []
         rows = ticks(*self._y, 5)
+        if counts:
+            rows = [value for value in rows if value == round(value)]
         for value, words in zip(rows, short(rows), strict=True):
             y = self.at(0, value)[1]
             marks += [Line([(_LEFT, y), (self._right, y)], "grid", 1), Label(_LEFT - 7, y + 4, words, anchor="end")]

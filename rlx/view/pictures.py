@@ -74,10 +74,14 @@ def png(pixels: Frames) -> bytes:
 def _reduced(pixels: Frames) -> "Image.Image":
     if (pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 1] == pixels[..., 2]).all():
         return image_of(pixels[..., 0])
-    colours, index = np.unique(packed(pixels), return_inverse=True)
+    # A place for every colour there is: np.unique would sort all pixels.
+    places, coded = np.zeros(2**24, np.uint8), packed(pixels)
+    places[coded] = 1
+    colours = np.flatnonzero(places)
     if len(colours) > _MAX_COLOURS:
         return image_of(pixels)
-    indexed = image_of(index.reshape(pixels.shape[:2]).astype(np.uint8))
+    places[colours] = np.arange(len(colours))
+    indexed = image_of(places[coded])
     indexed.putpalette([channel for colour in colours.tolist() for channel in channels(colour)])
     return indexed
 

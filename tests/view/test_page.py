@@ -16,6 +16,7 @@ from rlx.view import player
 from rlx.view.episode import Episode
 from rlx.view.page import asked_first, chosen_episodes, page
 from rlx.view.player import embedded, numbers
+from rlx.view.raster import DARK, LIGHT, Theme
 from tests.factories import write_dataset
 from tests.view import datasets
 from tests.view.page_data import embedded_frames, page_data
@@ -179,3 +180,11 @@ def test_another_sort_of_dataset(tmp_path: Path) -> None:
     _Tags(text)
     assert "action[1]" in text
     assert "median" in text
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_the_page_and_the_pictures_have_the_same_colours(theme: Theme) -> None:
+    style = Path(page_module.__file__).with_name("page.css").read_text()
+    light, _, dark = style.partition("@media (prefers-color-scheme: dark)")
+    said = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", light if theme is LIGHT else dark.partition("\n}")[0]))
+    assert said == dict(theme)
