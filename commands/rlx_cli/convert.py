@@ -11,10 +11,13 @@ from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
     DebugOption,
+    Engine,
+    EngineOption,
     JobsOption,
     JsonOption,
     OverwriteOption,
     QuietOption,
+    RayAddressOption,
     ShardsOption,
 )
 from rlx_cli.output import Output
@@ -69,6 +72,8 @@ def convert(
     codec: CodecOption = None,
     shards: ShardsOption = None,
     jobs: JobsOption = None,
+    engine: EngineOption = Engine.LOCAL,
+    ray_address: RayAddressOption = None,
     overwrite: OverwriteOption = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
@@ -93,6 +98,8 @@ def convert(
     if target not in _STORES:
         if codec is not None:
             raise UsageError(f"--codec is for datasets; {target} has none", hint="rlx convert --help")
+        if engine != Engine.LOCAL:
+            raise UsageError(f"--engine is for datasets; {target} is written by one process", hint="rlx convert --help")
         from rlx.pipeline.export import export
 
         with showing(output, f"convert {source}") as progress:
@@ -112,7 +119,16 @@ def convert(
         [source],
         {"from": source_format, "to": None if target == Target.ZARR else target, "codec": codec, "shards": shards},
     )
-    options = write_options(store=target, codec=codec, shards=shards, jobs=jobs, overwrite=overwrite, command=command)
+    options = write_options(
+        store=target,
+        codec=codec,
+        shards=shards,
+        jobs=jobs,
+        overwrite=overwrite,
+        command=command,
+        engine=engine,
+        ray_address=ray_address,
+    )
     with resumable(destination), showing(output, f"convert {source}") as progress:
         written = convert_run(locate(source), destination, options, source_format=source_format, progress=progress)
     show_reports(output, [written], as_list=False)

@@ -12,11 +12,14 @@ from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
     DebugOption,
+    Engine,
+    EngineOption,
     JobsOption,
     JsonOption,
     Layout,
     OverwriteOption,
     QuietOption,
+    RayAddressOption,
     ShardsOption,
     SourceOption,
     Store,
@@ -56,6 +59,8 @@ def download(
     store: StoreOption = Store.ZARR,
     codec: CodecOption = None,
     jobs: JobsOption = None,
+    engine: EngineOption = Engine.LOCAL,
+    ray_address: RayAddressOption = None,
     keep_source: Annotated[
         bool, typer.Option("--keep-source", help="Keep the downloaded files once they are converted.")
     ] = False,
@@ -86,7 +91,14 @@ def download(
     output: Output = ctx.obj
     as_written = {"store": None if store == Store.ZARR else store, "codec": codec, "shards": shards}
     options = write_options(
-        store=store, codec=codec, shards=shards, jobs=jobs, overwrite=overwrite, keep_source=keep_source
+        store=store,
+        codec=codec,
+        shards=shards,
+        jobs=jobs,
+        overwrite=overwrite,
+        keep_source=keep_source,
+        engine=engine,
+        ray_address=ray_address,
     )
     files: list[PlannedFile] = []
     reports: list[Report] = []

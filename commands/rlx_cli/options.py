@@ -19,6 +19,13 @@ class Store(StrEnum):
     MEMMAP = "memmap"
 
 
+class Engine(StrEnum):
+    """Where workers run."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 class Layout(StrEnum):
     """How the files of a run are named."""
 
@@ -86,6 +93,16 @@ TransfersOption = Annotated[
 ]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Start afresh instead of going on where the last run stopped.")
+]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="Run workers on this machine, or on a Ray cluster.")]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="URL",
+        help="The Ray cluster: HOST:PORT, ray://HOST:PORT or auto.",
+        show_default="$RAY_ADDRESS, or one that starts here",
+    ),
 ]
 # These three are read by Output.of; declared here, they may stand after the command too.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

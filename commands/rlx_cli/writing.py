@@ -1,7 +1,8 @@
 """What the options of a command that writes datasets mean to the library."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from rlx_cli.exit_codes import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +20,26 @@ def write_options(
     overwrite: bool,
     keep_source: bool = False,
     command: str = "",
+    engine: str = "local",
+    ray_address: str | None = None,
 ) -> "Options":
-    """The library's options; where no number of jobs is given, its own."""
+    """The library's options.
+
+    Raises:
+        UsageError: there is an address, and no cluster is asked for.
+    """
     from rlx.pipeline.options import Options
 
-    options = Options(
-        store=store, codec=codec, shards=shards, overwrite=overwrite, keep_source=keep_source, command=command
+    if ray_address is not None and engine != "ray":
+        raise UsageError("--ray-address is for --engine ray", hint=f"--engine ray --ray-address {ray_address}")
+    return Options(
+        store=store,
+        codec=codec,
+        shards=shards,
+        jobs=jobs,
+        overwrite=overwrite,
+        keep_source=keep_source,
+        command=command,
+        engine=engine,
+        ray_address=ray_address,
     )
-    return options if jobs is None else replace(options, jobs=jobs)

@@ -1,9 +1,12 @@
 """Engines by name."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rlx.engine.local import LocalEngine
 from rlx.engine.protocol import Engine
+from rlx.engine.ray_cluster import ray_cluster
 from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError
 from rlx.progress import Progress
@@ -33,6 +36,19 @@ def open_engine(
         raise EngineError(f"engine {engine!r} is unknown: expected one of {', '.join(ENGINES)}")
     jobs = jobs or cores()
     return LocalEngine(jobs if tasks is None else max(1, min(jobs, tasks)), progress)
+
+
+@contextmanager
+def job_count(engine: str, jobs: int | None, address: str | None = None) -> Iterator[int]:
+    """How many tasks an engine runs at once, for those who have to know before there is one.
+
+    The Ray cluster that has to be asked stays connected until the context is left.
+    """
+    if engine != "ray":
+        yield jobs or cores()
+        return
+    with ray_cluster(address, cpus=jobs) as ray:
+        yield jobs or int(ray.cluster_resources().get("CPU", 1))
 
 
 def cores() -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from rlx.engine.opening import job_count
 from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFoundError
 from rlx.manifest import Manifest
 from rlx.pipeline.delivery import TRANSFERS, Fetching
@@ -99,16 +100,17 @@ def _download(remote: RemoteRun, destination: Path, options: Options, progress: 
     index = remote.fetch_index(directory)
     ingest = Ingest(remote.layout.source(directory), directory, options, progress)
     pending = ingest.pending(None if options.overwrite else _listed(destination))
-    ahead = options.jobs + TRANSFERS
     stats = remote.stats(_files(ingest.source, pending))
     sizes = {name: stat.bytes or 0 for name, stat in stats.items() if name not in index}
     progress.expect("bytes", sum(sizes.values()))
     to_come = {name: max(0, size - _bytes_here(directory / name)) for name, size in sizes.items()}
-    check_room(destination, _needed(remote, ingest, pending, sizes, to_come, ahead))
-    delivery = Fetching(
-        remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
-    )
-    report = ingest.run(destination, delivery)
+    with job_count(options.engine, options.jobs, options.ray_address) as jobs:
+        ahead = jobs + TRANSFERS
+        check_room(destination, _needed(remote, ingest, pending, sizes, to_come, ahead))
+        delivery = Fetching(
+            remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
+        )
+        report = ingest.run(destination, delivery)
     if not report.failures and not options.keep_source:
         shutil.rmtree(directory, ignore_errors=True)
     return report

@@ -12,12 +12,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from rlx.engine.local import LocalEngine
+from rlx.engine.opening import open_engine
+from rlx.engine.protocol import Engine
 from rlx.errors import PartialError, SourceError, SourceNotFoundError
 from rlx.manifest import Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
-from rlx.pipeline.shard_task import ShardResult, ShardTask, convert_shard
+from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
 from rlx.progress import Progress
 from rlx.source.protocol import Source
 from rlx.store.dataset_writer import DatasetWriter, open_writer
@@ -133,7 +134,8 @@ class Ingest:
     ) -> tuple[dict[str, SourceError], int]:
         if not pending:
             return {}, 0
-        with LocalEngine(min(self.options.jobs, len(pending)), self.progress) as engine:
+        options, tasks = self.options, len(pending)
+        with open_engine(options.engine, options.jobs, self.progress, options.ray_address, tasks=tasks) as engine:
             shards = _PendingShards(self, writer, engine, delivery, pending)
             try:
                 delivery.start(pending, shards.arrived)
@@ -150,7 +152,7 @@ class _PendingShards:
         self,
         ingest: Ingest,
         writer: DatasetWriter,
-        engine: LocalEngine,
+        engine: Engine,
         delivery: Delivery,
         pending: Sequence[int],
     ) -> None:
@@ -226,7 +228,7 @@ class _PendingShards:
         name = shard_name(shard)
         ingest = self._ingest
         task = ShardTask(ingest.source, ingest.root, shard, name, self._writer.partial(name), shards)
-        future = self._engine.submit(ingest.work, task)
+        future = self._engine.submit(partial(attempt, ingest.work), task)
         if future.done():
             # Done in this process: listed before the next one begins, so that a kill costs no more than that.
             self._commit(shard, future)

@@ -1,18 +1,10 @@
 """What a user may choose of how a dataset is written."""
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rlx.errors import CodecError
 from rlx.store.codec import DEFAULT, NONE, Codec
-
-
-def _cores() -> int:
-    """How many this process may use, where the system tells, or else how many there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +15,12 @@ class Options:
         store: ``zarr`` or ``memmap``.
         codec: how pictures are compressed; where not given, what suits the store.
         shards: numbers of the source's shards to take; where not given, all of them.
-        jobs: worker processes.
+        jobs: worker processes; one a core, of this machine or of the Ray cluster, where not given.
         overwrite: whether to start afresh where the dataset exists.
         keep_source: whether to keep downloaded files once their shard is written.
         command: what the lineage says made the dataset.
+        engine: where workers run: ``local`` or ``ray``; does not change the result.
+        ray_address: of the Ray cluster; see ``rlx.engine.ray_cluster``.
 
     Raises:
         CodecError: the store cannot hold the codec.
@@ -35,10 +29,12 @@ class Options:
     store: str = "zarr"
     codec: Codec | None = None
     shards: Sequence[int] | None = None
-    jobs: int = field(default_factory=_cores)
+    jobs: int | None = None
     overwrite: bool = False
     keep_source: bool = False
     command: str = ""
+    engine: str = "local"
+    ray_address: str | None = None
 
     def __post_init__(self) -> None:
         if self.store == "memmap" and self.codec not in (None, NONE):

@@ -1,8 +1,14 @@
 """The work of one worker: one shard of a source, read, encoded and written."""
 
+import errno
+import glob
+import os
+import platform
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +28,7 @@ class ShardTask:
         root: what the source's file names are relative to, for their checksums; none where it has no such files.
         shard: its number there.
         name: what it is to be called.
-        directory: where to write it.
+        directory: where it is to lie when it is whole.
         format: how.
     """
 
@@ -59,3 +65,24 @@ def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
     for block in blocks:
         yield block
         progress.advance("steps", block.steps)
+
+
+def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask, progress: Progress) -> ShardResult:
+    """Does the work in a directory of this process's own, which gets the task's name when the shard is whole.
+
+    An engine gives the task of a worker that is lost to another, and a worker that it has only lost sight of goes on
+    writing. So no two ever write in one directory, and whoever is first to be done decides: all make the same bytes.
+    """
+    own = task.directory.with_suffix(f".{platform.node()}-{os.getpid()}.partial")
+    for left in own.parent.glob(f"{glob.escape(task.directory.stem)}.*.*"):
+        with suppress(FileNotFoundError):  # somebody else is sweeping
+            # Renamed first: then nobody can add a file to what is being removed.
+            shutil.rmtree(left.rename(left.with_suffix(".swept")))
+    result = work(replace(task, directory=own), progress)
+    try:
+        own.rename(task.directory)
+    except OSError as exc:
+        if exc.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        shutil.rmtree(own)
+    return result

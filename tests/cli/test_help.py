@@ -11,8 +11,9 @@ from tests.conftest import Cli
 
 COMMANDS = {
     "list": "--remote --local --game --source --json",
-    "download": "-o --source --layout --shards --store --codec --jobs --keep-source --overwrite --dry-run --json",
-    "convert": "--from --to --codec --shards --jobs --overwrite --json",
+    "download": "-o --source --layout --shards --store --codec --jobs --engine --ray-address --keep-source "
+    "--overwrite --dry-run --json",
+    "convert": "--from --to --codec --shards --jobs --engine --ray-address --overwrite --json",
     "collect": "-o --envs --workers --sync --async --steps --episodes --policy --epsilon --seed --shard-steps --store "
     "--codec --resume --overwrite --json",
     "preprocess": "--transform --fn --per --chunk-size --steps --num-workers --store --codec --overwrite --dry-run "
