@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 from rlx import manifest
-from rlx.errors import DatasetError
+from rlx.errors import DatasetError, DatasetNotFoundError
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -34,10 +35,17 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
 
     A path wins: an id is looked up only where no dataset lies at that path.
 
+    Raises:
+        DatasetNotFoundError: it is a URL, which no directory has.
+
     Example:
         >>> locate("/data/pong").as_posix()
         '/data/pong'
     """
+    if isinstance(dataset, str) and _URL.match(dataset):
+        raise DatasetNotFoundError(
+            f"{dataset} is not on this machine: expected a directory or an id", hint=f"rlx pull {dataset}"
+        )
     path = Path(dataset).expanduser()
     if (path / manifest.FILE_NAME).exists() or (path / "shards").is_dir():
         return path

@@ -8,7 +8,8 @@ import typer
 
 from rlx.errors import DatasetExistsError
 from rlx.quantities import number, plural, shape, size
-from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
+from rlx_cli.lineage import with_destination
+from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def inspect(
     ctx: typer.Context,
-    dataset: DatasetArgument,
+    dataset: AnyDatasetArgument,
     stats: Annotated[
         bool, typer.Option("--stats", help="Add returns, lengths, rewards, actions and observations in figures.")
     ] = False,
@@ -42,31 +43,30 @@ def inspect(
       rlx inspect Pong/5 --stats
       rlx inspect ./pong --trajectories --json
       rlx inspect Pong/5 --plot pong.png
+      rlx inspect s3://bucket/pong
 
     Nothing is read but the manifest, with --trajectories the table of them, and with --plot rewards and actions.
     """
-    from rlx.home import locate
-    from rlx.manifest import Manifest
+    from rlx.cloud.finding import find_dataset
 
     output: Output = ctx.obj
-    path = locate(dataset)
-    manifest = Manifest.load(path)
-    document = _document(path, manifest)
+    path, manifest = find_dataset(dataset)
+    document = _document(str(path), manifest)
     parts: list[str | Table] = [*_overview(document)]
     if stats:
         document["stats"] = _stats(manifest)
         parts += ["", *_stats_tables(document["stats"])]
     if trajectories:
-        document["trajectory"] = _trajectories(path, manifest)
+        document["trajectory"] = _trajectories(dataset, manifest)
         parts += ["", _trajectory_table(document["trajectory"])]
     if plot is not None:
-        _write_plot(path, plot)
+        _write_plot(dataset, plot)
         document["plot"] = str(plot)
         parts += ["", f"plots in {plot}"]
     output.show(document, *parts)
 
 
-def _write_plot(dataset: Path, path: Path) -> None:
+def _write_plot(dataset: str, path: Path) -> None:
     from rlx.export.formats import UnknownFormatError
     from rlx.export.whole import whole
     from rlx.store.dataset import Dataset
@@ -81,7 +81,7 @@ def _write_plot(dataset: Path, path: Path) -> None:
         partial.write_bytes(plots)
 
 
-def _document(path: Path, manifest: "Manifest") -> dict[str, Any]:
+def _document(path: str, manifest: "Manifest") -> dict[str, Any]:
     from rlx.store.codec import Codec
 
     raw_bytes = manifest.schema.raw_bytes(manifest.steps, manifest.trajectories)
@@ -98,7 +98,7 @@ def _document(path: Path, manifest: "Manifest") -> dict[str, Any]:
     ]
     return {
         "id": manifest.id,
-        "path": str(path),
+        "path": path,
         "format_version": manifest.format_version,
         "store": manifest.store,
         "codec": str(Codec.from_json(manifest.codec)),
@@ -140,6 +140,10 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
         parts += ["", "notes", facts((name.replace("_", " "), str(note)) for name, note in document["notes"].items())]
     if document["lineage"]:
         made = [(f"rlx {step.get('rlx', '?')}", str(step.get("command", ""))) for step in document["lineage"]]
+        version, command = made[-1]
+        if command and "recipe" in document["lineage"][-1]:
+            # What makes this dataset again, ready to be pasted.
+            made[-1] = (version, with_destination(command, Path(document["path"])))
         parts += ["", "lineage", facts(made)]
     return parts
 
@@ -188,10 +192,10 @@ def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
     return parts
 
 
-def _trajectories(path: Path, manifest: "Manifest") -> list[dict[str, Any]]:
+def _trajectories(dataset: str, manifest: "Manifest") -> list[dict[str, Any]]:
     from rlx.store.dataset import Dataset
 
-    rows = Dataset(path, partial=True).trajectories
+    rows = Dataset(dataset, partial=True).trajectories
     shards = [shard.name for shard in manifest.shards for _ in range(shard.trajectories)]
     columns = {
         "shard": shards,

@@ -60,6 +60,9 @@ def parse_codec(text: str) -> "Codec":
 DatasetArgument = Annotated[
     str, typer.Argument(metavar="DATASET", help="Path of a dataset, or its id below $RLX_HOME, such as Pong/5.")
 ]
+AnyDatasetArgument = Annotated[
+    str, typer.Argument(metavar="DATASET", help="Path of a dataset, its id below $RLX_HOME, or its URL.")
+]
 LocationArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Where it lies: s3://, gs://, az://, http(s):// or a directory.")
 ]

@@ -38,7 +38,7 @@ class Format(StrEnum):
 def sample(
     ctx: typer.Context,
     datasets: Annotated[
-        list[str], typer.Argument(metavar="DATASET...", help="Paths of datasets, or their ids below $RLX_HOME.")
+        list[str], typer.Argument(metavar="DATASET...", help="Paths of datasets, their ids below $RLX_HOME, or URLs.")
     ],
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Steps in a batch.")] = 128,
     slice_len: Annotated[

@@ -2,7 +2,7 @@
 
 from rlx.cloud.location import Location, Stored
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
-from rlx.manifest import FILE_NAME, MAX_BYTES, Manifest
+from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest
 
 
 def read_manifest(location: Location) -> Manifest:
@@ -29,3 +29,8 @@ def seen_manifest(location: Location) -> Stored | None:
         return location.stat(FILE_NAME)
     except SourceNotFoundError:
         return None
+
+
+def listed_files(manifest: Manifest) -> dict[str, FileRecord]:
+    """Every file of the shards, by its name below the dataset."""
+    return {f"shards/{shard.name}/{name}": file for shard in manifest.shards for name, file in shard.files.items()}

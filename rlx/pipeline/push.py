@@ -11,7 +11,7 @@ import google_crc32c
 
 from rlx.cloud.directory import DirectoryLocation
 from rlx.cloud.location import Location, Stored, open_location
-from rlx.cloud.remote_manifest import read_manifest, seen_manifest
+from rlx.cloud.remote_manifest import listed_files, read_manifest, seen_manifest
 from rlx.errors import (
     CorruptDatasetError,
     DatasetError,
@@ -144,7 +144,7 @@ class _Plan:
 
     @classmethod
     def of(cls, local: Dataset, location: Location, known: Manifest | None, *, overwrite: bool) -> "_Plan":
-        files, listed = _files(local.manifest), {} if known is None else _files(known)
+        files, listed = listed_files(local.manifest), {} if known is None else listed_files(known)
         there = {stored.name: stored.bytes for stored in location.list(SHARDS)}
         unwanted = sorted(set(there) - set(files))
         if overwrite:
@@ -154,11 +154,6 @@ class _Plan:
             name: record for name, record in files.items() if name not in same_length or listed.get(name) != record
         }
         return cls(wanted, frozenset(same_length & set(wanted)), unwanted)
-
-
-def _files(manifest: Manifest) -> dict[str, FileRecord]:
-    """Every file of the shards, by its name below the dataset."""
-    return {f"{SHARDS}/{record.name}/{name}": file for record in manifest.shards for name, file in record.files.items()}
 
 
 class _Sending:

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.cloud.remote_path import AnyPath
 from rlx.schema import Field
 from rlx.store.codec import Codec
 
@@ -54,7 +55,7 @@ class Store(Protocol):
     def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
         """Raises CorruptDatasetError unless the metadata of an array say that dtype, that shape and so many rows."""
 
-    def reader(self, directory: Path, name: str, field: Field, rows: int) -> ArrayReader:
+    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
         """A reader of one field of so many rows.
 
         Raises:

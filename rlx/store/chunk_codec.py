@@ -36,6 +36,11 @@ class ChunkCodec(Protocol):
         """The codecs of a chunk, behind ``bytes``, as zarr v3 names them."""
 
 
+def most_bytes(chunk_bytes: int, count: int) -> int:
+    """More bytes than so many chunks can take: no codec makes one longer by more than a 128th and a header."""
+    return count * (chunk_bytes + (chunk_bytes >> 7) + 256)
+
+
 @lru_cache(maxsize=64)
 def chunk_codec(codec: Codec, chunk_bytes: int, dictionary: bytes = b"") -> ChunkCodec:
     """The codec for chunks of so many bytes; the dictionary is ``zstd-dict``'s.
@@ -113,7 +118,7 @@ class ZstdChunks:
             count: how many frames they are.
         """
         # A damaged index may claim any length for every piece; what they add up to is checked before it is allocated.
-        most = self._most_bytes(count)
+        most = most_bytes(self.chunk_bytes, count)
         if sum(map(len, pieces)) > most:
             expected = f"{count} chunks of {self.chunk_bytes:,} bytes"
             raise CorruptDatasetError(
@@ -129,10 +134,6 @@ class ZstdChunks:
         if found != rows.size:
             raise CorruptDatasetError(f"compressed chunks hold {found:,} bytes, expected {rows.size:,}")
         return rows
-
-    def _most_bytes(self, count: int) -> int:
-        """More bytes than so many chunks can take: zstd never makes one longer by more than a 256th and a header."""
-        return count * (self.chunk_bytes + (self.chunk_bytes >> 7) + 256)
 
     def metadata(self) -> list[dict[str, Any]]:
         """The standard ``zstd`` codec, or ``rlx.zstd_dict`` with its dictionary."""

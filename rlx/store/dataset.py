@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptDatasetError, IncompleteDatasetError
-from rlx.home import locate
+from rlx.cloud.finding import find_dataset
+from rlx.cloud.remote_files import DEFAULT_CACHE_BYTES, Traffic
+from rlx.errors import CorruptDatasetError, DatasetError, IncompleteDatasetError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Schema
 from rlx.store import lock
@@ -35,32 +36,44 @@ class Dataset:
     are zeros (see ``trajectories.final_recorded``). ``observation`` and ``("next", "observation")`` may share memory.
 
     Args:
-        path: the dataset's directory, or its id below ``$RLX_HOME``.
+        path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
+            ``http(s)://``. Of a dataset at a URL only what is asked for is fetched.
         verify: whether to check every byte against the manifest first. Reading alone notices only damage that cannot be
             decoded, as with any memory map.
         partial: whether to open a dataset that another process is still writing: the shards that are whole by now.
+        cache_bytes: of a dataset at a URL, how much of what was fetched is kept in memory.
 
     Raises:
         DatasetNotFoundError: there is no dataset.
         IncompleteDatasetError: another process is writing it, or its writing has not come as far as a manifest.
         CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
+        ForbiddenError: the server of a URL refuses.
+        DownloadError: it keeps failing.
+        MissingExtraError: a URL needs obstore, which is not installed.
 
     Attributes:
-        path: the dataset's directory.
         manifest: what the dataset says of itself.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, verify: bool = False, partial: bool = False) -> None:
-        self.path = locate(path)
-        self.manifest = Manifest.load(self.path)
-        if not partial and (writer := lock.writer_of(self.path)):
-            raise _being_written(self.path, self.manifest, writer)
-        self._shards = Shards(self.path, self.manifest)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        verify: bool = False,
+        partial: bool = False,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        self._root, self.manifest = find_dataset(path, cache_bytes=cache_bytes)
+        if isinstance(self._root, Path) and not partial and (writer := lock.writer_of(self._root)):
+            raise _being_written(self._root, self.manifest, writer)
+        self._shards = Shards(self._root, self.manifest)
         if verify:
-            _check(self.path)
+            self._check()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path.absolute(),)
+        if isinstance(self._root, Path):
+            return _reopen, (self._root.absolute(),)
+        return _reopen, (str(self._root), self._root.files.cache_bytes)
 
     def __len__(self) -> int:
         return int(self._shards.first_step[-1])
@@ -68,7 +81,32 @@ class Dataset:
     def __repr__(self) -> str:
         here = self.manifest
         return (
-            f"Dataset({here.id!r}, steps={here.steps:,}, trajectories={here.trajectories:,}, path={str(self.path)!r})"
+            f"Dataset({here.id!r}, steps={here.steps:,}, trajectories={here.trajectories:,}, path={str(self._root)!r})"
+        )
+
+    def _check(self) -> None:
+        """Raises CorruptDatasetError for the first problem, if there is one."""
+        if not isinstance(self._root, Path):
+            for number in range(len(self._shards.records)):
+                self._shards.verify(number)
+        elif problems := verify_dataset(self._root).problems:
+            first = problems[0]
+            where = "/".join(part for part in (first.shard, first.file) if part)
+            raise CorruptDatasetError(
+                f"{self._root} is damaged: {where}: {first.problem}", hint=f"rlx repair {self._root}"
+            )
+
+    @property
+    def path(self) -> Path:
+        """The dataset's directory.
+
+        Raises:
+            DatasetError: it lies at a URL, where it can be read and nothing else.
+        """
+        if isinstance(self._root, Path):
+            return self._root
+        raise DatasetError(
+            f"{self._root} is not on this machine: expected a directory or an id", hint=f"rlx pull {self._root}"
         )
 
     @property
@@ -101,6 +139,11 @@ class Dataset:
         """
         for number in range(len(self._shards.records)):
             yield from self.shard_blocks(number, max_steps)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What had to be fetched so far; nothing of a dataset that lies here."""
+        return Traffic() if isinstance(self._root, Path) else self._root.files.traffic
 
     @property
     def shard_names(self) -> list[str]:
@@ -149,18 +192,9 @@ class Dataset:
         yield from shard_blocks(self._shards, number, max_steps, trajectories=trajectories, steps=steps)
 
 
-def _check(path: Path) -> None:
-    """Raises CorruptDatasetError for the first problem of a dataset, if it has one."""
-    problems = verify_dataset(path).problems
-    if problems:
-        first = problems[0]
-        where = "/".join(part for part in (first.shard, first.file) if part)
-        raise CorruptDatasetError(f"{path} is damaged: {where}: {first.problem}", hint=f"rlx repair {path}")
-
-
-def _reopen(path: Path) -> Dataset:
+def _reopen(path: Path | str, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Dataset:
     """A dataset in another process: whoever sent it has chosen to read it, written or being written."""
-    return Dataset(path, partial=True)
+    return Dataset(path, partial=True, cache_bytes=cache_bytes)
 
 
 def _being_written(path: Path, manifest: Manifest, writer: str) -> IncompleteDatasetError:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import MappingProxyType
 
+from rlx.cloud.remote_path import OnePath
 from rlx.errors import CorruptDatasetError
 from rlx.store.array import Store
 from rlx.store.memmap_store import MemmapStore
@@ -30,7 +31,7 @@ def shard_name(number: int) -> str:
     return f"{number:05d}"
 
 
-def shard_directory(dataset: Path, name: str) -> Path:
+def shard_directory(dataset: OnePath, name: str) -> OnePath:
     """Where a listed shard lies."""
     return dataset / SHARDS / name
 

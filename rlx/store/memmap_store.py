@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.codec import Codec
-from rlx.store.raw_file import RawFileReader, RawFileWriter
+from rlx.store.raw_file import RawFileWriter, raw_reader
 
 META = "meta.json"
 # What tensordict writes beside the fields; it reads a directory without the last two as well.
@@ -44,9 +45,9 @@ class MemmapStore:
         for node, described in fields.items():
             (node / META).write_text(json.dumps({**described, **_TENSORDICT}))
 
-    def reader(self, directory: Path, name: str, field: Field, rows: int) -> ArrayReader:
+    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
         """A reader of one field."""
-        return RawFileReader(directory / f"{name}.memmap", field, rows)
+        return raw_reader(directory / f"{name}.memmap", field, rows)
 
     def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
         """Compares ``meta.json`` with what is expected."""

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import Rows
@@ -71,6 +72,57 @@ class RawFileReader:
     def read_range(self, start: int, stop: int) -> Rows:
         """The rows from start to stop, copied."""
         return self._array[start:stop].copy()
+
+
+class RangedRawReader:
+    """Reads rows of a raw file of which only ranges can be had."""
+
+    def __init__(self, path: RemotePath, field: Field, rows: int) -> None:
+        self._path = path
+        self._dtype = np.dtype(field.dtype).newbyteorder("<")
+        self._shape = field.shape
+        self._row_bytes = field.row_bytes
+        expected = rows * field.row_bytes
+        if expected and path.length != expected:
+            raise CorruptDatasetError(f"{path} has {path.length:,} bytes, expected {expected:,}")
+
+    def read(self, rows: NDArray[np.int64]) -> Rows:
+        """The rows at these indices."""
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        firsts = rows[np.concatenate([[0], breaks])[: len(rows)].astype(np.int64)]
+        lasts = rows[np.concatenate([breaks - 1, [-1]])[: len(rows)].astype(np.int64)]
+        return self._read(list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True)), len(rows))
+
+    def read_range(self, start: int, stop: int) -> Rows:
+        """The rows from start to stop."""
+        return self._read([(start, stop)], max(stop - start, 0))
+
+    def _read(self, runs: list[tuple[int, int]], count: int) -> Rows:
+        size = self._row_bytes
+        if not count * size:
+            return np.empty((count, *self._shape), self._dtype)
+        pieces = self._path.pieces([(start * size, stop * size) for start, stop in runs])
+        return np.frombuffer(bytearray().join(pieces), self._dtype).reshape(count, *self._shape)
+
+
+def raw_reader(path: AnyPath, field: Field, rows: int) -> RawFileReader | RangedRawReader:
+    """A reader of a raw file, here or far away."""
+    if isinstance(path, Path):
+        return RawFileReader(path, field, rows)
+    return RangedRawReader(path, field, rows)
+
+
+def read_small(path: AnyPath, max_bytes: int) -> bytes:
+    """A whole file of at most so many bytes.
+
+    Raises:
+        CorruptDatasetError: it is larger.
+        OSError: it cannot be read.
+    """
+    found = path.stat().st_size if isinstance(path, Path) else path.length
+    if found > max_bytes:
+        raise CorruptDatasetError(f"{path} is damaged: expected at most {max_bytes:,} bytes")
+    return path.read_bytes()
 
 
 def close_quietly(file: BinaryIO | None) -> None:

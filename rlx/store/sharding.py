@@ -5,6 +5,8 @@ little-endian u64, then the crc32c of the index as little-endian u32.
 """
 
 import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,10 +14,11 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import Rows
-from rlx.store.chunk_codec import ChunkCodec, ZstdChunks
+from rlx.store.chunk_codec import ChunkCodec, ZstdChunks, most_bytes
 from rlx.store.raw_file import close_quietly
 
 INDEX_ENTRY_BYTES = 16
@@ -79,62 +82,28 @@ class ShardFileWriter:
         close_quietly(self._file)
 
 
-class ShardFileReader:
-    """Reads rows of a shard file through a memory map, decoding no chunk that was not asked for.
+class ChunkReader(ABC):
+    """Reads rows of a shard file, decoding no chunk that was not asked for.
 
     Attributes:
-        file: the whole file.
-        index: [chunks, 2] offset and length of every chunk.
         codec: what decodes a chunk.
         chunk: rows a chunk.
     """
 
-    def __init__(self, path: Path, field: Field, codec: ChunkCodec, *, chunk: int, rows: int) -> None:
+    def __init__(self, path: AnyPath, field: Field, codec: ChunkCodec, chunk: int) -> None:
         self._path = path
         self._dtype = np.dtype(field.dtype).newbyteorder("<")
         self._shape = field.shape
         self.codec = codec
         self.chunk = chunk
-        self.file = memoryview(b"")
-        self.index = np.empty((0, 2), "<u8")
-        self._entries = memoryview(b"").cast("Q")
-        if rows:
-            self._map(-(-rows // chunk))
 
-    def _map(self, chunks: int) -> None:
-        behind = chunks * INDEX_ENTRY_BYTES + CRC_BYTES
-        try:
-            with self._path.open("rb") as file:
-                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as exc:
-            raise CorruptDatasetError(f"{self._path} cannot be read: {exc}") from exc
-        # A step is a hundredth of what the kernel would read around it.
-        self._mapped.madvise(mmap.MADV_RANDOM)
-        self.file = memoryview(self._mapped)
-        if len(self.file) < behind:
-            raise CorruptDatasetError(f"{self._path} has {len(self.file):,} bytes, expected an index of {behind:,}")
-        index = self.file[len(self.file) - behind : len(self.file) - CRC_BYTES]
-        self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
-        self._entries = index.cast("Q")
+    @abstractmethod
+    def _located(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """[n, 2] offset and length of these chunks."""
 
-    def frame(self, chunk: int) -> memoryview:
-        """The encoded bytes of one chunk; too few of them where the index points behind the end."""
-        start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
-        return self.file[start : start + length]
-
-    def frames(self, start: int, stop: int) -> list[memoryview]:
-        """The encoded bytes of the chunks from start to stop, in as few pieces as they lie in."""
-        if not 0 < stop - start <= _FEW:
-            return self._pieces(self.index[start:stop])
-        entries = self._entries[2 * start : 2 * stop].tolist()
-        pieces = []
-        first = last = entries[0]
-        for offset, length in zip(entries[::2], entries[1::2], strict=True):
-            if offset != last:
-                pieces.append(self.file[first:last])
-                first = offset
-            last = offset + length
-        return [*pieces, self.file[first:last]]
+    @abstractmethod
+    def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """The bytes of the file in these ranges; too few of them where one points behind the end."""
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
         """The rows at these indices."""
@@ -151,25 +120,125 @@ class ShardFileReader:
         return self._typed(self._decode(chunks))[start - first * self.chunk :][: stop - start]
 
     def _decode(self, chunks: NDArray[np.int64]) -> NDArray[np.uint8]:
-        located = self.index[chunks]
+        located = self._located(chunks)
         try:
             if isinstance(self.codec, ZstdChunks):
-                return self.codec.decode_run(self._pieces(located), len(located))
-            return self.codec.decode([self.file[start : start + length] for start, length in located.tolist()])
+                return self.codec.decode_run(self._pieces(_joined(located)), len(located))
+            return self.codec.decode(self._pieces([(start, start + length) for start, length in located.tolist()]))
         except CorruptDatasetError as exc:
             raise CorruptDatasetError(f"{self._path} is damaged: {exc}") from exc
 
-    def _pieces(self, located: NDArray[np.uint64]) -> list[memoryview]:
-        """The bytes of chunks, those that lie behind each other in the file taken in one piece."""
-        starts, stops = located[:, 0], located[:, 0] + located[:, 1]
-        breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
-        firsts = starts[np.concatenate([[0], breaks])[: len(starts)]].tolist()
-        lasts = stops[np.concatenate([breaks - 1, [-1]])[: len(stops)]].tolist()
-        for first, last in zip(firsts, lasts, strict=True):
+    def _typed(self, decoded: NDArray[np.uint8]) -> Rows:
+        return decoded.reshape(-1).view(self._dtype).reshape(-1, *self._shape)
+
+
+def _joined(located: NDArray[np.uint64]) -> list[tuple[int, int]]:
+    """Where chunks begin and end, those that lie behind each other in the file taken as one.
+
+    Example:
+        >>> _joined(np.array([[0, 5], [5, 2], [9, 3]], np.uint64))
+        [(0, 7), (9, 12)]
+    """
+    starts, stops = located[:, 0], located[:, 0] + located[:, 1]
+    breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
+    firsts = starts[np.concatenate([[0], breaks])[: len(starts)]].tolist()
+    lasts = stops[np.concatenate([breaks - 1, [-1]])[: len(stops)]].tolist()
+    return list(zip(firsts, lasts, strict=True))
+
+
+class ShardFileReader(ChunkReader):
+    """Reads rows of a shard file through a memory map.
+
+    Attributes:
+        file: the whole file.
+        index: [chunks, 2] offset and length of every chunk.
+    """
+
+    def __init__(self, path: Path, field: Field, codec: ChunkCodec, *, chunk: int, rows: int) -> None:
+        super().__init__(path, field, codec, chunk)
+        self.file = memoryview(b"")
+        self.index = np.empty((0, 2), "<u8")
+        self._entries = memoryview(b"").cast("Q")
+        if rows:
+            self._map(path, -(-rows // chunk))
+
+    def _map(self, path: Path, chunks: int) -> None:
+        behind = chunks * INDEX_ENTRY_BYTES + CRC_BYTES
+        try:
+            with path.open("rb") as file:
+                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as exc:
+            raise CorruptDatasetError(f"{path} cannot be read: {exc}") from exc
+        # A step is a hundredth of what the kernel would read around it.
+        self._mapped.madvise(mmap.MADV_RANDOM)
+        self.file = memoryview(self._mapped)
+        if len(self.file) < behind:
+            raise CorruptDatasetError(f"{path} has {len(self.file):,} bytes, expected an index of {behind:,}")
+        index = self.file[len(self.file) - behind : len(self.file) - CRC_BYTES]
+        self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
+        self._entries = index.cast("Q")
+
+    def frame(self, chunk: int) -> memoryview:
+        """The encoded bytes of one chunk; too few of them where the index points behind the end."""
+        start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
+        return self.file[start : start + length]
+
+    def frames(self, start: int, stop: int) -> list[memoryview]:
+        """The encoded bytes of the chunks from start to stop, in as few pieces as they lie in."""
+        if not 0 < stop - start <= _FEW:
+            return self._pieces(_joined(self.index[start:stop]))
+        entries = self._entries[2 * start : 2 * stop].tolist()
+        pieces = []
+        first = last = entries[0]
+        for offset, length in zip(entries[::2], entries[1::2], strict=True):
+            if offset != last:
+                pieces.append(self.file[first:last])
+                first = offset
+            last = offset + length
+        return [*pieces, self.file[first:last]]
+
+    def _located(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return self.index[chunks]
+
+    def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        for first, last in ranges:
             if _LONG_BYTES <= last - first <= len(self.file) - first:
                 page = first - first % mmap.PAGESIZE
                 self._mapped.madvise(mmap.MADV_WILLNEED, page, last - page)
-        return [self.file[first:last] for first, last in zip(firsts, lasts, strict=True)]
+        return [self.file[first:last] for first, last in ranges]
 
-    def _typed(self, decoded: NDArray[np.uint8]) -> Rows:
-        return decoded.reshape(-1).view(self._dtype).reshape(-1, *self._shape)
+
+class RangedShardReader(ChunkReader):
+    """Reads rows of a shard file of which only ranges can be had: of the index, too, no more than is needed."""
+
+    def __init__(self, path: RemotePath, field: Field, codec: ChunkCodec, *, chunk: int, rows: int) -> None:
+        super().__init__(path, field, codec, chunk)
+        self._remote = path
+        self._index_start = 0
+        if rows:
+            behind = -(-rows // chunk) * INDEX_ENTRY_BYTES + CRC_BYTES
+            self._index_start = path.length - behind
+            if self._index_start < 0:
+                raise CorruptDatasetError(f"{path} has {path.length:,} bytes, expected an index of {behind:,}")
+
+    def _located(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        starts = (self._index_start + chunks * INDEX_ENTRY_BYTES).tolist()
+        entries = self._remote.pieces([(start, start + INDEX_ENTRY_BYTES) for start in starts])
+        located = np.frombuffer(b"".join(entries), "<u8").reshape(-1, 2)
+        # A damaged index may claim any length: it is checked before all that is fetched.
+        most, claimed = most_bytes(self.codec.chunk_bytes, len(chunks)), sum(located[:, 1].tolist())
+        if claimed > most:
+            raise CorruptDatasetError(f"{self._path} is damaged: {len(chunks)} chunks of {claimed:,} bytes")
+        return located
+
+    def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return self._remote.pieces(ranges)
+
+
+def shard_reader(
+    path: AnyPath, field: Field, codec: ChunkCodec, *, chunk: int, rows: int
+) -> ShardFileReader | RangedShardReader:
+    """A reader of a shard file, here or far away."""
+    if isinstance(path, Path):
+        return ShardFileReader(path, field, codec, chunk=chunk, rows=rows)
+    return RangedShardReader(path, field, codec, chunk=chunk, rows=rows)

@@ -2,13 +2,14 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Role
@@ -17,6 +18,8 @@ from rlx.store.layout import shard_directory, store_named
 from rlx.store.raw_file import check_size
 from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
+
+T = TypeVar("T")
 
 # Every array that is open holds a file descriptor, of which a process has 1,024 by default.
 MAX_OPEN_ARRAYS = 500
@@ -33,7 +36,7 @@ class Shard:
     """
 
     record: ShardRecord
-    directory: Path
+    directory: AnyPath
     arrays: Mapping[str, ArrayReader]
 
 
@@ -44,10 +47,13 @@ class Shards:
         records: the shards that have steps, in order.
         first_step: [len(records) + 1] index of the first step of each, and the number of steps.
         first_row: [len(records) + 1] the same for observations.
+        dataset: where they lie.
+        is_remote: whether that is at a URL.
     """
 
-    def __init__(self, dataset: Path, manifest: Manifest) -> None:
+    def __init__(self, dataset: AnyPath, manifest: Manifest) -> None:
         self.dataset = dataset
+        self.is_remote = isinstance(dataset, RemotePath)
         self.schema = manifest.schema
         self.records = [record for record in manifest.shards if record.steps]
         self._store = store_named(manifest.store)
@@ -68,12 +74,19 @@ class Shards:
         shard = self._open.get(number)
         if shard is not None:
             return shard
+        # Nor while it is opened: several that are far away are opened at once.
+        opened = self._opened(self.records[number])
         with self._lock:
-            if number not in self._open:
-                self._open[number] = self._opened(self.records[number])
-                while len(self._open) > max(MAX_OPEN_ARRAYS // len(self.schema), 1):
-                    self._open.popitem(last=False)
-            return self._open[number]
+            shard = self._open.setdefault(number, opened)
+            while len(self._open) > max(MAX_OPEN_ARRAYS // len(self.schema), 1):
+                self._open.popitem(last=False)
+            return shard
+
+    def each(self, read: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
+        """What a function reads of these shards: one after the other, or all at once where they are far away."""
+        if isinstance(self.dataset, RemotePath):
+            return self.dataset.files.at_once(read, numbers)
+        return [read(number) for number in numbers]
 
     def _opened(self, record: ShardRecord) -> Shard:
         directory = self._checked(record)
@@ -84,8 +97,11 @@ class Shards:
         }
         return Shard(record, directory, arrays)
 
-    def _checked(self, record: ShardRecord) -> Path:
+    def _checked(self, record: ShardRecord) -> AnyPath:
+        """Where a shard lies; of one that is here, that its files are all there. Others are checked when read."""
         directory = shard_directory(self.dataset, record.name)
+        if isinstance(directory, RemotePath):
+            return directory
         for name, file in record.files.items():
             try:
                 check_size(directory / name, file.bytes)
@@ -101,7 +117,7 @@ class Shards:
 
     def trajectories(self) -> Trajectories:
         """The trajectory table of all shards."""
-        return Trajectories.concatenate([self.table(number) for number in range(len(self.records))])
+        return Trajectories.concatenate(self.each(self.table, range(len(self.records))))
 
     def of_steps(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] which shard each of these steps is in."""
@@ -115,4 +131,5 @@ class Shards:
             found = file_record(directory / name)
             if found != file:
                 message = f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}"
-                raise CorruptDatasetError(message, hint=f"rlx repair {self.dataset}")
+                remedy = "push a whole copy with --overwrite" if self.is_remote else f"rlx repair {self.dataset}"
+                raise CorruptDatasetError(message, hint=remedy)

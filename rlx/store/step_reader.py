@@ -100,6 +100,8 @@ class StepReader:
         field = self._shards.schema[name]
         if not len(local):
             return np.empty((0, *field.shape), field.dtype)
+        if self._shards.is_remote:
+            return self._by_shard(name, local, shard)
         numbers = shard[starts].tolist()
         arrays = {number: self._shards[number].arrays[name] for number in set(numbers)}
         readers = list(arrays.values())
@@ -121,10 +123,19 @@ class StepReader:
             return np.array([items[number](row) for number, row, _ in runs], field.dtype)
         if isinstance(readers[0], RawFileReader):
             return np.concatenate([arrays[number].read_range(start, end) for number, start, end in runs])
+        return self._by_shard(name, local, shard)
+
+    def _by_shard(self, name: str, local: Indices, shard: Indices) -> Rows:
+        """The same, all rows of a shard at a time."""
+        field = self._shards.schema[name]
+        numbers = np.unique(shard).tolist()
+        places = {number: np.flatnonzero(shard == number) for number in numbers}
+        read = self._shards.each(lambda number: self._shards[number].arrays[name].read(local[places[number]]), numbers)
+        if len(numbers) == 1:
+            return read[0]
         result = np.empty((len(local), *field.shape), field.dtype)
-        for number, reader in arrays.items():
-            here = shard == number
-            result[here] = reader.read(local[here])
+        for number, rows in zip(numbers, read, strict=True):
+            result[places[number]] = rows
         return result
 
     def _decode(self, codec: ZstdChunks, pieces: list[memoryview], count: int, name: str) -> Rows:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Field, Role
 from rlx.store.array import Store
@@ -77,7 +78,7 @@ class Trajectories:
         return names
 
     @classmethod
-    def load(cls, store: Store, directory: Path, *, steps: int, count: int) -> "Trajectories":
+    def load(cls, store: Store, directory: AnyPath, *, steps: int, count: int) -> "Trajectories":
         """Reads the table of a shard of so many steps and trajectories.
 
         Raises:

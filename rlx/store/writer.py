@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.cloud.remote_path import AnyPath
 from rlx.errors import DiskFullError, SchemaMismatchError
 from rlx.manifest import FileRecord, ShardRecord, sync_directory
 from rlx.schema import Role, Schema
@@ -265,14 +266,19 @@ def checksums(directory: Path) -> dict[str, FileRecord]:
     return {path.relative_to(directory).as_posix(): file_record(path) for path in files}
 
 
-def file_record(path: Path) -> FileRecord:
+def file_record(path: AnyPath) -> FileRecord:
     """Length and crc32c of one file."""
     crc, size = 0, 0
+    for piece in _pieces(path) if isinstance(path, Path) else path.stream():
+        crc = google_crc32c.extend(crc, piece)
+        size += len(piece)
+    return FileRecord(size, f"{crc:08x}")
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_READ_BYTES):
-            crc = google_crc32c.extend(crc, piece)
-            size += len(piece)
-    return FileRecord(size, f"{crc:08x}")
+            yield piece
 
 
 def sync_tree(directory: Path) -> None:

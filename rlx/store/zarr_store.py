@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.chunk_codec import ChunkCodec, chunk_codec
 from rlx.store.codec import MAX_CHUNK, MIN_ROW_BYTES, Codec
 from rlx.store.dictionary import CODEC_NAME, parse_dictionary
-from rlx.store.raw_file import RawFileReader, RawFileWriter
-from rlx.store.sharding import ShardFileReader, ShardFileWriter
+from rlx.store.raw_file import RawFileWriter, raw_reader, read_small
+from rlx.store.sharding import ShardFileWriter, shard_reader
 
 NODE = "zarr.json"
 _MAX_NODE_BYTES = 128 * 2**20
@@ -43,14 +44,14 @@ class ZarrStore:
         for group in sorted(groups):
             _write_node(group, _GROUP)
 
-    def reader(self, directory: Path, name: str, field: Field, rows: int) -> ArrayReader:
+    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
         """A reader of one array."""
         node = directory / name
-        path = _chunk_path(node, field)
+        path = node.joinpath(*_chunk_key(field))
         if field.row_bytes < MIN_ROW_BYTES:
-            return RawFileReader(path, field, rows)
+            return raw_reader(path, field, rows)
         chunk, codec = _parse_sharding(node / NODE, _read_node(node, field, rows), field)
-        return ShardFileReader(path, field, codec, chunk=chunk, rows=rows)
+        return shard_reader(path, field, codec, chunk=chunk, rows=rows)
 
     def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
         """Compares ``zarr.json`` with what is expected."""
@@ -63,7 +64,7 @@ class _PlainArrayWriter:
     def __init__(self, node: Path, field: Field) -> None:
         self._node = node
         self._field = field
-        self._file = RawFileWriter(_chunk_path(node, field), field)
+        self._file = RawFileWriter(node.joinpath(*_chunk_key(field)), field)
 
     def append(self, rows: Rows) -> None:
         self._file.append(rows)
@@ -85,7 +86,7 @@ class _ShardedArrayWriter:
         self._field = field
         self._codec = codec
         self._chunk = chunk
-        self._file = ShardFileWriter(_chunk_path(node, field), field, codec, chunk)
+        self._file = ShardFileWriter(node.joinpath(*_chunk_key(field)), field, codec, chunk)
 
     def append(self, rows: Rows) -> None:
         self._file.append(rows)
@@ -107,8 +108,9 @@ class _ShardedArrayWriter:
         _write_node(self._node, _array(self._field, rows, outer, codecs))
 
 
-def _chunk_path(node: Path, field: Field) -> Path:
-    return node.joinpath("c", *["0"] * (1 + len(field.shape)))
+def _chunk_key(field: Field) -> list[str]:
+    """Where the only chunk of an array lies below it."""
+    return ["c", *["0"] * (1 + len(field.shape))]
 
 
 def _bytes_codec(field: Field) -> dict[str, Any]:
@@ -137,13 +139,11 @@ def _write_node(node: Path, described: Mapping[str, Any]) -> None:
     (node / NODE).write_text(json.dumps(described, indent=1))
 
 
-def _read_node(node: Path, field: Field, rows: int) -> Mapping[str, Any]:
+def _read_node(node: AnyPath, field: Field, rows: int) -> Mapping[str, Any]:
     """The metadata of an array, whose shape and dtype are as expected."""
     path = node / NODE
     try:
-        if path.stat().st_size > _MAX_NODE_BYTES:
-            raise CorruptDatasetError(f"{path} is damaged: expected at most {_MAX_NODE_BYTES:,} bytes")
-        described: Mapping[str, Any] = json.loads(path.read_bytes())
+        described: Mapping[str, Any] = json.loads(read_small(path, _MAX_NODE_BYTES))
         found = (described["data_type"], described["shape"])
         if found != (field.dtype, [rows, *field.shape]):
             raise CorruptDatasetError(f"{path}: found {found}, expected {(field.dtype, [rows, *field.shape])}")
@@ -152,7 +152,7 @@ def _read_node(node: Path, field: Field, rows: int) -> Mapping[str, Any]:
     return described
 
 
-def _parse_sharding(path: Path, described: Mapping[str, Any], field: Field) -> tuple[int, ChunkCodec]:
+def _parse_sharding(path: AnyPath, described: Mapping[str, Any], field: Field) -> tuple[int, ChunkCodec]:
     """Rows a chunk, and the codec of a chunk, of an array in a shard file."""
     try:
         (outer,) = described["codecs"]

@@ -1,0 +1,179 @@
+"""The files of a dataset at a location, of which only the parts that are asked for are fetched.
+
+What is fetched are blocks, which a cache keeps. Blocks that are needed at once and lie close together come by one
+request; requests of one call are made at the same time.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from rlx.cloud.block_cache import BlockCache
+from rlx.cloud.location import Location, Stored
+from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
+
+# Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small blocks waste
+# little, and where neighbours are wanted they are fetched together anyhow.
+BLOCK_BYTES = 1 << 14
+# A request takes as long as some hundred kilobytes: so many blocks in between are fetched rather than left out.
+_MAX_GAP = 4
+_MAX_RUN = 256
+_REQUESTS = 16
+DEFAULT_CACHE_BYTES = 256 * 2**20
+
+Range = tuple[int, int]
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What had to be fetched so far."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
+class RemoteFiles:
+    """The files of a dataset at a location. It can be shared between threads.
+
+    Args:
+        location: where they lie.
+        lengths: of every file, by its name.
+        cache_bytes: of blocks that are kept in memory.
+
+    Attributes:
+        location: where they lie.
+        cache_bytes: as given.
+    """
+
+    def __init__(self, location: Location, lengths: Mapping[str, int], cache_bytes: int) -> None:
+        self.location = location
+        self.cache_bytes = cache_bytes
+        self._lengths = lengths
+        self._cache = BlockCache(cache_bytes)
+        self._versions: dict[str, str | None] = {}
+        self._traffic = Traffic()
+        self._lock = threading.Lock()
+        # Two pools: those who wait for requests must not keep the requests from being made.
+        self._requests = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="requests")
+        self._waiting = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="reads")
+
+    @property
+    def traffic(self) -> Traffic:
+        """What had to be fetched so far."""
+        return self._traffic
+
+    def at_once(self, read: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """What a function gives for every item, which it may have to wait for; it must not call this itself."""
+        if len(items) == 1:
+            return [read(items[0])]
+        return list(self._waiting.map(read, items))
+
+    def length(self, name: str) -> int:
+        """Bytes of a file, as the manifest has it.
+
+        Raises:
+            CorruptDatasetError: it lists no such file.
+        """
+        if name not in self._lengths:
+            raise CorruptDatasetError(f"{self.location.url}/{name} is missing: the manifest lists no such file")
+        return self._lengths[name]
+
+    def pieces(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
+        """The bytes of a file in these ranges; what lies behind its end is left out, as of a memory map.
+
+        Raises:
+            CorruptDatasetError: it is not there, of another length than the manifest says, or has changed meanwhile.
+            ForbiddenError: the server refuses.
+            DownloadError: the server keeps failing.
+        """
+        length = self.length(name)
+        within = [(min(start, length), min(stop, length)) for start, stop in ranges]
+        blocks = self._blocks(name, within)
+        return [_cut(blocks, start, stop) for start, stop in within]
+
+    def stream(self, name: str) -> Iterator[bytes]:
+        """A whole file in pieces, past the cache."""
+        self._count(1, 0)
+        try:
+            for piece in self.location.stream(name):
+                self._count(0, len(piece))
+                yield piece
+        except SourceNotFoundError as exc:
+            raise self._missing(name) from exc
+
+    def _blocks(self, name: str, ranges: Sequence[Range]) -> dict[int, bytes]:
+        """Every block that holds a byte of the ranges. They are here until they are used, whatever the cache does."""
+        numbers = sorted(
+            {
+                number
+                for start, stop in ranges
+                if start < stop
+                for number in range(start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES + 1)
+            }
+        )
+        found = {number: block for number in numbers if (block := self._cache.get((name, number))) is not None}
+        runs = _runs([number for number in numbers if number not in found])
+        fetch = self._requests.map if len(runs) > 1 else map
+        for (first, _), content in zip(runs, fetch(lambda run: self._fetch(name, run), runs), strict=True):
+            for offset in range(0, len(content), BLOCK_BYTES):
+                number = first + offset // BLOCK_BYTES
+                found[number] = content[offset : offset + BLOCK_BYTES]
+                self._cache.put((name, number), found[number])
+        return found
+
+    def _fetch(self, name: str, run: Range) -> bytes:
+        """The content of the blocks from the first to behind the last, by one request."""
+        start, stop = run[0] * BLOCK_BYTES, min(run[1] * BLOCK_BYTES, self._lengths[name])
+        try:
+            content, stored = self.location.read(name, start, stop)
+        except SourceNotFoundError as exc:
+            raise self._missing(name) from exc
+        except DownloadError:
+            self._check(name, self.location.stat(name))  # a file that is too short is no trouble of the server's
+            raise
+        self._count(1, len(content))
+        self._check(name, stored)
+        return content
+
+    def _check(self, name: str, stored: Stored) -> None:
+        """Raises CorruptDatasetError unless a file is the one that the manifest means, and the same as before."""
+        url = f"{self.location.url}/{name}"
+        if stored.bytes != self._lengths[name]:
+            raise CorruptDatasetError(f"{url} has {stored.bytes:,} bytes, expected {self._lengths[name]:,}")
+        if self._versions.setdefault(name, stored.etag) != stored.etag:
+            raise CorruptDatasetError(f"{url} has changed since it was first read", hint="open the dataset again")
+
+    def _missing(self, name: str) -> CorruptDatasetError:
+        return CorruptDatasetError(f"{self.location.url}/{name} is missing: expected {self._lengths[name]:,} bytes")
+
+    def _count(self, requests: int, num_bytes: int) -> None:
+        with self._lock:
+            self._traffic = Traffic(self._traffic.requests + requests, self._traffic.bytes + num_bytes)
+
+
+def _runs(numbers: Sequence[int]) -> list[Range]:
+    """The requests that bring these blocks, ascending: where each begins, and behind which it ends.
+
+    Example:
+        >>> _runs([0, 1, 4, 20, 21])
+        [(0, 5), (20, 22)]
+    """
+    if not numbers:
+        return []
+    breaks = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(numbers)) if b - a > _MAX_GAP), len(numbers)]
+    near = [(numbers[first], numbers[behind - 1] + 1) for first, behind in pairwise(breaks)]
+    return [(first, min(first + _MAX_RUN, stop)) for start, stop in near for first in range(start, stop, _MAX_RUN)]
+
+
+def _cut(blocks: Mapping[int, bytes], start: int, stop: int) -> memoryview:
+    """The bytes from start to stop of a file some of whose blocks are given."""
+    if start >= stop:
+        return memoryview(b"")
+    first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
+    joined = blocks[first] if first == last else b"".join(blocks[number] for number in range(first, last + 1))
+    return memoryview(joined)[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]

@@ -1,0 +1,56 @@
+"""A file or directory of a dataset at a location, named as ``pathlib.Path`` names those on a disk."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias, TypeVar
+
+from rlx.cloud.remote_files import Range, RemoteFiles
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePath:
+    """A path below a dataset.
+
+    Args:
+        files: of the dataset.
+        inner: the path below it; that of the dataset itself has no parts.
+    """
+
+    files: RemoteFiles
+    inner: PurePosixPath
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(self.files, self.inner / name)
+
+    def __str__(self) -> str:
+        return f"{self.files.location.url}/{self.inner}" if self.inner.parts else self.files.location.url
+
+    def joinpath(self, *names: str) -> "RemotePath":
+        """The path below this one."""
+        return RemotePath(self.files, self.inner.joinpath(*names))
+
+    @property
+    def length(self) -> int:
+        """Bytes of the file, as the manifest has it.
+
+        Raises:
+            CorruptDatasetError: it lists no such file.
+        """
+        return self.files.length(str(self.inner))
+
+    def pieces(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """The bytes of the file in these ranges; see ``RemoteFiles.pieces``."""
+        return self.files.pieces(str(self.inner), ranges)
+
+    def read_bytes(self) -> bytes:
+        """All of the file."""
+        return bytes(self.pieces([(0, self.length)])[0])
+
+    def stream(self) -> Iterator[bytes]:
+        """All of the file in pieces, past the cache."""
+        return self.files.stream(str(self.inner))
+
+
+AnyPath: TypeAlias = Path | RemotePath
+OnePath = TypeVar("OnePath", Path, RemotePath, AnyPath)  # where a path goes in, one of the same kind comes out
