@@ -122,16 +122,21 @@ def preprocess(
 
 
 def _recipe(transforms: "list[str]", function: str | None, per: Per, chunk_size: int, steps: int | None) -> "Recipe":
+    from rlx.errors import TransformError
     from rlx.pipeline.recipe import Recipe
     from rlx.transform.code import Code
     from rlx.transform.function import Function
     from rlx.transform.function import Per as LibraryPer
     from rlx.transform.registry import parse
 
-    changes: list[Any] = [parse(text) for text in transforms]
-    if function is not None:
-        changes.append(Function(Code.named(function), LibraryPer(per), chunk_size))
-    return Recipe(changes, steps)
+    try:
+        changes: list[Any] = [parse(text) for text in transforms]
+        if function is not None:
+            changes.append(Function(Code.named(function), LibraryPer(per), chunk_size))
+        return Recipe(changes, steps)
+    except TransformError as exc:
+        # Nothing was looked at but the command itself.
+        raise UsageError(str(exc), hint=exc.hint or "rlx preprocess --help") from exc
 
 
 def _show_preview(output: Output, preview: "Preview") -> None:

@@ -21,6 +21,7 @@ BENCHMARKS = (
     "size",
     "read",
     "convert",
+    "preprocess",
     "start",
     "sample",
     "cold",

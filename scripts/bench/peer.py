@@ -83,3 +83,21 @@ def memory_buffer(capacity: int, num_slices: int | None = None) -> Any:
     if num_slices is not None:
         sampler = SliceSampler(num_slices=num_slices, end_key=("next", "done"), cache_values=True)
     return TensorDictReplayBuffer(storage=LazyTensorStorage(capacity), sampler=sampler)
+
+
+def _halved(steps: Any) -> Any:
+    """The resolution of observations halved, of one step or of several."""
+    import torch  # noqa: PLC0415
+
+    for key in ("observation", ("next", "observation")):
+        frames = steps[key]
+        small = torch.nn.functional.avg_pool2d(frames.reshape(-1, 1, *frames.shape[-2:]).float(), 2)
+        steps[key] = small.round_().byte().reshape(*frames.shape[:-2], *small.shape[-2:])
+    return steps
+
+
+def preprocess(replay: Any, destination: Path, workers: int, chunk: int | None, steps: int) -> None:
+    """Halves the resolution of its first steps with its ``preprocess``, in chunks of so many or of its own choice."""
+    replay.preprocess(
+        _halved, num_workers=workers, chunksize=chunk, num_frames=steps, dest=destination, mp_start_method="fork"
+    )

@@ -26,13 +26,13 @@ class Run:
     theirs: Path | None
 
 
-def converted_run(folder: Path, game: str, rows: int, files: int) -> Run:
-    """Makes a run of real frames, repeated, and lets both convert it."""
+def converted_run(folder: Path, game: str, rows: int, files: int, *, with_peer: bool = True) -> Run:
+    """Makes a run of real frames, repeated, and lets both convert it, or rlx alone."""
     logs = folder / "logs" / peer.RUN_ID / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, play(game, FRAMES).frames, rows // files, files)
     convert(logs, folder / "rlx" / peer.RUN_ID, Options(jobs=1), source_format=None, progress=Silent())
-    if not peer.is_installed():
+    if not (with_peer and peer.is_installed()):
         return Run(folder / "rlx", None)
     peer.convert(logs, folder / "torchrl", 1)
     return Run(folder / "rlx", folder / "torchrl")
