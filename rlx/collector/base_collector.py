@@ -1,5 +1,6 @@
 """What all collectors do: order steps from workers, number their trajectories, and make batches of them."""
 
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,7 +101,6 @@ class BaseCollector:
         *,
         has_copies: bool,
     ) -> None:
-        self._actors = actors
         self._module = module
         self._has_copies = has_copies
         self._plan = plan
@@ -111,8 +111,9 @@ class BaseCollector:
         self._rounds = 0
         self._iterations = 0
         self._version = 0
-        self._is_shut = False
         actors.__enter__()
+        # Also where nobody shuts it down: what they do is given up, not waited for.
+        self._close = weakref.finalize(self, actors.__exit__, GeneratorExit, GeneratorExit(), None)
         try:
             self._crew = Crew(
                 actors,
@@ -193,9 +194,7 @@ class BaseCollector:
 
     def shutdown(self) -> None:
         """Closes the environments, at once."""
-        if not self._is_shut:
-            self._is_shut = True
-            self._actors.__exit__(GeneratorExit, GeneratorExit(), None)
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -234,7 +233,7 @@ class BaseCollector:
 
     def _next_batch(self) -> TensorDictBase | None:
         """The next batch; none when all steps are done. What goes wrong ends the collector."""
-        if self._is_shut:
+        if not self._close.alive:
             raise CollectError("the collector is shut down")
         try:
             if self._plan.trajs_per_batch is not None:
@@ -249,8 +248,7 @@ class BaseCollector:
 
     def _batch(self, taken: Sequence[_Taken]) -> TensorDictBase:
         if self._plan.is_cut:
-            for _, steps, _ in taken:
-                _cut(steps)
+            taken = [one._replace(steps=_cut(one.steps)) for one in taken]
         portions = [Portion(steps, ids) for _, steps, ids in taken]
         is_batched, envs = self._described[0].is_batched, taken[-1].share.envs
         if envs < len(taken[-1].ids):  # the last steps of all: there are no other portions
@@ -369,11 +367,12 @@ class BaseCollector:
         return Weights(self._version, packed)
 
 
-def _cut(steps: Steps) -> None:
-    """Flags the last step of every environment truncated, unless it is the last of its episode anyway."""
-    envs = np.flatnonzero(steps.counts)
+def _cut(steps: Steps) -> Steps:
+    """With the last step of every environment flagged truncated, unless it is the last of its episode anyway."""
+    envs, truncated = np.flatnonzero(steps.counts), steps.truncated.copy()
     last = (envs, steps.counts[envs] - 1)
-    steps.truncated[last] |= ~steps.terminated[last]
+    truncated[last] |= ~steps.terminated[last]
+    return replace(steps, truncated=truncated)
 
 
 # Name of TorchRL before 0.13.

@@ -156,10 +156,7 @@ class LocalActor(Generic[T, R]):
     def _receive(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                answer = self._pipe.recv_bytes()
-                with self._lock:
-                    future = self._pending.popleft()
-                settle(future, answer)
+                self._settle(self._pipe.recv_bytes())
         code = self._reap()
         death = ActorDiedError(f"an actor's process ended with exit code {code}", code)
         with self._lock:
@@ -170,6 +167,12 @@ class LocalActor(Generic[T, R]):
         self._outbox.put(None)
         self._sender.join()
         self._pipe.close()
+
+    def _settle(self, answer: bytes) -> None:
+        # A function of its own: what is local to the loop would be kept until the next answer.
+        with self._lock:
+            future = self._pending.popleft()
+        settle(future, answer)
 
     def _reap(self) -> int:
         """The exit code of the process, once it and what it had started are gone."""
@@ -184,7 +187,8 @@ class LocalActor(Generic[T, R]):
 
 def serve(fd: int) -> None:
     """Becomes an actor: answers what comes through a pipe until its end."""
-    faulthandler.enable()  # the last word of a process that a signal ends
+    if sys.stderr is not None:
+        faulthandler.enable()  # the last word of a process that a signal ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
     pipe: Connection[bytes, bytes] = Connection(fd)

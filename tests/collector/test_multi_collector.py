@@ -1,5 +1,6 @@
 """Collecting in other processes: the same steps as in this one, whatever happens to them."""
 
+import gc
 import logging
 import os
 import signal
@@ -363,6 +364,17 @@ def test_stopping_early_closes_the_environments(tmp_path: Path) -> None:
     with MultiCollector(sources, one, frames_per_batch=10, sync=False) as collector:
         next(iter(collector))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_a_forgotten_collector_leaves_nothing() -> None:
+    collector = MultiCollector([partial(Tagged, 0)], one, frames_per_batch=10)
+    batch = next(iter(collector))
+    assert batch is not None
+    worker = psutil.Process(int(batch["observation"][0, 0, PID]))
+    assert _lives(worker)
+    del collector
+    gc.collect()
+    assert not _lives(worker)
 
 
 def test_environments_with_processes_of_their_own() -> None:
