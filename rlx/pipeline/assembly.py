@@ -28,7 +28,7 @@ from rlx.store.writer import file_record
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Portion:
     """What becomes one shard: a shard of a dataset, or some of its trajectories.
 
     Args:
@@ -49,33 +49,33 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Pieces of datasets as a Source.
+    """Portions of datasets as a Source.
 
     Args:
         id: what the dataset is to be called.
         schema: of all of them.
         notes: what is to be noted of the data.
-        pieces: by the number of the shard that they become.
+        portions: by the number of the shard that they become.
     """
 
     id: str
     schema: Schema
     notes: Mapping[str, Any]
-    pieces: Mapping[int, Piece]
+    portions: Mapping[int, Portion]
 
     def shards(self) -> Sequence[int]:
         """Numbers of the shards to be."""
-        return sorted(self.pieces)
+        return sorted(self.portions)
 
     def files(self, shard: int) -> Sequence[str]:
-        """Files of the shard that a piece is of, below its dataset's directory."""
-        piece = self.pieces[shard]
-        return piece.dataset.shard_files(piece.place)
+        """Files of the shard that a portion is of, below its dataset's directory."""
+        portion = self.portions[shard]
+        return portion.dataset.shard_files(portion.place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
-        """The steps of a piece; the shard it is of is verified first."""
-        piece = self.pieces[shard]
-        return piece.dataset.shard_blocks(piece.place, block_steps(self.schema), trajectories=piece.trajectories)
+        """The steps of a portion; the shard it is of is verified first."""
+        portion = self.portions[shard]
+        return portion.dataset.shard_blocks(portion.place, block_steps(self.schema), trajectories=portion.trajectories)
 
 
 def assemble(
@@ -135,21 +135,21 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
     So the dictionary that those are encoded against is the same however often the work was interrupted.
     """
     form, steps = (writer.manifest.store, dict(writer.manifest.codec)), 0
-    whole = {number: assembly.pieces[number] for number in pending if assembly.pieces[number].trajectories is None}
+    whole = {number: assembly.portions[number] for number in pending if assembly.portions[number].trajectories is None}
     linked = {
-        number: piece
-        for number, piece in whole.items()
-        if (piece.dataset.manifest.store, dict(piece.dataset.manifest.codec)) == form
+        number: portion
+        for number, portion in whole.items()
+        if (portion.dataset.manifest.store, dict(portion.dataset.manifest.codec)) == form
     }
-    progress.expect("bytes", sum(piece.record.bytes for piece in linked.values()))
-    for number, piece in linked.items():
-        record, name = piece.record, shard_name(number)
-        origin = {"source": piece.dataset.manifest.id, "shard": record.name}
+    progress.expect("bytes", sum(portion.record.bytes for portion in linked.values()))
+    for number, portion in linked.items():
+        record, name = portion.record, shard_name(number)
+        origin = {"source": portion.dataset.manifest.id, "shard": record.name}
         try:
-            shard = shard_directory(piece.dataset.path, record.name)
+            shard = shard_directory(portion.dataset.path, record.name)
             link_shard(shard, record.files, writer.partial(name), progress)
         except CorruptDatasetError as exc:
-            raise CorruptDatasetError(str(exc), hint=f"rlx repair {piece.dataset.path}") from exc
+            raise CorruptDatasetError(str(exc), hint=f"rlx repair {portion.dataset.path}") from exc
         writer.commit(replace(record, name=name), origin=origin, dropped=record.dropped)
         steps += record.steps
     return steps

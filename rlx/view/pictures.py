@@ -75,11 +75,12 @@ def _reduced(pixels: Frames) -> "Image.Image":
     if (pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 1] == pixels[..., 2]).all():
         return image_of(pixels[..., 0])
     # A place for every colour there is: np.unique would sort all pixels.
-    places, coded = np.zeros(2**24, np.uint8), packed(pixels)
-    places[coded] = 1
-    colours = np.flatnonzero(places)
+    found, coded = np.zeros(2**24, np.bool_), packed(pixels)
+    found[coded] = True
+    colours = np.flatnonzero(found)
     if len(colours) > _MAX_COLOURS:
         return image_of(pixels)
+    places = np.zeros(2**24, np.uint8)
     places[colours] = np.arange(len(colours))
     indexed = image_of(places[coded])
     indexed.putpalette([channel for colour in colours.tolist() for channel in channels(colour)])

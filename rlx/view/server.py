@@ -13,6 +13,7 @@ from rlx.errors import RlxError
 from rlx.store.dataset import Dataset
 from rlx.view.episode import Episode
 from rlx.view.page import asked_first, chosen_episodes, page
+from rlx.view.pictures import picture_field, pillow
 from rlx.view.player import served, served_strip
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class ViewServer(ThreadingHTTPServer):
         self.dataset = dataset
         if first is not None:
             Episode(dataset, first)
+        if picture_field(dataset.schema) is not None:
+            pillow()  # now, and not when somebody looks
         self.page = page(dataset, asked_first(chosen_episodes(dataset), first), served=True).encode()
         self.episode = lru_cache(_KEPT_EPISODES)(lambda number: Episode(dataset, number))
         super().__init__((HOST, port), _Handler)

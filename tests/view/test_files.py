@@ -1,5 +1,6 @@
 """Contact sheets and films, decoded again: every picture in them is the dataset's."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import rlx
-from rlx.errors import DatasetExistsError, RlxError, SamplingError
+from rlx.errors import DatasetExistsError, MissingExtraError, RlxError, SamplingError
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.view import film
@@ -19,6 +20,7 @@ from rlx.view.episode import Episode, spread
 from rlx.view.files import ViewFile, write_view
 from rlx.view.plots import plots_png
 from rlx.view.screen import Screen
+from rlx.view.server import ViewServer
 from tests.factories import write_dataset
 from tests.view.datasets import NUMBERS, coloured, numbers
 
@@ -167,3 +169,24 @@ class TestFiles:
         with pytest.raises(DatasetExistsError, match="is a directory"):
             written(numbers(tmp_path / "set"), tmp_path / "a.png")
         assert (tmp_path / "a.png/kept").exists()
+
+
+@pytest.mark.parametrize(("package", "names"), [("PIL", ["a.png", "a.gif", "a.mp4", "a.html"]), ("av", ["a.mp4"])])
+def test_without_the_extra_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, names: list[str]
+) -> None:
+    dataset = coloured(tmp_path / "set")
+    for module in list(sys.modules):
+        if module.split(".")[0] == package:
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in names:
+        with pytest.raises(MissingExtraError, match="which is not installed") as error:
+            written(dataset, tmp_path / name)
+        assert error.value.hint == "pip install 'rlx[view]'"
+    if package == "PIL":
+        with pytest.raises(MissingExtraError):
+            ViewServer(dataset)
+        with pytest.raises(MissingExtraError):
+            plots_png(dataset)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
