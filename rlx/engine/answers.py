@@ -11,14 +11,17 @@ import cloudpickle
 R = TypeVar("R")
 
 
-def made(made_of: bytes) -> Callable[[Any], Any]:
-    """The function that is made of a pickled pair: what makes it, and the argument for that.
+def unpickled(made_of: bytes) -> Callable[[Any], Any]:
+    """The function that is made of a pickled pair: what makes it, and the argument for that."""
+    make, argument = pickle.loads(made_of)
+    function: Callable[[Any], Any] = make(argument)
+    return function
 
-    If that fails, a function that raises the error.
-    """
+
+def made(make: Callable[[], Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """The function that is made so; if that fails, one that raises the error."""
     try:
-        make, argument = pickle.loads(made_of)
-        function: Callable[[Any], Any] = make(argument)
+        function = make()
     except Exception as exc:  # whatever a stranger's function raises; it is the answer to every task
         error = exc
 
@@ -33,11 +36,12 @@ def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
     try:
         answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None))
     except Exception as exc:  # whatever a stranger's function raises
-        return _error(exc)
+        return error_answer(exc)
     return answer
 
 
-def _error(error: Exception) -> bytes:
+def error_answer(error: Exception) -> bytes:
+    """The answer that raises an error which is being handled."""
     remote = traceback.format_exc()
     # Without what hangs on it: frames cannot be pickled, and a cause is in the text.
     try:

@@ -20,7 +20,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 import cloudpickle
 
 from rlx.engine.actor import ActorDiedError
-from rlx.engine.answers import answered, made, settle
+from rlx.engine.answers import answered, made, settle, unpickled
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -194,7 +194,7 @@ def serve(fd: int) -> None:
     pipe: Connection[bytes, bytes] = Connection(fd)
     tasks: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), name="leash", daemon=True).start()
-    function = made(tasks.get())
+    function = made(lambda: unpickled(tasks.get()))
     try:
         while (task := tasks.get()) != _END:
             pipe.send_bytes(answered(function, task))

@@ -2,10 +2,12 @@
 
 import logging
 import os
+import platform
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -110,4 +112,20 @@ def _look_for(address: str) -> None:
     except OSError as exc:
         raise EngineError(
             f"no Ray cluster answers at {address}: {exc}", hint="start one: ray start --head; or leave the address out"
+        ) from exc
+
+
+def settle_in(directory: str, path: Sequence[str]) -> None:
+    """Has a worker's process work in the directory of the process that it works for, with its ``sys.path``.
+
+    Raises:
+        EngineError: the worker's machine does not have the directory.
+    """
+    sys.path += [entry for entry in path if entry not in sys.path]
+    try:
+        os.chdir(directory)
+    except OSError as exc:
+        raise EngineError(
+            f"{platform.node()}, a machine of the Ray cluster, does not have the directory {directory}",
+            hint="work in a directory that all machines share",
         ) from exc

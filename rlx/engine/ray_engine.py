@@ -1,7 +1,6 @@
 """Running functions on a Ray cluster: the same tasks, results and errors as in processes of this machine."""
 
 import os
-import platform
 import sys
 import threading
 import time
@@ -14,8 +13,8 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import cloudpickle
 
-from rlx.engine.answers import answered, settle
-from rlx.engine.ray_cluster import ray_cluster
+from rlx.engine.answers import answered, error_answer, settle
+from rlx.engine.ray_cluster import ray_cluster, settle_in
 from rlx.errors import EngineError
 from rlx.progress import Progress
 
@@ -176,20 +175,12 @@ def _work(
 ) -> tuple[bytes, Mapping[str, int]]:
     """The answer to one task, and its progress in all; runs in a worker of Ray."""
     progress = _Reported(number, reports)
-    sys.path += [entry for entry in path if entry not in sys.path]
+    try:
+        settle_in(directory, path)
+    except EngineError as exc:
+        return error_answer(exc), {}
 
     def function(pair: tuple[Callable[[T, Progress], R], T]) -> R:
-        _enter(directory)
         return pair[0](pair[1], progress)
 
     return answered(function, what), dict(progress.totals)
-
-
-def _enter(directory: str) -> None:
-    try:
-        os.chdir(directory)
-    except OSError as exc:
-        raise EngineError(
-            f"{platform.node()}, a machine of the Ray cluster, does not have the directory {directory}",
-            hint="work in a directory that all machines share",
-        ) from exc

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import ray
 
+from rlx.engine.ray_actors import RayActors
 from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError
 from rlx.progress import Progress, Silent
+from tests.contracts.actors import ActorsContract, Adder
 from tests.contracts.base import Tally
 from tests.contracts.engine import WorkersContract
 from tests.pipeline.datasets import ROOT, wait_until
@@ -20,6 +23,7 @@ from tests.pipeline.datasets import ROOT, wait_until
 SCRIPT = """
 import signal, sys, time
 from pathlib import Path
+from rlx.engine.ray_actors import RayActors
 from rlx.engine.ray_engine import RayEngine
 from rlx.progress import Silent
 
@@ -91,6 +95,30 @@ class TestRay(WorkersContract):
         monkeypatch.setattr(os, "getcwd", lambda: "/nowhere")
         with RayEngine(2, Silent()) as engine, pytest.raises(EngineError, match="directory /nowhere"):
             engine.submit(here, None).result(60)
+
+
+@pytest.mark.usefixtures("two_workers_of_ray")
+class TestRayActors(ActorsContract):
+    def make_actors(self) -> RayActors:
+        return RayActors()
+
+    def test_a_directory_that_workers_do_not_have(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "getcwd", lambda: "/nowhere")
+        with RayActors() as actors, pytest.raises(EngineError, match="directory /nowhere"):
+            actors.start(Adder, 0).call(1).result(60)
+
+    def test_what_actors_take_of_the_cluster(self) -> None:
+        """One that takes the place of another takes what that had."""
+        shares = [{"num_cpus": 0.25}, {"num_cpus": 0.5}]
+        with RayActors(options=shares) as actors:
+            first, second = (actors.start(cpus, None) for _ in shares)
+            assert [actor.call(None).result(60) for actor in (first, second)] == [0.25, 0.5]
+            first.close(at_once=True)
+            assert actors.start(cpus, None).call(None).result(60) == 0.25
+
+
+def cpus(_: None) -> Callable[[None], float]:
+    return lambda _: float(ray.get_runtime_context().get_assigned_resources()["CPU"])  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

@@ -1,0 +1,190 @@
+"""Actors on a Ray cluster: each an actor of Ray."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from queue import Empty, SimpleQueue
+from types import ModuleType, TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import cloudpickle
+
+from rlx.engine.actor import ActorDiedError
+from rlx.engine.answers import answered, made, settle, unpickled
+from rlx.engine.ray_cluster import ray_cluster, settle_in
+
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T")
+_ONE_CPU = {"num_cpus": 1}
+
+
+class RayActors:
+    """Actors on the machines of a Ray cluster, which see the same files as this one; see ``Actors``.
+
+    They end when this process does, however it does. What is ended at once is killed, and so does not close its
+    function. An actor that is lost is not started again: whoever called it knows what it was about.
+
+    Args:
+        address: of the cluster; see ``ray_cluster``.
+        cpus: of a cluster that is started here; as many as this machine's where not given.
+        config: further arguments for ``ray.init``.
+        options: what an actor takes of the cluster, as ``ray.remote`` has it, such as ``num_cpus`` (1 where not given),
+            ``num_gpus`` or ``resources``; or a list of such, one for every actor that there is at a time.
+    """
+
+    shares_memory = False
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        cpus: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._cluster = ray_cluster(address, cpus=cpus, config=config)
+        self._options = [options or {}] if options is None or isinstance(options, Mapping) else list(options)
+        self._actors: list[RayActor[Any, Any]] = []
+        self._stack = ExitStack()
+        self._ray: ModuleType | None = None
+
+    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "RayActor[T, R]":
+        """An actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
+        if self._ray is None:
+            raise RuntimeError("the context of the actors has not been entered")
+        made_of = cloudpickle.dumps((make, argument))
+        self._actors = [actor for actor in self._actors if not actor.has_ended]
+        free = [one for one in self._options if not any(one is actor.options for actor in self._actors)]
+        options = free[0] if free else self._options[len(self._actors) % len(self._options)]
+        actor: RayActor[T, R] = RayActor(self._ray, made_of, options)
+        self._actors.append(actor)
+        return actor
+
+    def __enter__(self) -> Self:
+        self._ray = self._stack.enter_context(self._cluster)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            try:
+                self._close(at_once=kind is not None)
+            except BaseException:  # Ctrl-C while waiting
+                self._close(at_once=True)
+                raise
+
+    def _close(self, *, at_once: bool) -> None:
+        for actor in self._actors:
+            actor.end(at_once=at_once)
+        for actor in self._actors:
+            actor.close(at_once=at_once)
+
+
+class RayActor(Generic[T, R]):
+    """One of Ray's actors; see ``Actor``.
+
+    Args:
+        ray: the package, connected.
+        made_of: the pickle of what makes its function and of the argument for that.
+        options: what it takes of the cluster.
+    """
+
+    def __init__(self, ray: ModuleType, made_of: bytes, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self._ray = ray
+        remote = ray.remote(**(_ONE_CPU | dict(options)), max_restarts=0, max_task_retries=0)(_Host)
+        self._host = remote.remote(made_of, os.getcwd(), sys.path)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._death: ActorDiedError | None = None
+        self._calls: SimpleQueue[tuple[bytes, Future[R]] | None] = SimpleQueue()
+        self._caller = threading.Thread(target=self._serve, name="actor's caller", daemon=True)
+        self._caller.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended and everybody who waits for it knows."""
+        return not self._caller.is_alive()
+
+    def call(self, task: T) -> Future[R]:
+        """The future of the function's answer; never waits."""
+        future: Future[R] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            message = cloudpickle.dumps(task)
+        except Exception as exc:  # whatever a stranger's object raises; the caller gets it as if the function had
+            future.set_exception(exc)
+            return future
+        with self._lock:
+            if self._death is not None:
+                future.set_exception(self._death)
+            elif self._is_closed:
+                future.set_exception(ActorDiedError("the actor was closed"))
+            else:
+                self._calls.put((message, future))
+        return future
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Ends the process and waits until it has ended."""
+        self.end(at_once=at_once)
+        self._caller.join()
+
+    def end(self, *, at_once: bool) -> None:
+        """Tells the process to end, without waiting."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._calls.put(None)
+        if at_once:
+            self._kill()
+
+    def _serve(self) -> None:
+        """Has one task done after the other: of several, Ray would lose the answers before the one that is fatal."""
+        future: Future[R] | None = None
+        try:
+            while (call := self._calls.get()) is not None:
+                task, future = call
+                settle(future, self._ray.get(self._host.answer.remote(task)))
+            self._ray.get(self._host.close.remote())
+            death = ActorDiedError("the actor was closed")
+        except Exception as exc:  # it was lost or killed, or Ray itself was shut down
+            death = ActorDiedError(f"an actor on the Ray cluster was lost: {str(exc).partition(chr(10))[0]}")
+            death.__cause__ = exc
+        with self._lock:
+            self._death = death
+        if future is not None and not future.done():
+            future.set_exception(death)
+        with suppress(Empty):
+            while True:
+                if (call := self._calls.get_nowait()) is not None:
+                    call[1].set_exception(death)
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._ray.is_initialized():
+            self._ray.kill(self._host)
+
+
+class _Host:
+    """What Ray makes of an actor, in another process."""
+
+    def __init__(self, made_of: bytes, directory: str, path: Sequence[str]) -> None:
+        def make() -> Callable[[Any], Any]:
+            settle_in(directory, path)
+            return unpickled(made_of)
+
+        self._function = made(make)
+
+    def answer(self, task: bytes) -> bytes:
+        """The function's answer."""
+        return answered(self._function, task)
+
+    def close(self) -> None:
+        """Calls the function's ``close``, if it has one."""
+        if callable(close := getattr(self._function, "close", None)):
+            close()
