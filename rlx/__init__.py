@@ -5,13 +5,13 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlx.store.dataset import Dataset as Dataset
-    from rlx.store.dataset import Dataset as open
+    from rlx.pipeline.dataset import Dataset as Dataset
+    from rlx.pipeline.dataset import Dataset as open
 
 __all__ = ["Dataset", "__version__", "open"]
 
 # Imported when first asked for, so that `import rlx` costs nothing.
-_HOME = {"Dataset": ("rlx.store.dataset", "Dataset"), "open": ("rlx.store.dataset", "Dataset")}
+_HOME = {"Dataset": ("rlx.pipeline.dataset", "Dataset"), "open": ("rlx.pipeline.dataset", "Dataset")}
 
 
 def __getattr__(name: str) -> Any:

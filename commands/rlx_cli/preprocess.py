@@ -9,7 +9,18 @@ import typer
 from rlx.quantities import number, plural, shape, size
 from rlx_cli.exit_codes import USAGE, UsageError
 from rlx_cli.lineage import command_line
-from rlx_cli.options import CodecOption, DebugOption, JsonOption, OverwriteOption, QuietOption, Store, StoreOption
+from rlx_cli.options import (
+    CodecOption,
+    DebugOption,
+    Engine,
+    EngineOption,
+    JsonOption,
+    OverwriteOption,
+    QuietOption,
+    RayAddressOption,
+    Store,
+    StoreOption,
+)
 from rlx_cli.output import Output, facts, table
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
@@ -60,6 +71,8 @@ def preprocess(
         int | None,
         typer.Option("--num-workers", min=1, metavar="N", help="Worker processes.", show_default="one a core"),
     ] = None,
+    engine: EngineOption = Engine.LOCAL,
+    ray_address: RayAddressOption = None,
     store: StoreOption = Store.ZARR,
     codec: CodecOption = None,
     overwrite: OverwriteOption = False,
@@ -107,7 +120,16 @@ def preprocess(
         "codec": codec,
     }
     command = command_line("preprocess", [source], chosen)
-    options = write_options(store=store, codec=codec, shards=None, jobs=workers, overwrite=overwrite, command=command)
+    options = write_options(
+        store=store,
+        codec=codec,
+        shards=None,
+        jobs=workers,
+        overwrite=overwrite,
+        command=command,
+        engine=engine,
+        ray_address=ray_address,
+    )
     if dry_run or destination is None:
         from rlx.pipeline.preview import preview
 

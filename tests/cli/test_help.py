@@ -15,9 +15,9 @@ COMMANDS = {
     "--overwrite --dry-run --json",
     "convert": "--from --to --codec --shards --jobs --engine --ray-address --overwrite --json",
     "collect": "-o --envs --workers --sync --async --steps --episodes --policy --epsilon --seed --shard-steps --store "
-    "--codec --resume --overwrite --json",
-    "preprocess": "--transform --fn --per --chunk-size --steps --num-workers --store --codec --overwrite --dry-run "
-    "--json",
+    "--codec --engine --ray-address --resume --overwrite --json",
+    "preprocess": "--transform --fn --per --chunk-size --steps --num-workers --engine --ray-address --store --codec "
+    "--overwrite --dry-run --json",
     "merge": "-o --to --codec --jobs --overwrite --json",
     "split": "--fractions --by --seed --part -o --jobs --overwrite --json",
     "inspect": "--stats --trajectories --plot --json",
