@@ -7,10 +7,22 @@ import typer
 
 from rlx_cli.exit_codes import UsageError
 from rlx_cli.lineage import command_line
-from rlx_cli.options import CodecOption, DebugOption, JsonOption, OverwriteOption, QuietOption, Store, StoreOption
+from rlx_cli.options import (
+    CodecOption,
+    DebugOption,
+    Engine,
+    EngineOption,
+    JsonOption,
+    OverwriteOption,
+    QuietOption,
+    RayAddressOption,
+    Store,
+    StoreOption,
+)
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
+from rlx_cli.writing import write_options
 
 _DEFAULT_ENV = "ALE/Pong-v5"
 _DEFAULT_STEPS = 10_000
@@ -57,6 +69,8 @@ def collect(
     ] = 100_000,
     store: StoreOption = Store.ZARR,
     codec: CodecOption = None,
+    engine: EngineOption = Engine.LOCAL,
+    ray_address: RayAddressOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a dataset until it has as much.")] = False,
     overwrite: OverwriteOption = False,
     _json: JsonOption = False,
@@ -78,7 +92,6 @@ def collect(
     from rlx.home import home
     from rlx.pipeline.collect import Budget, Collection
     from rlx.pipeline.collect import collect as collect_steps
-    from rlx.pipeline.options import Options
 
     output: Output = ctx.obj
     if steps is not None and episodes is not None:
@@ -91,7 +104,16 @@ def collect(
         chosen |= {"workers": workers, "async": None if sync else True}
     chosen |= {"policy": policy, "epsilon": epsilon or None}
     command = command_line("collect", [env], {**chosen, "seed": seed})
-    options = Options(store=store, codec=codec, overwrite=overwrite, command=command)
+    options = write_options(
+        store=store,
+        codec=codec,
+        shards=None,
+        jobs=None,
+        overwrite=overwrite,
+        command=command,
+        engine=engine,
+        ray_address=ray_address,
+    )
     collection = Collection(env, budget, envs, PolicySpec(policy, epsilon), seed, shard_steps, resume, workers, sync)
     path = destination or home() / env
     with (

@@ -14,8 +14,10 @@ from rlx.collector.environment import Environment
 from rlx.collector.opening import EnvSource
 from rlx.collector.policy_file import PolicySpec
 from rlx.collector.space import schema_of
+from rlx.engine.actor import Actors
 from rlx.engine.inline_actors import InlineActors
 from rlx.engine.local_actors import LocalActors
+from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError, DatasetExistsError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.collect_worker import Assignment, Worker, opened
@@ -51,7 +53,7 @@ class Collection:
         shard_steps: a shard ends where its episodes and those that run have so many steps: as many may be lost if the
             process is killed, or those that run if they alone are more.
         resume: whether to go on where the dataset has fewer.
-        workers: processes, each with so many environments; one is this process.
+        workers: processes, each with so many environments; one of this machine is this process.
         is_sync: whether each worker collects an equal share, so that the seed decides all of it; or else as much as it
             can, so that none waits for a slower one.
 
@@ -97,6 +99,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
         MissingExtraError: what the environment needs is not installed.
         DatasetExistsError: the destination holds a dataset and ``resume`` is not set, or another dataset.
         DiskFullError: there is no room for more; finished shards are kept.
+        EngineError: no Ray cluster answers.
     """
     started = time.monotonic()
     _refuse_existing(destination, resume=collection.resume or options.overwrite)
@@ -106,14 +109,21 @@ def collect(collection: Collection, destination: Path, options: Options, progres
             described = _described(collection, environment, options)
             writer = open_writer(destination, described, overwrite=options.overwrite)
             shards, steps = len(writer.manifest.shards), writer.manifest.steps
-            with InlineActors() if collection.workers == 1 else LocalActors() as actors:
-                # One worker is this process, and has the environment already.
-                make = partial(Worker, environment=environment) if collection.workers == 1 else Worker
+            with _actors(collection, options) as actors:
+                is_here = isinstance(actors, InlineActors)
+                make = partial(Worker, environment=environment) if is_here else Worker
                 _Run(collection, writer, partial(actors.start, make), progress, options.command).run()
     finally:
         environment.close()
     seconds = time.monotonic() - started
     return Report.of(destination, writer.manifest, seconds, writer.manifest.steps - steps, skipped_shards=shards)
+
+
+def _actors(collection: Collection, options: Options) -> Actors:
+    """Where the workers are: one of this machine is this process, which has the environment already."""
+    if options.engine == "ray":
+        return RayActors(options.ray_address, cpus=collection.workers)
+    return InlineActors() if collection.workers == 1 else LocalActors()
 
 
 def _refuse_existing(destination: Path, *, resume: bool) -> None:

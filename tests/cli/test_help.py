@@ -44,7 +44,7 @@ def test_all_commands_are_listed(cli: Cli) -> None:
 def test_a_command_has_its_options_and_the_common_ones(cli: Cli, command: str) -> None:
     result = cli(command, "--help")
     assert (result.code, result.err) == (0, "")
-    options = set(re.findall(r"^  (-\S+?)(?=,|\s|$)|, (--\S+)", result.out, re.MULTILINE))
+    options = set(re.findall(r"^  (-\S+?)(?=,|\s|$)|(?:,| /) (--\S+)", result.out, re.MULTILINE))
     names = {name for pair in options for name in pair if name}
     assert names >= {*COMMANDS[command].split(), "--quiet", "--debug", "--json", "--help"}
 

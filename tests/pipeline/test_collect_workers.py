@@ -156,6 +156,25 @@ def test_workers_that_die_again_and_again_end_the_run(tmp_path: Path) -> None:
         collected(tmp_path / "set", lambda: Dying(None, 10), budget=Budget(20_000))
 
 
+def test_workers_on_ray_write_the_same_bytes(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    collected(here, "CartPole-v1", budget=Budget(500))
+    collection = Collection("CartPole-v1", Budget(500), 2, PolicySpec(), workers=2, shard_steps=60)
+    collect(collection, there, Options(engine="ray"), Silent())
+    assert tree(here) == tree(there)
+
+
+def test_a_worker_on_ray_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flag = tmp_path / "died"
+    collection = Collection(lambda: Dying(flag, 3000), Budget(20_000), 2, PolicySpec(), workers=2, shard_steps=1000)
+    with caplog.at_level(logging.WARNING):
+        collect(collection, tmp_path / "set", Options(engine="ray"), Silent())
+    assert "died (an actor on the Ray cluster was lost" in caplog.text
+    dataset = rlx.open(tmp_path / "set")
+    assert len(dataset) == 20_000
+    check_whole(dataset)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "set"
