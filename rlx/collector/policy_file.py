@@ -1,15 +1,14 @@
 """Policies by name: ``random``, ``module:name``, ``file.py:name``, ``file.pt2``, ``file.pt:module:factory``."""
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlx import named_object
 from rlx.collector.environment import Environment
 from rlx.collector.policy import EpsilonGreedy, Policy, RandomPolicy
-from rlx.errors import CollectError, RlxError
+from rlx.errors import CollectError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +43,7 @@ def load_object(text: str) -> Any:
     Raises:
         CollectError: there is no such module or name, or importing it failed.
     """
-    place, _, name = text.rpartition(":")
-    if not place or not name:
-        raise CollectError(f"{text!r}: expected module:name or file.py:name")
-    try:
-        module = _file_module(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except RlxError:
-        raise
-    except Exception as exc:  # whatever a stranger's module raises
-        raise CollectError(f"{place} cannot be imported: {type(exc).__name__}: {exc}") from exc
-    if not hasattr(module, name):
-        raise CollectError(f"{place} has no {name!r}")
-    return getattr(module, name)
+    return named_object.load_object(text, CollectError)
 
 
 def as_policy(found: Any, device: str | None = None) -> Policy:
@@ -112,14 +100,3 @@ def _loaded(text: str) -> Any:
 
         return load_weights(Path(weights + ".pt"), load_object(factory))
     return load_object(text)
-
-
-def _file_module(path: Path) -> Any:
-    if not path.is_file():
-        raise CollectError(f"policy file {path} does not exist")
-    spec = importlib.util.spec_from_file_location(f"rlx_policy_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise CollectError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
