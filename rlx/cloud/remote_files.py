@@ -21,7 +21,7 @@ BLOCK_BYTES = 1 << 14
 # A request takes as long as some hundred kilobytes: so many blocks in between are fetched rather than left out.
 _MAX_GAP = 4
 _MAX_RUN = 256
-_REQUESTS = 16
+_REQUESTS = 64
 DEFAULT_CACHE_BYTES = 256 * 2**20
 
 Range = tuple[int, int]

@@ -29,6 +29,7 @@ BENCHMARKS = (
     "slice_starts",
     "prioritized",
     "prefetch",
+    "remote",
 )
 
 
