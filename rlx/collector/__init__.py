@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rlx.collector.base_collector import DataCollectorBase as DataCollectorBase
     from rlx.collector.collector import Collector as Collector
     from rlx.collector.collector import SyncDataCollector as SyncDataCollector
+    from rlx.collector.distributed import DistributedCollector as DistributedCollector
+    from rlx.collector.distributed import RayCollector as RayCollector
+    from rlx.collector.distributed import RPCCollector as RPCCollector
     from rlx.collector.multi_collector import MultiaSyncDataCollector as MultiaSyncDataCollector
     from rlx.collector.multi_collector import MultiCollector as MultiCollector
     from rlx.collector.multi_collector import MultiSyncDataCollector as MultiSyncDataCollector
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "base_collector": ["BaseCollector", "DataCollectorBase"],
     "collector": ["Collector", "SyncDataCollector"],
+    "distributed": ["DistributedCollector", "RPCCollector", "RayCollector"],
     "multi_collector": ["MultiCollector", "MultiSyncDataCollector", "MultiaSyncDataCollector"],
     "opening": ["GymEnv", "ParallelEnv", "SerialEnv"],
 }

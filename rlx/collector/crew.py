@@ -193,7 +193,7 @@ class Crew:
     def _mourn(self, worker: int, error: ActorDiedError) -> None:
         member = self._members[worker]
         member.deaths += 1
-        ended = f"worker {worker} died with exit code {error.exit_code}"
+        ended = f"worker {worker} died" + ("" if error.exit_code is None else f" with exit code {error.exit_code}")
         if member.deaths >= _MOST_DEATHS:
             raise CollectError(f"{ended}, {member.deaths} times without a batch between") from error
         logger.warning("%s: another takes its place, and the episodes it had not finished are dropped", ended)

@@ -1,5 +1,6 @@
 """Actors on a Ray cluster: each an actor of Ray."""
 
+import logging
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ from rlx.engine.ray_cluster import ray_cluster, settle_in
 A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 _ONE_CPU = {"num_cpus": 1}
 
 
@@ -62,6 +64,9 @@ class RayActors:
         options = free[0] if free else self._options[len(self._actors) % len(self._options)]
         actor: RayActor[T, R] = RayActor(self._ray, made_of, options)
         self._actors.append(actor)
+        needed = sum(float(one.options.get("num_cpus", 1)) for one in self._actors)
+        if needed > (there := self._ray.cluster_resources().get("CPU", 0.0)):
+            logger.warning("actors need %g CPUs, the Ray cluster has %g: some wait until it has more", needed, there)
         return actor
 
     def __enter__(self) -> Self:

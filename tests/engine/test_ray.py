@@ -116,6 +116,14 @@ class TestRayActors(ActorsContract):
             first.close(at_once=True)
             assert actors.start(cpus, None).call(None).result(60) == 0.25
 
+    def test_more_than_the_cluster_has_room_for(self, caplog: pytest.LogCaptureFixture) -> None:
+        with RayActors(options={"num_cpus": 1.5}) as actors:
+            two = [actors.start(cpus, None) for _ in range(2)]
+            assert "actors need 3 CPUs, the Ray cluster has 2" in caplog.text
+            two[0].call(None).result(60)
+            two[0].close()
+            assert two[1].call(None).result(60) == 1.5
+
 
 def cpus(_: None) -> Callable[[None], float]:
     return lambda _: float(ray.get_runtime_context().get_assigned_resources()["CPU"])  # type: ignore[no-untyped-call]

@@ -1,0 +1,157 @@
+"""Batches of steps for a learner, collected on the machines of a Ray cluster."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from tensordict.nn import InteractionType
+
+from rlx.collector.batch_delivery import Device, Postproc
+from rlx.collector.multi_collector import MultiCollector
+from rlx.collector.opening import EnvSource
+from rlx.collector.ted import CatResults
+from rlx.engine.opening import cores
+from rlx.engine.ray_actors import RayActors
+from rlx.errors import CollectError
+
+_BACKENDS = ("ray", "rpc", "distributed")
+
+
+class DistributedCollector(MultiCollector):
+    """A MultiCollector whose workers are actors of Ray, on any machine of the cluster.
+
+    Batches, and new weights, are sent by value; for the rest all is as there. A worker that is lost, with its machine
+    or alone, is replaced. Where whole datasets are wanted and no learner waits, ``rlx collect --engine ray`` has every
+    worker write shards of its own.
+
+    Args:
+        create_env_fn: an environment a worker, or one for all ``num_collectors`` of them; see ``MultiCollector``.
+        policy: as there; it is sent to every worker.
+        backend: "ray"; "rpc" and "distributed", which TorchRL has as well, are other names for it.
+        num_collectors: how many workers have the same environment.
+        ray_init_config: arguments for ``ray.init``, such as ``address``. Without an address, or ``$RAY_ADDRESS``, and
+            where this process has no connection to Ray yet, a cluster with a CPU a worker starts on this machine, and
+            ends with the collector.
+        remote_configs: what a worker takes of the cluster, as ``ray.remote`` has it: ``num_cpus`` (1 where not given),
+            ``num_gpus``, ``memory``, ``resources``; or a list of such, one a worker.
+        sync: as there, but False where not given, as TorchRL has it.
+        frames_per_batch: as there, and so are those that follow.
+        total_frames: as there.
+        max_frames_per_traj: as there.
+        init_random_frames: as there.
+        reset_at_each_iter: as there.
+        split_trajs: as there.
+        trajs_per_batch: as there.
+        postproc: as there.
+        replay_buffer: as there: batches come here first, and go into it then.
+        device: as there.
+        storing_device: as there.
+        policy_device: as there.
+        exploration_type: as there.
+        set_truncated: as there.
+        seed: as there; with ``sync`` the same batches as of a MultiCollector.
+        track_policy_version: as there.
+        cat_results: as there.
+        num_threads: as there.
+
+    Raises:
+        CollectError: as there; or the backend is unknown.
+        MissingExtraError: Ray is not installed.
+        EngineError: no cluster answers at the address.
+
+    Example:
+        ::
+
+            collector = DistributedCollector(
+                ["CartPole-v1"] * 4, policy, sync=True, frames_per_batch=400, total_frames=100_000,
+                ray_init_config={"address": "auto"},
+            )
+            for batch in collector:  # [4, 100]
+                loss(batch).backward()
+                optimizer.step()
+                collector.update_policy_weights_()
+            collector.shutdown()
+    """
+
+    def __init__(
+        self,
+        create_env_fn: EnvSource | Sequence[EnvSource],
+        policy: Any = None,
+        *,
+        backend: str = "ray",
+        num_collectors: int | None = None,
+        ray_init_config: Mapping[str, Any] | None = None,
+        remote_configs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        sync: bool = False,
+        frames_per_batch: int | Sequence[int] | None = None,
+        total_frames: int = -1,
+        max_frames_per_traj: int | None = None,
+        init_random_frames: int = 0,
+        reset_at_each_iter: bool = False,
+        split_trajs: bool = False,
+        trajs_per_batch: int | None = None,
+        postproc: Postproc | None = None,
+        replay_buffer: Any = None,
+        device: Device | None = None,
+        storing_device: Device | None = None,
+        policy_device: Device | None = None,
+        exploration_type: InteractionType = InteractionType.RANDOM,
+        set_truncated: bool = False,
+        seed: int = 0,
+        track_policy_version: bool = False,
+        cat_results: CatResults = "stack",
+        num_threads: int = 1,
+    ) -> None:
+        if backend not in _BACKENDS:
+            raise CollectError(f"backend {backend!r}: expected one of {', '.join(_BACKENDS)}, which all run on Ray")
+        sources = _for_each(create_env_fn, num_collectors)
+        super().__init__(
+            sources,
+            policy,
+            sync=sync,
+            frames_per_batch=frames_per_batch,
+            total_frames=total_frames,
+            max_frames_per_traj=max_frames_per_traj,
+            init_random_frames=init_random_frames,
+            reset_at_each_iter=reset_at_each_iter,
+            split_trajs=split_trajs,
+            trajs_per_batch=trajs_per_batch,
+            postproc=postproc,
+            replay_buffer=replay_buffer,
+            device=device,
+            storing_device=storing_device,
+            policy_device=policy_device,
+            exploration_type=exploration_type,
+            set_truncated=set_truncated,
+            seed=seed,
+            track_policy_version=track_policy_version,
+            cat_results=cat_results,
+            num_threads=num_threads,
+            actors=_actors(len(sources), ray_init_config, remote_configs),
+        )
+
+
+def _for_each(create_env_fn: EnvSource | Sequence[EnvSource], workers: int | None) -> Sequence[EnvSource]:
+    if isinstance(create_env_fn, str) or not isinstance(create_env_fn, Sequence):
+        return [create_env_fn] * (1 if workers is None else workers)
+    if workers not in (None, len(create_env_fn)):
+        raise CollectError(f"num_collectors={workers}: expected as many environments, found {len(create_env_fn)}")
+    return create_env_fn
+
+
+def _actors(
+    workers: int,
+    init: Mapping[str, Any] | None,
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+) -> RayActors:
+    config = {name: value for name, value in (init or {}).items() if value is not None}
+    if options is not None and not isinstance(options, Mapping) and len(options) != workers:
+        raise CollectError(f"remote_configs: expected one for each of {workers} workers, found {len(options)}")
+    each = [options or {}] * workers if options is None or isinstance(options, Mapping) else options
+    needed = ceil(sum(float(one.get("num_cpus", 1)) for one in each))
+    return RayActors(config.pop("address", None), cpus=max(needed, cores()), config=config, options=options)
+
+
+# Names of TorchRL for its backends.
+RayCollector = DistributedCollector
+RPCCollector = DistributedCollector
