@@ -62,9 +62,9 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         there = None if options.overwrite else _present(destination)
         if there is not None:
             _check_same(destination, there, ingest.described())
-        left = [transformed.parts[number] for number in ingest.pending(there)]
-        progress.expect("steps", sum(part.steps for part in left))
-        progress.expect("bytes read", sum(part.bytes for part in left))
+        left = [transformed.portions[number] for number in ingest.pending(there)]
+        progress.expect("steps", sum(portion.steps for portion in left))
+        progress.expect("bytes read", sum(portion.bytes for portion in left))
         try:
             return ingest.run(destination, AtHand())
         except PartialError as exc:
@@ -76,7 +76,7 @@ def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
     assert isinstance(task.source, Transformed)
     watched = replace(task.source, watch=_Watch(progress, task.directory / _AT))
     result = convert_shard(replace(task, source=watched), Silent())
-    progress.advance("bytes read", watched.parts[task.shard].bytes)
+    progress.advance("bytes read", watched.portions[task.shard].bytes)
     progress.advance("bytes written", result.record.bytes)
     return result
 

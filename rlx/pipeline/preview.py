@@ -49,25 +49,25 @@ def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
         TransformError: the recipe does not suit the dataset.
     """
     transformed = recipe.applied(Dataset(source))
-    steps_read = sum(part.steps for part in transformed.parts)
-    shards = len(transformed.parts)
+    steps_read = sum(portion.steps for portion in transformed.portions)
+    shards = len(transformed.portions)
     if not shards:
         return Preview(transformed.schema, {}, 0, 0, 0, 0)
     sample = _beginning(transformed)
     first = next((block for block in sample.blocks(0, Counter()) if block.steps), None)
     steps, size = _written(sample, options)
-    times = steps_read / sample.parts[0].steps
+    times = steps_read / sample.portions[0].steps
     values = {name: rows[0] for name, rows in first.data.items()} if first else {}
     return Preview(transformed.schema, values, steps_read, round(steps * times), round(size * times), shards)
 
 
 def _beginning(transformed: Transformed) -> Transformed:
     """The first trajectories of what is transformed, of two thousand steps or more."""
-    part = transformed.parts[0]
-    ends = np.cumsum(transformed.dataset.trajectories.length[part.trajectories])
+    portion = transformed.portions[0]
+    ends = np.cumsum(transformed.dataset.trajectories.length[portion.trajectories])
     count = int(np.searchsorted(ends, _STEPS)) + 1
-    steps = min(int(ends[:count][-1]), part.steps)
-    return replace(transformed, parts=[replace(part, trajectories=part.trajectories[:count], steps=steps)])
+    steps = min(int(ends[:count][-1]), portion.steps)
+    return replace(transformed, portions=[replace(portion, trajectories=portion.trajectories[:count], steps=steps)])
 
 
 def _written(sample: Transformed, options: Options) -> tuple[int, int]:

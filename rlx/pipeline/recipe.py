@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import TransformError
-from rlx.pipeline.transformed import Transformed, chosen, parts, read_part
+from rlx.pipeline.transformed import Transformed, chosen, portions, read_portion
 from rlx.store.dataset import Dataset
 from rlx.store.statistics import merge_statistics
 from rlx.transform.chain import fitted
@@ -45,11 +45,11 @@ class Recipe:
         """
         selections = [one for one in self.transforms if isinstance(one, Selection)]
         changes = [one for one in self.transforms if not isinstance(one, Selection)]
-        pieces = parts(dataset, chosen(dataset, selections), self.steps)
+        pieces = portions(dataset, chosen(dataset, selections), self.steps)
         chain = fitted(
             [(described(change).partition(":")[0], change) for change in changes],
             dataset.schema,
-            lambda: read_part(dataset, pieces[0]) if pieces else iter(()),
+            lambda: read_portion(dataset, pieces[0]) if pieces else iter(()),
             merge_statistics(record.statistics for record in dataset.shard_records),
             dataset.trajectories.start,
         )

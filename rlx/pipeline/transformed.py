@@ -17,7 +17,7 @@ from rlx.transform.protocol import Selection
 
 # One large shard is to keep all workers busy, and many are not to become many more: a reader keeps few of them open.
 _MIN_STEPS = 32_768
-_MAX_PARTS = 16
+_MAX_PORTIONS = 16
 
 
 class Watch(Protocol):
@@ -31,7 +31,7 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Portion:
     """What one new shard is made of.
 
     Args:
@@ -54,13 +54,13 @@ class Transformed:
     Args:
         dataset: the dataset.
         chain: the transforms.
-        parts: what each new shard is made of.
+        portions: what each new shard is made of.
         watch: is told of all that is read.
     """
 
     dataset: Dataset
     chain: Chain
-    parts: Sequence[Part]
+    portions: Sequence[Portion]
     watch: Watch | None = None
 
     @property
@@ -80,30 +80,32 @@ class Transformed:
 
     def shards(self) -> Sequence[int]:
         """Numbers of the new shards."""
-        return range(len(self.parts))
+        return range(len(self.portions))
 
     def files(self, shard: int) -> Sequence[str]:
         """The files that a new shard is made of, below the dataset's directory."""
-        return self.dataset.shard_files(self.parts[shard].place)
+        return self.dataset.shard_files(self.portions[shard].place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """The steps of a new shard; what they are made of is verified first."""
-        part = self.parts[shard]
-        episodes = self.dataset.shard_table(part.place).episode
-        first = self.dataset.first_trajectories[part.place]
-        for block in self.chain.blocks(read_part(self.dataset, part, self.watch), dropped):
+        portion = self.portions[shard]
+        episodes = self.dataset.shard_table(portion.place).episode
+        first = self.dataset.first_trajectories[portion.place]
+        for block in self.chain.blocks(read_portion(self.dataset, portion, self.watch), dropped):
             yield replace(block, episodes=episodes[block.episodes - first])
         if self.watch is not None:
             self.watch.ended()
 
 
-def read_part(dataset: Dataset, part: Part, watch: Watch | None = None) -> Iterator[Block]:
-    """The trajectories of a part; ``episodes`` are their numbers in the dataset."""
-    trajectories = part.trajectories - dataset.first_trajectories[part.place]
-    blocks = dataset.shard_blocks(part.place, block_steps(dataset.schema), trajectories=trajectories, steps=part.steps)
+def read_portion(dataset: Dataset, portion: Portion, watch: Watch | None = None) -> Iterator[Block]:
+    """The trajectories of a portion; ``episodes`` are their numbers in the dataset."""
+    trajectories = portion.trajectories - dataset.first_trajectories[portion.place]
+    blocks = dataset.shard_blocks(
+        portion.place, block_steps(dataset.schema), trajectories=trajectories, steps=portion.steps
+    )
     begun = 0
     for block in blocks:
-        numbered = replace(block, episodes=part.trajectories[begun : begun + len(block.lengths)])
+        numbered = replace(block, episodes=portion.trajectories[begun : begun + len(block.lengths)])
         if watch is not None:
             watch.read(numbered)
         yield numbered
@@ -122,7 +124,7 @@ def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int6
     return numbers
 
 
-def parts(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None = None) -> list[Part]:
+def portions(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None = None) -> list[Portion]:
     """The new shards that these trajectories are cut into: no more of one shard than keep sixteen workers busy.
 
     Args:
@@ -135,9 +137,9 @@ def parts(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None =
         before = np.cumsum(length) - length
         length = np.minimum(length, steps - before)[before < steps]
         trajectories = trajectories[: len(length)]
-    wanted = max(_MIN_STEPS, -(-int(length.sum()) // _MAX_PARTS))
+    wanted = max(_MIN_STEPS, -(-int(length.sum()) // _MAX_PORTIONS))
     edges = np.searchsorted(trajectories, dataset.first_trajectories)
-    made: list[Part] = []
+    made: list[Portion] = []
     for place, record in enumerate(dataset.shard_records):
         here = slice(edges[place], edges[place + 1])
         ends = np.cumsum(length[here])
@@ -148,5 +150,5 @@ def parts(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None =
         for piece in np.split(np.arange(here.start, here.stop), np.unique(cuts)):
             taken = int(length[piece].sum())
             if taken:
-                made.append(Part(place, trajectories[piece], taken, record.bytes * taken // record.steps))
+                made.append(Portion(place, trajectories[piece], taken, record.bytes * taken // record.steps))
     return made

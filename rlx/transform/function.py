@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Schema
-from rlx.transform.assembly import Assembly
 from rlx.transform.code import Code
 from rlx.transform.protocol import Seen, Transform
 from rlx.transform.seeding import seeded
 from rlx.transform.segments import join, whole
+from rlx.transform.stitching import Stitching
 from rlx.transform.stretch import Stretch, stretches
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ class LearnedFunction:
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
         """What the function makes of the steps."""
-        assembly = Assembly(self.after)
+        stitching = Stitching(self.after)
         for stretch in self.function.stretches(blocks, schema, self.start):
             made = self.function.made(stretch, schema)
             with self.function.at(stretch):
                 _check(made, self.after)
-            block = assembly.block(stretch, made.places, made.data, made.next)
+            block = stitching.block(stretch, made.places, made.data, made.next)
             if len(block.lengths):
                 yield block
 

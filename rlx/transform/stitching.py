@@ -11,7 +11,7 @@ from rlx.schema import Role, Schema
 from rlx.transform.stretch import Rows, Stretch
 
 
-class Assembly:
+class Stitching:
     """Joins what is left of stretches to trajectories.
 
     A trajectory ends where the step behind is not left, and where a step is flagged terminated or truncated; what comes
