@@ -21,6 +21,7 @@ BENCHMARKS = (
     "size",
     "read",
     "convert",
+    "collect",
     "preprocess",
     "start",
     "sample",

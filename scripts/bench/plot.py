@@ -24,8 +24,8 @@ _SHOWN = (
     ("memory", "tensors slices 2x64 ratio", "in memory, slices", 4.0),
     ("convert", "dopamine Pong ratio", "conversion of Pong, 2 workers", 2.0),
     ("collect", "cartpole ratio", "Collector, CartPole", 4.0),
-    ("collect", "multi ratio", "rlx collect, than MultiCollector, Pong", 3.0),
-    ("preprocess", "ratio", "preprocess, than its best", 4.0),
+    ("collect", "workers collect ratio", "rlx collect, than MultiCollector, Pong", 3.0),
+    ("preprocess", "best chunk ratio", "preprocess, than its best", 4.0),
     ("preprocess", "default ratio", "preprocess, than its default", 50.0),
 )
 _COLOURS = MappingProxyType({True: "#2a7f62", False: "#c8772e"})
