@@ -1,6 +1,6 @@
 """The files of a dataset at a location, of which only the parts that are asked for are fetched.
 
-What is fetched are blocks, which a cache keeps. Blocks that are needed at once and lie close together come by one
+What is fetched are pages, which a cache keeps. Pages that are needed at once and lie close together come by one
 request; requests of one call are made at the same time.
 """
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from rlx.cloud.block_cache import BlockCache
+from rlx.cloud.page_cache import PageCache
 from rlx.cloud.location import Location, Stored
 from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
 
-# Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small blocks waste
+# Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste
 # little, and where neighbours are wanted they are fetched together anyhow.
-BLOCK_BYTES = 1 << 14
-# A request takes as long as some hundred kilobytes: so many blocks in between are fetched rather than left out.
+PAGE_BYTES = 1 << 14
+# A request takes as long as some hundred kilobytes: so many pages in between are fetched rather than left out.
 _MAX_GAP = 4
 _MAX_RUN = 256
 _REQUESTS = 64
@@ -43,7 +43,7 @@ class RemoteFiles:
     Args:
         location: where they lie.
         lengths: of every file, by its name.
-        cache_bytes: of blocks that are kept in memory.
+        cache_bytes: of pages that are kept in memory.
 
     Attributes:
         location: where they lie.
@@ -54,7 +54,7 @@ class RemoteFiles:
         self.location = location
         self.cache_bytes = cache_bytes
         self._lengths = lengths
-        self._cache = BlockCache(cache_bytes)
+        self._cache = PageCache(cache_bytes)
         self._versions: dict[str, str | None] = {}
         self._traffic = Traffic()
         self._lock = threading.Lock()
@@ -93,8 +93,8 @@ class RemoteFiles:
         """
         length = self.length(name)
         within = [(min(start, length), min(stop, length)) for start, stop in ranges]
-        blocks = self._blocks(name, within)
-        return [_cut(blocks, start, stop) for start, stop in within]
+        pages = self._pages(name, within)
+        return [_cut(pages, start, stop) for start, stop in within]
 
     def stream(self, name: str) -> Iterator[bytes]:
         """A whole file in pieces, past the cache."""
@@ -106,29 +106,29 @@ class RemoteFiles:
         except SourceNotFoundError as exc:
             raise self._missing(name) from exc
 
-    def _blocks(self, name: str, ranges: Sequence[Range]) -> dict[int, bytes]:
-        """Every block that holds a byte of the ranges. They are here until they are used, whatever the cache does."""
+    def _pages(self, name: str, ranges: Sequence[Range]) -> dict[int, bytes]:
+        """Every page that holds a byte of the ranges. They are here until they are used, whatever the cache does."""
         numbers = sorted(
             {
                 number
                 for start, stop in ranges
                 if start < stop
-                for number in range(start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES + 1)
+                for number in range(start // PAGE_BYTES, (stop - 1) // PAGE_BYTES + 1)
             }
         )
-        found = {number: block for number in numbers if (block := self._cache.get((name, number))) is not None}
+        found = {number: page for number in numbers if (page := self._cache.get((name, number))) is not None}
         runs = _runs([number for number in numbers if number not in found])
         fetch = self._requests.map if len(runs) > 1 else map
         for (first, _), content in zip(runs, fetch(lambda run: self._fetch(name, run), runs), strict=True):
-            for offset in range(0, len(content), BLOCK_BYTES):
-                number = first + offset // BLOCK_BYTES
-                found[number] = content[offset : offset + BLOCK_BYTES]
+            for offset in range(0, len(content), PAGE_BYTES):
+                number = first + offset // PAGE_BYTES
+                found[number] = content[offset : offset + PAGE_BYTES]
                 self._cache.put((name, number), found[number])
         return found
 
     def _fetch(self, name: str, run: Range) -> bytes:
-        """The content of the blocks from the first to behind the last, by one request."""
-        start, stop = run[0] * BLOCK_BYTES, min(run[1] * BLOCK_BYTES, self._lengths[name])
+        """The content of the pages from the first to behind the last, by one request."""
+        start, stop = run[0] * PAGE_BYTES, min(run[1] * PAGE_BYTES, self._lengths[name])
         try:
             content, stored = self.location.read(name, start, stop)
         except SourceNotFoundError as exc:
@@ -157,7 +157,7 @@ class RemoteFiles:
 
 
 def _runs(numbers: Sequence[int]) -> list[Range]:
-    """The requests that bring these blocks, ascending: where each begins, and behind which it ends.
+    """The requests that bring these pages, ascending: where each begins, and behind which it ends.
 
     Example:
         >>> _runs([0, 1, 4, 20, 21])
@@ -170,10 +170,10 @@ def _runs(numbers: Sequence[int]) -> list[Range]:
     return [(first, min(first + _MAX_RUN, stop)) for start, stop in near for first in range(start, stop, _MAX_RUN)]
 
 
-def _cut(blocks: Mapping[int, bytes], start: int, stop: int) -> memoryview:
-    """The bytes from start to stop of a file some of whose blocks are given."""
+def _cut(pages: Mapping[int, bytes], start: int, stop: int) -> memoryview:
+    """The bytes from start to stop of a file some of whose pages are given."""
     if start >= stop:
         return memoryview(b"")
-    first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
-    joined = blocks[first] if first == last else b"".join(blocks[number] for number in range(first, last + 1))
-    return memoryview(joined)[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
+    first, last = start // PAGE_BYTES, (stop - 1) // PAGE_BYTES
+    joined = pages[first] if first == last else b"".join(pages[number] for number in range(first, last + 1))
+    return memoryview(joined)[start - first * PAGE_BYTES : stop - first * PAGE_BYTES]

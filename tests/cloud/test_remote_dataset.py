@@ -20,7 +20,7 @@ from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler import RandomSampler
 from rlx.buffer.slice_sampler import SliceSampler
-from rlx.cloud.remote_files import BLOCK_BYTES, Traffic
+from rlx.cloud.remote_files import PAGE_BYTES, Traffic
 from rlx.errors import (
     CorruptDatasetError,
     DatasetError,
@@ -69,7 +69,7 @@ def test_any_index_reads_what_the_same_dataset_gives_here(
     store: str, codec: str, server: GcsServer, folder: Path
 ) -> None:
     @SETTINGS
-    @given(experiences(), st.data(), st.sampled_from([0, 3 * BLOCK_BYTES, 2**24]))
+    @given(experiences(), st.data(), st.sampled_from([0, 3 * PAGE_BYTES, 2**24]))
     def check(experience: tuple[Schema, list[list[Block]]], data: st.DataObject, cache_bytes: int) -> None:
         schema, shards = experience
         shutil.rmtree(folder / "set", ignore_errors=True)
@@ -108,7 +108,7 @@ def test_blocks_are_those_of_the_same_dataset_here(store: str, codec: str, serve
 
 @pytest.fixture
 def large(folder: Path) -> Dataset:
-    """Two shards of pictures, half a megabyte each, with indices of several blocks."""
+    """Two shards of pictures, half a megabyte each, with indices of several pages."""
     shutil.rmtree(folder / "large", ignore_errors=True)
     rng = np.random.default_rng(0)
     shards = []
@@ -131,9 +131,9 @@ def test_one_transition_costs_a_fraction_of_its_shard(large: Dataset, server: Gc
     shard = large.manifest.shards[0]
     spent = remote.traffic.bytes - table.bytes
     assert shard.bytes > 1_000_000
-    # One block of actions, one of rewards, one of the index, one or two of frames; and zarr.json, with its dictionary.
+    # One page of actions, one of rewards, one of the index, one or two of frames; and zarr.json, with its dictionary.
     described = shard.files["observation/zarr.json"].bytes
-    assert spent - described <= 5 * BLOCK_BYTES < shard.bytes / 10
+    assert spent - described <= 5 * PAGE_BYTES < shard.bytes / 10
     got = [request for request in server.requests[asked:] if request.method == "GET"]
     assert len(got) == remote.traffic.requests - table.requests <= 7
     assert all(request.range for request in got)
@@ -148,7 +148,7 @@ def test_a_slice_comes_by_few_requests(large: Dataset, server: GcsServer) -> Non
     assert same(remote[600:664], large[600:664])
     frames = sum(file.bytes for name, file in large.manifest.shards[0].files.items() if "/c/" in name) // 3000 * 65
     assert remote.traffic.requests - before.requests <= 6
-    assert remote.traffic.bytes - before.bytes <= frames + 6 * BLOCK_BYTES + _described(large)
+    assert remote.traffic.bytes - before.bytes <= frames + 6 * PAGE_BYTES + _described(large)
 
 
 def _described(dataset: Dataset) -> int:
@@ -165,9 +165,9 @@ def test_a_batch_of_several_shards(large: Dataset, server: GcsServer) -> None:
 
 
 def test_the_cache_is_bounded(large: Dataset, server: GcsServer) -> None:
-    remote = rlx.open(f"{server.url}/large", cache_bytes=10 * BLOCK_BYTES)
+    remote = rlx.open(f"{server.url}/large", cache_bytes=10 * PAGE_BYTES)
     assert same(remote[:], large[:])
-    assert remote._root.files._cache.bytes <= 10 * BLOCK_BYTES  # type: ignore[union-attr]
+    assert remote._root.files._cache.bytes <= 10 * PAGE_BYTES  # type: ignore[union-attr]
     assert remote.traffic.bytes < 1.2 * large.manifest.bytes
 
 

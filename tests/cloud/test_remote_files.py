@@ -1,4 +1,4 @@
-"""Files of which only the blocks that are needed are fetched, and the cache that keeps them."""
+"""Files of which only the pages that are needed are fetched, and the cache that keeps them."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlx.cloud import remote_files
-from rlx.cloud.block_cache import BlockCache
+from rlx.cloud.page_cache import PageCache
 from rlx.cloud.location import open_location
-from rlx.cloud.remote_files import BLOCK_BYTES, RemoteFiles, Traffic
+from rlx.cloud.remote_files import PAGE_BYTES, RemoteFiles, Traffic
 from rlx.errors import CorruptDatasetError
 
 CONTENT = {"a": bytes(range(256)) * 9, "b/c": bytes(range(255, -1, -1)) * 3 + b"end", "empty": b""}
@@ -28,9 +28,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks so small that everything happens within a few bytes."""
-    monkeypatch.setattr(remote_files, "BLOCK_BYTES", 7)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages so small that everything happens within a few bytes."""
+    monkeypatch.setattr(remote_files, "PAGE_BYTES", 7)
     monkeypatch.setattr(remote_files, "_MAX_RUN", 5)
 
 
@@ -39,7 +39,7 @@ def opened(folder: Path, cache_bytes: int = 2**20) -> RemoteFiles:
     return RemoteFiles(open_location(folder), lengths, cache_bytes)
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("cache_bytes", [0, 20, 100, 2**20])
 def test_any_ranges_are_the_bytes_of_the_file(folder: Path, cache_bytes: int) -> None:
     files = opened(folder, cache_bytes)
@@ -60,29 +60,29 @@ def test_any_ranges_are_the_bytes_of_the_file(folder: Path, cache_bytes: int) ->
 def test_one_byte_costs_one_block(folder: Path) -> None:
     files = opened(folder)
     assert bytes(files.pieces("large", [(500_000, 500_001)])[0]) == LARGE[500_000:500_001]
-    assert files.traffic == Traffic(1, BLOCK_BYTES)
+    assert files.traffic == Traffic(1, PAGE_BYTES)
     files.pieces("large", [(500_000, 500_001), (500_002, 500_009)])
-    assert files.traffic == Traffic(1, BLOCK_BYTES)
+    assert files.traffic == Traffic(1, PAGE_BYTES)
 
 
 def test_what_lies_close_together_comes_by_one_request(folder: Path) -> None:
     files = opened(folder)
-    files.pieces("large", [(0, 1), (3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 1), (700_000, 700_001)])
-    assert files.traffic == Traffic(2, 5 * BLOCK_BYTES)
+    files.pieces("large", [(0, 1), (3 * PAGE_BYTES, 3 * PAGE_BYTES + 1), (700_000, 700_001)])
+    assert files.traffic == Traffic(2, 5 * PAGE_BYTES)
 
 
 def test_the_end_of_a_file_is_no_whole_block(folder: Path) -> None:
     files = opened(folder)
     assert bytes(files.pieces("large", [(len(LARGE) - 3, len(LARGE) + 100)])[0]) == LARGE[-3:]
-    assert files.traffic == Traffic(1, len(LARGE) % BLOCK_BYTES)
+    assert files.traffic == Traffic(1, len(LARGE) % PAGE_BYTES)
 
 
 def test_long_ranges_are_fetched_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_files, "_MAX_RUN", 4)
     files = opened(folder)
     assert bytes(files.pieces("large", [(0, len(LARGE))])[0]) == LARGE
-    blocks = -(-len(LARGE) // BLOCK_BYTES)
-    assert files.traffic == Traffic(-(-blocks // 4), len(LARGE))
+    pages = -(-len(LARGE) // PAGE_BYTES)
+    assert files.traffic == Traffic(-(-pages // 4), len(LARGE))
 
 
 def test_nothing_is_asked_for_nothing(folder: Path) -> None:
@@ -95,13 +95,13 @@ def test_nothing_is_asked_for_nothing(folder: Path) -> None:
 
 
 def test_a_read_that_is_larger_than_the_cache_fetches_every_block_once(folder: Path) -> None:
-    files = opened(folder, cache_bytes=3 * BLOCK_BYTES)
+    files = opened(folder, cache_bytes=3 * PAGE_BYTES)
     assert bytes(files.pieces("large", [(0, len(LARGE))])[0]) == LARGE
     assert files.traffic.bytes == len(LARGE)
 
 
 def test_the_cache_keeps_what_was_used_last() -> None:
-    cache = BlockCache(30)
+    cache = PageCache(30)
     for number in range(3):
         cache.put(("a", number), bytes(10))
     assert cache.get(("a", 0)) is not None
@@ -112,10 +112,10 @@ def test_the_cache_keeps_what_was_used_last() -> None:
     cache.put(("c", 0), bytes(31))
     assert (cache.bytes, cache.get(("c", 0))) == (25, None)
     with pytest.raises(ValueError, match="max_bytes is -1"):
-        BlockCache(-1)
+        PageCache(-1)
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("small_pages")
 def test_threads_share_it(folder: Path) -> None:
     files = opened(folder, cache_bytes=200)
     start = threading.Barrier(8)

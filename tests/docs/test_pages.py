@@ -14,6 +14,8 @@ _BY_OTHERS = {
     "docs/format.md": "test_format.py",
     "docs/formats.md": "test_formats.py",
     "docs/migrating.md": "test_migrating.py",
+    "docs/remote.md": "test_remote.py",
+    "docs/transforms.md": "test_transforms.py",
 }
 
 
