@@ -21,6 +21,7 @@ BENCHMARKS = (
     "size",
     "read",
     "convert",
+    "engine",
     "collect",
     "preprocess",
     "start",

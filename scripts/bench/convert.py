@@ -46,8 +46,8 @@ def peer_anew(logs: Path, destination: Path) -> None:
     peer.convert(logs, destination, 2)
 
 
-def write_unplugged(root: Path, played: Play, copies: int) -> int:
-    """Two files in RL Unplugged's layout, of a game's episodes over and over; returns how many frames they hold."""
+def write_unplugged(root: Path, played: Play, copies: int, files: int = FILES) -> int:
+    """Files in RL Unplugged's layout, of a game's episodes over and over; returns how many frames they hold."""
     examples, first = [], 0
     for number, count in enumerate(played.counts):
         frames = played.frames[first : first + count]
@@ -55,9 +55,9 @@ def write_unplugged(root: Path, played: Play, copies: int) -> int:
         episode = Episode(0, number, frames, np.zeros(count, np.int64), zeros, terminated=True)
         examples.append(tf_example(episode.features()))
         first += count
-    for shard in range(FILES):
+    for shard in range(files):
         write_shard(root / shard_file(played.game, 1, shard), examples * copies)
-    return first * copies * FILES
+    return first * copies * files
 
 
 class ProcessTimer:
