@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from rlx.cloud.page_cache import PageCache
 from rlx.cloud.location import Location, Stored
+from rlx.cloud.page_cache import PageCache
 from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
 
 # Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste

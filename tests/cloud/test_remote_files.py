@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlx.cloud import remote_files
-from rlx.cloud.page_cache import PageCache
 from rlx.cloud.location import open_location
+from rlx.cloud.page_cache import PageCache
 from rlx.cloud.remote_files import PAGE_BYTES, RemoteFiles, Traffic
 from rlx.errors import CorruptDatasetError
 
