@@ -72,7 +72,12 @@ class DatasetExporter(Protocol):
 
 
 def common_losses(
-    experience: Experience, *, final: bool = False, truncation: bool = False, episodes: bool = False
+    experience: Experience,
+    *,
+    final: bool = False,
+    truncation: bool = False,
+    episodes: bool = False,
+    starts: bool = True,
 ) -> list[str]:
     """Losses that several formats share, as far as this experience has them to lose.
 
@@ -81,6 +86,7 @@ def common_losses(
         final: whether the format has no place for final observations.
         truncation: whether it has none for truncations.
         episodes: whether it has none for the numbers of episodes.
+        starts: whether it has none for where in its episode a trajectory starts.
     """
     table, losses = experience.trajectories, []
     if final and (recorded := int(table.final_recorded.sum())):
@@ -91,7 +97,7 @@ def common_losses(
         losses.append(f"that {_of(truncated, len(table))} were truncated")
     if episodes and table.episode.tolist() != list(range(len(table))):
         losses.append("the source's numbers of the episodes")
-    if late := int((~table.from_reset).sum()):
+    if starts and (late := int((~table.from_reset).sum())):
         losses.append(f"that {_of(late, len(table))} start in the middle of an episode")
     return losses
 

@@ -13,6 +13,7 @@ from rlx.export.dopamine import DopamineExporter
 from rlx.export.minari import MinariExporter
 from rlx.export.npz_dataset import NpzDatasetExporter
 from rlx.export.parquet_dataset import ParquetDatasetExporter
+from rlx.export.rlds import RLDSExporter
 from rlx.export.robomimic import RobomimicExporter
 from rlx.export.torchrl_memmap import TorchRLExporter
 from rlx.export.whole import whole
@@ -26,6 +27,7 @@ DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
         "robomimic": RobomimicExporter(),
         "d3rlpy": D3rlpyExporter(),
         "dopamine": DopamineExporter(),
+        "rlds": RLDSExporter(),
         "torchrl": TorchRLExporter(),
         "parquet": ParquetDatasetExporter(),
         "npz": NpzDatasetExporter(),

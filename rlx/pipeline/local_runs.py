@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
-from rlx.source import d3rlpy, d4rl, dopamine, minari, npz, parquet, rl_unplugged, robomimic, torchrl_memmap
+from rlx.source import d3rlpy, d4rl, dopamine, minari, npz, parquet, rl_unplugged, rlds, robomimic, torchrl_memmap
 from rlx.source.protocol import Source
 
 
@@ -43,6 +43,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "robomimic": ForeignFormat(robomimic.recognises, robomimic.open_robomimic),
         "d3rlpy": ForeignFormat(d3rlpy.recognises, d3rlpy.open_d3rlpy),
         "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),
+        "rlds": ForeignFormat(rlds.recognises, rlds.open_rlds),
         "torchrl": ForeignFormat(torchrl_memmap.recognises, torchrl_memmap.open_torchrl),
         "npz": ForeignFormat(npz.recognises, npz.open_npz),
     }

@@ -25,18 +25,22 @@ class MalformedExampleError(ValueError):
     """The bytes are no ``tf.train.Example``."""
 
 
-def parse_example(record: bytes) -> dict[str, Feature]:
+def parse_example(record: bytes, *, max_values: int = MAX_VALUES) -> dict[str, Feature]:
     """The features of one example: bytes as views of the record, integers int64, floats float32.
 
+    Args:
+        record: the message.
+        max_values: of all features; more are an error.
+
     Raises:
-        MalformedExampleError: the bytes do not parse, or hold more than ``MAX_VALUES`` values.
+        MalformedExampleError: the bytes do not parse, or hold more values.
 
     Example:
         >>> parse_example(bytes.fromhex("0a0c0a0a0a016112051a030a0105"))
         {'a': array([5])}
     """
     features: dict[str, Feature] = {}
-    budget = MAX_VALUES
+    budget = max_values
     for message in _messages(memoryview(record), 1):
         for entry in _messages(message, 1):
             key, feature = _entry(entry, budget)
@@ -175,4 +179,4 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 def _check_budget(values: int, budget: int) -> None:
     if values > budget:
-        raise MalformedExampleError(f"expected at most {MAX_VALUES:,} values, found more")
+        raise MalformedExampleError(f"expected at most {budget:,} values, found more")

@@ -1,6 +1,5 @@
 """A directory of TED steps as ``TensorDict.memmap`` writes it: TorchRL's datasets, storages and what rlx writes so."""
 
-import json
 import math
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.schema import Schema
 from rlx.source.hdf5_file import id_of
+from rlx.source.json_file import read_object
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import told_beside
 from rlx.source.row_episodes import RowEpisode, shard_bounds
@@ -25,7 +25,6 @@ from rlx.source.ted_rows import DONE, TERMINATED, TRAJECTORY, TRUNCATED, RowType
 _METADATA = "meta.json"
 # Says how many of its rows a storage of TorchRL has filled.
 _STORAGE = "storage_metadata.json"
-_MAX_JSON_BYTES = 2**20
 _MAX_DEPTH = 16
 _MAX_SIZE = 2**48
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -162,7 +161,7 @@ def _episodes(arrays: Mapping[str, NDArray[Any]], fields: TedFields, rows: int, 
 
 def _described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
     """Shape of the batch, and dtype and shape of the rows of every leaf; none where they are no numbers."""
-    batch = _shape(_json(root / _METADATA).get("shape"), root / _METADATA)
+    batch = _shape(read_object(root / _METADATA, _LAYOUT).get("shape"), root / _METADATA)
     if not batch:
         raise CorruptShardError(f"{root / _METADATA}: shape: expected a batch of steps, found {list(batch)}; {_LAYOUT}")
     return batch, dict(_leaves(root, "", batch, 0))
@@ -171,7 +170,7 @@ def _described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
 def _leaves(directory: Path, prefix: str, batch: tuple[int, ...], depth: int) -> Iterator[tuple[str, RowType | None]]:
     if depth > _MAX_DEPTH:
         raise CorruptShardError(f"{directory}: expected directories at most {_MAX_DEPTH} deep")
-    for name, described in _json(directory / _METADATA).items():
+    for name, described in read_object(directory / _METADATA, _LAYOUT).items():
         if not isinstance(described, dict):
             continue
         path = prefix + name
@@ -203,26 +202,11 @@ def _shape(found: Any, place: object) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _json(path: Path) -> Mapping[str, Any]:
-    """An object in a file of JSON."""
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise CorruptShardError(f"{path}: expected at most {_MAX_JSON_BYTES:,} bytes")
-        found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as exc:
-        raise SourceNotFoundError(f"{path} is missing; {_LAYOUT}") from exc
-    except (OSError, ValueError, RecursionError) as exc:
-        raise CorruptShardError(f"{path}: expected JSON, found: {exc}") from exc
-    if not isinstance(found, dict):
-        raise CorruptShardError(f"{path}: expected an object, found {found!r:.80}")
-    return found
-
-
 def _filled(root: Path, rows: int) -> int:
     """How many of the rows hold steps."""
     if not (root / _STORAGE).exists():
         return rows
-    length = _json(root / _STORAGE).get("len")
+    length = read_object(root / _STORAGE, _LAYOUT).get("len")
     if type(length) is not int or not 0 <= length <= rows:
         raise CorruptShardError(f"{root / _STORAGE}: len: expected at most {rows:,}, found {length!r:.80}")
     return length

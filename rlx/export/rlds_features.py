@@ -1,0 +1,109 @@
+"""How the fields of a step become features of RLDS: pictures as PNG, numbers as ``tf.train.Example`` has them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.export.pictures import Arranged, as_it_is
+from rlx.export.png import as_pictures, encode
+from rlx.export.protocol import tree
+from rlx.export.tf_example import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
+from rlx.schema import Field, Role, Schema
+
+STEPS = "steps"
+EPISODE_ID = "episode_id"
+# What RLDS itself says of a step.
+_FLAGS = ("is_first", "is_last", "is_terminal")
+_DISCOUNT = "discount"
+RESERVED = frozenset({*_FLAGS, _DISCOUNT})
+# An example knows these types and no others; the rest is kept as its bytes.
+_EXACT = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float32"})
+_MAX_LISTED_BYTES = 1024
+_MODULE = "tensorflow_datasets.core.features"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One array of a step.
+
+    Args:
+        field: dtype of its numbers; its shape is that of the field it is filled from.
+        arranged: rows of it as they are written.
+        encoding: ``image``, ``none`` for numbers one by one, ``bytes`` for those of a step together.
+    """
+
+    field: Field
+    arranged: Arranged
+    encoding: str
+
+    @property
+    def kind(self) -> int:
+        """Of list that its values make."""
+        if self.encoding != "none":
+            return BYTES_LIST
+        return FLOAT_LIST if self.field.dtype == "float32" else INT64_LIST
+
+    def add(self, spool: ExampleSpool, name: str, rows: NDArray[np.generic]) -> None:
+        """Adds rows [n, ...] of the field to an example."""
+        rows = self.arranged.arrange(rows)
+        if self.encoding == "image":
+            spool.add_bytes(name, encode(rows))
+        elif self.encoding == "bytes":
+            spool.add_bytes(name, (row.tobytes() for row in np.ascontiguousarray(rows)))
+        else:
+            spool.add_numbers(name, rows)
+
+    def described(self) -> dict[str, Any]:
+        """The feature as ``features.json`` has it."""
+        shape = {"dimensions": [str(size) for size in self.arranged.shape]} if self.arranged.shape else {}
+        if self.encoding == "image":
+            return {
+                "pythonClassName": f"{_MODULE}.image_feature.Image",
+                "image": {"shape": shape, "dtype": "uint8", "encodingFormat": "png"},
+            }
+        return {
+            "pythonClassName": f"{_MODULE}.tensor_feature.Tensor",
+            "tensor": {"shape": shape, "dtype": self.field.dtype, "encoding": self.encoding},
+        }
+
+
+def features_of(schema: Schema) -> dict[str, Feature]:
+    """The feature of every field that there is a place for, by its name among those of a step."""
+    names = [name for name in schema if name not in ("terminated", "truncated") and name.split("/")[0] not in RESERVED]
+    return {name: _feature(schema[name]) for name in names}
+
+
+def flags() -> dict[str, Feature]:
+    """What RLDS itself says of a step."""
+    found = {name: _feature(Field("bool", (), Role.STEP)) for name in _FLAGS}
+    return {**found, _DISCOUNT: _feature(Field("float32", (), Role.STEP))}
+
+
+def _feature(field: Field) -> Feature:
+    pictures = as_pictures(field)
+    if pictures is not None:
+        return Feature(field, pictures, "image")
+    is_listed = field.dtype in _EXACT and field.row_bytes < _MAX_LISTED_BYTES
+    return Feature(field, as_it_is(field), "none" if is_listed else "bytes")
+
+
+def described(features: Mapping[str, Feature]) -> dict[str, Any]:
+    """``features.json`` of episodes whose steps have these features."""
+    steps = _nested(tree(features), lambda feature: feature.described())
+    episode = _feature(Field("int64", (), Role.STEP)).described()
+    dataset = {
+        "pythonClassName": f"{_MODULE}.dataset_feature.Dataset",
+        "sequence": {"feature": steps, "length": "-1"},
+    }
+    return _dict({EPISODE_ID: episode, STEPS: dataset})
+
+
+def _nested(node: Mapping[str, Any], leaf: Callable[[Feature], dict[str, Any]]) -> dict[str, Any]:
+    return _dict({name: leaf(one) if isinstance(one, Feature) else _nested(one, leaf) for name, one in node.items()})
+
+
+def _dict(features: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pythonClassName": f"{_MODULE}.features_dict.FeaturesDict", "featuresDict": {"features": features}}

@@ -1,0 +1,34 @@
+"""Objects in files of JSON, as little trusted as any other file."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import CorruptShardError, SourceNotFoundError
+
+_MAX_BYTES = 2**24
+
+
+def read_object(path: Path, layout: str) -> Mapping[str, Any]:
+    """The object that a file holds.
+
+    Args:
+        path: the file.
+        layout: what is to be expected of the directory, said where the file is missing.
+
+    Raises:
+        SourceNotFoundError: there is no such file.
+        CorruptShardError: it is larger than any such file, no JSON, or no object.
+    """
+    try:
+        if (size := path.stat().st_size) > _MAX_BYTES:
+            raise CorruptShardError(f"{path}: expected at most {_MAX_BYTES:,} bytes, found {size:,}")
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise SourceNotFoundError(f"{path} is missing; {layout}") from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        raise CorruptShardError(f"{path}: expected JSON, found: {exc}") from exc
+    if not isinstance(found, dict):
+        raise CorruptShardError(f"{path}: expected an object, found {found!r:.80}")
+    return found
