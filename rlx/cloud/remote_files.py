@@ -22,6 +22,7 @@ PAGE_BYTES = 1 << 14
 _MAX_GAP = 4
 _MAX_RUN = 256
 _REQUESTS = 64
+_BELIEVED_BYTES = 1 << 24
 DEFAULT_CACHE_BYTES = 256 * 2**20
 
 Range = tuple[int, int]
@@ -93,6 +94,9 @@ class RemoteFiles:
         """
         length = self.length(name)
         within = [(min(start, length), min(stop, length)) for start, stop in ranges]
+        if sum(stop - start for start, stop in within) > _BELIEVED_BYTES and name not in self._versions:
+            # Before anything is made as large as a manifest says, which may be anybody's.
+            self._check(name, self._stat(name))
         pages = self._pages(name, within)
         return [_cut(pages, start, stop) for start, stop in within]
 
@@ -134,11 +138,18 @@ class RemoteFiles:
         except SourceNotFoundError as exc:
             raise self._missing(name) from exc
         except DownloadError:
-            self._check(name, self.location.stat(name))  # a file that is too short is no trouble of the server's
+            self._check(name, self._stat(name))  # a file that is too short is no trouble of the server's
             raise
         self._count(1, len(content))
         self._check(name, stored)
         return content
+
+    def _stat(self, name: str) -> Stored:
+        self._count(1, 0)
+        try:
+            return self.location.stat(name)
+        except SourceNotFoundError as exc:
+            raise self._missing(name) from exc
 
     def _check(self, name: str, stored: Stored) -> None:
         """Raises CorruptDatasetError unless a file is the one that the manifest means, and the same as before."""

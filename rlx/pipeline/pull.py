@@ -3,8 +3,8 @@
 import logging
 import shutil
 import time
-from collections.abc import Generator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,7 +151,7 @@ class _Pulling:
         if is_intact(path, expected):
             self._progress.advance("bytes", record.bytes)
             return 0
-        with Partial(path) as partial:
+        with _named_apart(expected.url), Partial(path) as partial:
             if partial.expected is None or not partial.expected.is_same_version(expected):
                 partial.discard()
                 partial.restart(expected)
@@ -196,6 +196,15 @@ class _Pulling:
 def _files(shard: ShardRecord) -> dict[str, FileRecord]:
     """The files of a shard by their names below the dataset."""
     return {f"{SHARDS}/{shard.name}/{name}": record for name, record in shard.files.items()}
+
+
+@contextmanager
+def _named_apart(url: str) -> Iterator[None]:
+    """Says of a file what its name does wrong if a manifest has it both above and below another."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
+        raise CorruptShardError(f"{url} is a file and a directory, says the manifest") from exc
 
 
 # What is wrong with one file need not be wrong with another.

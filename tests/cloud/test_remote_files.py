@@ -175,3 +175,11 @@ def test_items_at_once_in_their_order(folder: Path) -> None:
     ]
     with pytest.raises(CorruptDatasetError):
         files.at_once(lambda name: files.pieces(name, [(0, 3)]), ["a", "unlisted"])
+
+
+def test_a_length_that_cannot_be_is_not_believed(folder: Path) -> None:
+    files = RemoteFiles(open_location(folder), {"large": 2**60, "gone": 2**60}, 2**20)
+    with pytest.raises(CorruptDatasetError, match=f"/large has 1,004,000 bytes, expected {2**60:,}"):
+        files.pieces("large", [(0, 2**60)])
+    with pytest.raises(CorruptDatasetError, match="/gone is missing"):
+        files.pieces("gone", [(0, 2**60)])

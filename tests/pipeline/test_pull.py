@@ -120,6 +120,16 @@ def test_a_manifest_cannot_name_what_is_outside(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["zarr.json/evil", "action"])
+def test_a_manifest_that_takes_a_name_twice(name: str, dataset: Path, server: GcsServer, tmp_path: Path) -> None:
+    manifest = Manifest.load(dataset)
+    files = {**manifest.shards[0].files, name: FileRecord(0, "00000000")}
+    replace(manifest, shards=[replace(manifest.shards[0], files=files), *manifest.shards[1:]]).save(dataset)
+    report = pull(f"{server.url}/set", tmp_path / "here", jobs=1, progress=Silent())
+    assert "says the manifest" in str(report.report.failures["00000"])
+    assert report.report.shards == 2
+
+
 def test_only_new_shards_are_fetched(tmp_path: Path) -> None:
     url = str(tmp_path / "set")
     write(tmp_path / "set", 2)
