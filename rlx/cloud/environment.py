@@ -84,9 +84,9 @@ def store_for(url: str) -> "ObjectStore":
     scheme = urlsplit(url).scheme
     client: ClientConfig = {
         # The default ends every transfer after 30 s, however well it goes.
-        "timeout": "24h",
-        "read_timeout": "60s",
-        "connect_timeout": "10s",
+        "timeout": timedelta(hours=24),
+        "read_timeout": timedelta(seconds=60),
+        "connect_timeout": timedelta(seconds=10),
         "allow_http": True,
     }
     retry: RetryConfig = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=3)}
