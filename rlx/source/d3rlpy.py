@@ -4,6 +4,7 @@ An episode that did not terminate was cut by a limit. What d3rlpy's first versio
 the ends of episodes.
 """
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlx.source import d4rl, hdf5_file
 from rlx.source.d4rl import D4RL
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
+from rlx.source.hdf5_text import texts
 from rlx.source.row_episodes import RowEpisode, shard_bounds
 
 _KEYS = ("version", "num_episodes", "columns")
@@ -44,16 +46,16 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
             return d4rl.open_d4rl(path)
         if missing := [key for key in _KEYS if not hdf5_file.has(file, key)]:
             raise CorruptShardError(f"{path}: {missing[0]} is missing; {_LAYOUT}")
-        version = hdf5_file.texts(file, "version")
+        version = texts(file, "version")
         if version != [_VERSION]:
             raise SourceError(f"{path} is of d3rlpy's version {'.'.join(version)}, expected {_VERSION}")
-        count = int(hdf5_file.scalar(file, "num_episodes"))
-        if count < 1:
+        episode_count = int(hdf5_file.scalar(file, "num_episodes"))
+        if episode_count < 1:
             raise SourceError(f"{path} has no episode")
         fields, paths = _fields(file)
-        episodes = tuple(_episode(file, number) for number in range(count))
+        episodes = tuple(_episode(file, number) for number in range(episode_count))
         notes: dict[str, Any] = {**hdf5_file.told(file), "format": "d3rlpy 2.1"}
-        if left_out := sorted(set(hdf5_file.texts(file, "columns")) - set(_COLUMNS)):
+        if left_out := sorted(set(texts(file, "columns")) - set(_COLUMNS)):
             notes["left_out"] = left_out
     try:
         schema = Schema(fields)
@@ -67,10 +69,10 @@ def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
     """The fields of the first episode, and where each is kept."""
     paths = {"observation": "observations_{}"}
     if not hdf5_file.has(file, "observations_0"):
-        count = next(number for number in range(len(file) + 1) if f"observations_0_{number}" not in file)
-        if not count:
+        parts = next(number for number in count() if not hdf5_file.has(file, f"observations_0_{number}"))
+        if not parts:
             raise CorruptShardError(f"{file.filename}: observations_0 is missing; {_LAYOUT}")
-        paths = {f"observation/_index_{number}": f"observations_{{}}_{number}" for number in range(count)}
+        paths = {f"observation/_index_{number}": f"observations_{{}}_{number}" for number in range(parts)}
     paths |= {"action": "actions_{}", "reward": "rewards_{}"}
     fields = {}
     for name, path in paths.items():

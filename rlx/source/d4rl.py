@@ -137,7 +137,7 @@ def _fields(file: h5py.File, count: int) -> tuple[dict[str, Field], dict[str, st
         fields[name], paths[name] = Field(found.dtype.name, shape, role), path
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     if hdf5_file.has(file, _NEXT):
-        seen, after = file["observations"], hdf5_file.numbers(file, _NEXT, rows=count)
+        seen, after = (hdf5_file.numbers(file, name, rows=count) for name in ("observations", _NEXT))
         if (seen.dtype, seen.shape) != (after.dtype, after.shape):
             raise CorruptShardError(
                 f"{file.filename}: {_NEXT}: expected {seen.dtype}{list(seen.shape)} as observations, "

@@ -21,7 +21,6 @@ from rlx.source.provenance import KEY, told_notes
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_DEPTH = 16
 _CHECKED_BYTES = 2**26
-_MAX_TEXTS = 1000
 # What h5py raises where a file is damaged.
 _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
@@ -85,7 +84,8 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
         raise CorruptShardError(f"{_place(parent, name)}: expected a dataset, found a group")
     try:
         elsewhere = found.is_virtual or found.external
-        size, stored = found.size, found.id.get_storage_size()
+        size, stored, _ = found.size, found.id.get_storage_size(), found.dtype  # some types cannot be read
+        chunks, held = (_chunks(found), found.id.get_num_chunks()) if _is_large(found) else (0, 0)
     except _FAILURES as exc:
         raise _damaged(_place(parent, name), exc) from exc
     if elsewhere:
@@ -93,13 +93,18 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     # A file of a kilobyte may declare an array of any size that it holds nothing of.
     if size and not stored:
         raise CorruptShardError(f"{_place(parent, name)}: expected {size:,} values, found none stored")
-    if found.chunks and found.nbytes > _CHECKED_BYTES:
-        chunks = math.prod(-(-rows // chunk) for rows, chunk in zip(found.shape, found.chunks, strict=True))
-        if found.id.get_num_chunks() < chunks:
-            raise CorruptShardError(
-                f"{_place(parent, name)}: expected {chunks:,} chunks, found {found.id.get_num_chunks():,} stored"
-            )
+    if held < chunks:
+        raise CorruptShardError(f"{_place(parent, name)}: expected {chunks:,} chunks, found {held:,} stored")
     return found
+
+
+def _is_large(found: h5py.Dataset) -> bool:
+    return found.chunks is not None and found.nbytes > _CHECKED_BYTES
+
+
+def _chunks(found: h5py.Dataset) -> int:
+    """How many chunks a dataset has if all of it is there."""
+    return math.prod(-(-rows // chunk) for rows, chunk in zip(found.shape, found.chunks, strict=True))
 
 
 def count(parent: h5py.Group) -> int:
@@ -217,21 +222,6 @@ def scalar(parent: h5py.Group, name: str) -> Any:
     return np.asarray(read_all(found)).item()
 
 
-def texts(parent: h5py.Group, name: str) -> list[str]:
-    """The words that a dataset lists, or the one that it is.
-
-    Raises:
-        CorruptShardError: there is none, or it is no text.
-    """
-    found = dataset(parent, name)
-    if found.size is None or found.size > _MAX_TEXTS or h5py.check_string_dtype(found.dtype) is None:
-        raise CorruptShardError(f"{_place(parent, name)}: expected text, found {found.dtype}{list(found.shape)}")
-    try:
-        return [str(word, "utf-8") for word in np.atleast_1d(np.asarray(read_all(found), object)).reshape(-1)]
-    except ValueError as exc:
-        raise _damaged(_place(parent, name), exc) from exc
-
-
 def read_all(source: h5py.Dataset) -> Any:
     """Everything that a small dataset holds."""
     try:
@@ -242,10 +232,19 @@ def read_all(source: h5py.Dataset) -> Any:
 
 def told(file: h5py.File) -> Mapping[str, Any]:
     """What rlx noted of the data when it wrote the file, if it did."""
+    return told_notes(mark(file, KEY))
+
+
+def mark(parent: h5py.Group, name: str) -> Any:
+    """What a group is marked with under a name; None where it is not.
+
+    Raises:
+        CorruptShardError: it cannot be read.
+    """
     try:
-        return told_notes(file.attrs.get(KEY))
+        return parent.attrs.get(name)
     except _FAILURES as exc:
-        raise _damaged(f"{_place(file, KEY)} (an attribute)", exc) from exc
+        raise _damaged(f"{_place(parent, name)} (an attribute)", exc) from exc
 
 
 def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:

@@ -52,7 +52,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         if has_early:
             # Demonstrations may go on after a success; where they do, the flags themselves are of worth.
             paths["dones"] = f"data/demo_{{}}/{_DONES}"
-            fields["dones"] = Field(file[paths["dones"].format(demos[0])].dtype.name, (), Role.NEXT)
+            fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
         notes = _notes(file, [*left_out, *more])
     try:
         schema = Schema(fields)
@@ -101,9 +101,8 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
     """One demonstration, and whether a flag stands before its end."""
     demo = hdf5_file.group(file, f"data/demo_{number}")
     rows = len(hdf5_file.numbers(demo, "actions"))
-    if "num_samples" in demo.attrs and hdf5_file.attribute(demo, "num_samples") != rows:
-        found = hdf5_file.attribute(demo, "num_samples")
-        raise CorruptShardError(f"{file.filename}: {demo.name}: expected {found:,} samples, found {rows:,} actions")
+    if hdf5_file.mark(demo, "num_samples") is not None and (said := hdf5_file.attribute(demo, "num_samples")) != rows:
+        raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
     dones = hdf5_file.read_finite(hdf5_file.numbers(demo, _DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
     terminated = bool(rows and dones[-1].any())
     return RowEpisode(number, rows, terminated, truncated=False, final_recorded=final_recorded), bool(dones[:-1].any())
@@ -112,8 +111,8 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
 def _notes(file: h5py.File, left_out: list[str]) -> dict[str, Any]:
     notes: dict[str, Any] = {**hdf5_file.told(file), "format": "robomimic"}
     try:
-        environment = json.loads(file["data"].attrs["env_args"])["env_name"]
-    except (KeyError, ValueError, TypeError, OSError, RecursionError):
+        environment = json.loads(hdf5_file.mark(hdf5_file.group(file, "data"), "env_args"))["env_name"]
+    except (KeyError, ValueError, TypeError, RecursionError):
         environment = None
     if isinstance(environment, str):
         notes["environment"] = environment

@@ -1,5 +1,6 @@
 """Files that d3rlpy's own ReplayBuffer dumped (scripts/make_d3rlpy.py), whole and damaged."""
 
+import random
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -128,6 +129,13 @@ VERSIONS: dict[str, tuple[Any, str]] = {
     "2.0": (replace("version", "2.0"), "is of d3rlpy's version 2.0, expected 2.1"),
     "3.0": (replace("version", "3.0"), "is of d3rlpy's version 3.0, expected 2.1"),
     "a number": (replace("version", 2.1), "version: expected text, found float64"),
+    "of fixed length": (replace("version", np.bytes_("1.9")), "is of d3rlpy's version 1.9, expected 2.1"),
+    "empty": (replace("version", ""), "is of d3rlpy's version , expected 2.1"),
+    "no UTF-8": (replace("version", b"\xff\xfe"), "version is damaged: expected text, found 'utf-8' codec"),
+    "in chunks": (
+        replace("version", ["2.1"], dtype=h5py.string_dtype(), chunks=(1,)),
+        "version: expected text in one piece, found it in chunks",
+    ),
     "no episode": (replace("num_episodes", 0), "has no episode"),
     "fewer than none": (replace("num_episodes", -1), "has no episode"),
 }
@@ -140,3 +148,28 @@ def test_other_versions(name: str, tmp_path: Path) -> None:
     changed(path, change)
     with pytest.raises(SourceError, match=message):
         open_d3rlpy(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flipped_bytes_are_values_or_a_named_error(seed: int, tmp_path: Path) -> None:
+    """Above all those of the heap that text lies in, on which HDF5 itself would hang."""
+    content = (GOLDEN / "vectors.h5").read_bytes()
+    heap = content.index(b"GCOL")
+    path, chance, found = tmp_path / "vectors.h5", random.Random(seed), Counter[bool]()
+    for number in range(60):
+        damaged = bytearray(content)
+        for _ in range(1 + 10 * (number % 3)):
+            place = heap + chance.randrange(200) if number % 2 else chance.randrange(len(content))
+            damaged[place] = chance.choice([0, 1, 255, chance.randrange(256)])
+        path.write_bytes(damaged)
+        found[isinstance(steps_or_error(path), int)] += 1
+    assert min(found.values()) > 3, found
+
+
+def steps_or_error(path: Path) -> int | str:
+    try:
+        source = open_d3rlpy(path)
+        return sum(one.steps for shard in source.shards() for one in read(source, shard))
+    except SourceError as exc:
+        assert path.name in str(exc)  # noqa: PT017
+        return str(exc)
