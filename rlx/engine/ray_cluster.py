@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _LOOK_S = 5.0
 _CLIENT_PORT = 10001  # of ray:// where none is given
+_NO_CLUSTER = "start one with ray start --head, or leave the address out"
+_NO_TOKEN = "set RAY_AUTH_MODE=token: the cluster asks for a token"
 _lock = threading.Lock()
 _users = 0
 _is_ours = False
@@ -89,10 +91,9 @@ def _connect(ray: "ModuleType", address: str | None, cpus: int | None, config: d
     terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**(quiet | where | config))
-    except ConnectionError as exc:
-        raise EngineError(
-            f"no Ray cluster answers at {address}: {exc}", hint="start one: ray start --head; or leave the address out"
-        ) from exc
+    except (ConnectionError, RuntimeError) as exc:  # the latter for one of another version of Ray or Python
+        hint = _NO_TOKEN if "AuthenticationError" in str(exc.__cause__) else _NO_CLUSTER
+        raise EngineError(f"the Ray cluster at {address} cannot be joined: {exc}", hint=hint) from exc
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, terminate)
@@ -110,9 +111,7 @@ def _look_for(address: str) -> None:
     try:
         socket.create_connection((url.hostname, port), _LOOK_S).close()
     except OSError as exc:
-        raise EngineError(
-            f"no Ray cluster answers at {address}: {exc}", hint="start one: ray start --head; or leave the address out"
-        ) from exc
+        raise EngineError(f"no Ray cluster answers at {address}: {exc}", hint=_NO_CLUSTER) from exc
 
 
 def settle_in(directory: str, path: Sequence[str]) -> None:

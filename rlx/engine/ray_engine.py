@@ -22,6 +22,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 _RETRIES = 3
 _REPORT_S = 0.5
+_PATIENCE_S = 2.0
 
 
 class RayEngine:
@@ -93,8 +94,9 @@ class RayEngine:
 
     def _watch_progress(self) -> None:
         while not self._ends.wait(_REPORT_S):
-            with suppress(self._ray.exceptions.RayError):  # the machine of the reports was lost: they start anew
-                for number, totals in self._ray.get(self._reports.take.remote()).items():
+            # They come late, or never if their machine is lost; then they start anew.
+            with suppress(self._ray.exceptions.RayError):
+                for number, totals in self._ray.get(self._reports.take.remote(), timeout=_PATIENCE_S).items():
                     self._advance(number, totals)
 
     def _advance(self, number: int, totals: Mapping[str, int]) -> None:

@@ -13,7 +13,7 @@ import ray
 
 from rlx.engine.ray_actors import RayActors
 from rlx.engine.ray_engine import RayEngine
-from rlx.errors import EngineError
+from rlx.errors import EngineError, MissingExtraError
 from rlx.progress import Progress, Silent
 from tests.contracts.actors import ActorsContract, Adder
 from tests.contracts.base import Tally
@@ -127,6 +127,13 @@ class TestRayActors(ActorsContract):
 
 def cpus(_: None) -> Callable[[None], float]:
     return lambda _: float(ray.get_runtime_context().get_assigned_resources()["CPU"])  # type: ignore[no-untyped-call]
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError) as error:
+        RayEngine(2, Silent())
+    assert error.value.hint == "pip install 'rlx[ray]'"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

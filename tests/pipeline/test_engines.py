@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from rlx.store.writer import ShardFormat
 from tests.conftest import Cli
 from tests.contracts.base import Tally
 from tests.gcs_server import GcsServer
-from tests.pipeline.datasets import check_listed, converted, fetch, quick, tree, write_dopamine, write_rlu
+from tests.pipeline.datasets import check_listed, converted, fetch, quick, shard_trees, tree, write_dopamine, write_rlu
 
 LOCAL_2: dict[str, Any] = {"jobs": 2}
 RAY: dict[str, Any] = {"jobs": 2, "engine": "ray"}
@@ -73,6 +75,36 @@ def test_what_an_engine_cannot_do(cli: Cli, tmp_path: Path) -> None:
     assert (result.code, "--engine is for datasets" in result.err) == (2, True)
     result = cli("convert", tmp_path, tmp_path / "set", "--engine", "spark")
     assert result.code == 2
+
+
+CLUSTER = """
+import logging, ray
+ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR)
+print(ray.get_runtime_context().gcs_address, flush=True)
+input()
+"""
+RLX = "from rlx_cli.app import main; main()"
+
+
+def test_a_cluster_of_somebody_else(tmp_path: Path) -> None:
+    """Which asks for a token, as Ray's do; nothing but the result is on stdout."""
+    run = write_rlu(tmp_path / "files")
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of this test's"}
+    cluster = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with cluster:
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        argv = ["convert", str(run), "made", "--engine", "ray", "--ray-address", address, "--json"]
+        made = subprocess.run(
+            [sys.executable, "-c", RLX, *argv, "--quiet"], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert cluster.poll() is None, "it goes on"
+        cluster.communicate("\n")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert json.loads(made.stdout)["shards"] == 4
+    assert shard_trees(tmp_path / "made") == shard_trees(converted(run, tmp_path / "wanted").dataset)
 
 
 def die_half_way_once(task: ShardTask, progress: Progress) -> ShardResult:
