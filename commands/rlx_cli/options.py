@@ -94,9 +94,6 @@ JobsOption = Annotated[
 TransfersOption = Annotated[
     int | None, typer.Option("--jobs", min=1, metavar="N", help="Transfers at once.", show_default="8")
 ]
-OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Start afresh instead of going on where the last run stopped.")
-]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="Run workers on this machine, or on a Ray cluster.")]
 RayAddressOption = Annotated[
     str | None,
@@ -106,6 +103,9 @@ RayAddressOption = Annotated[
         help="The Ray cluster: HOST:PORT, ray://HOST:PORT or auto.",
         show_default="$RAY_ADDRESS, or one that starts here",
     ),
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Start afresh instead of going on where the last run stopped.")
 ]
 # These three are read by Output.of; declared here, they may stand after the command too.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
