@@ -59,6 +59,7 @@ class Target(StrEnum):
 
 
 _STORES = (Target.ZARR, Target.MEMMAP)
+_OTHERS = tuple(target for target in Target if target not in _STORES)
 
 
 def convert(
@@ -66,10 +67,18 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A dataset, or files of another project.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="The new dataset, or file.")],
     source_format: Annotated[
-        Format | None, typer.Option("--from", help="What SRC holds.", show_default="found out")
+        Format | None,
+        typer.Option(
+            "--from", metavar="FORMAT", help=f"What SRC holds: {', '.join(Format)}.", show_default="found out"
+        ),
     ] = None,
     target: Annotated[
-        Target, typer.Option("--to", help="A dataset's store, or another project's format.")
+        Target,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help=f"A dataset's store, {' or '.join(_STORES)}, or another project's format: {', '.join(_OTHERS)}.",
+        ),
     ] = Target.ZARR,
     codec: CodecOption = None,
     shards: ShardsOption = None,

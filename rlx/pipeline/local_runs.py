@@ -42,9 +42,9 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "d4rl": ForeignFormat(d4rl.recognises, d4rl.open_d4rl),
         "robomimic": ForeignFormat(robomimic.recognises, robomimic.open_robomimic),
         "d3rlpy": ForeignFormat(d3rlpy.recognises, d3rlpy.open_d3rlpy),
-        "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),
         "rlds": ForeignFormat(rlds.recognises, rlds.open_rlds),
         "torchrl": ForeignFormat(torchrl_memmap.recognises, torchrl_memmap.open_torchrl),
+        "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),
         "npz": ForeignFormat(npz.recognises, npz.open_npz),
     }
 )
