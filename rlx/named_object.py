@@ -33,7 +33,13 @@ def _module(place: str, failed: type[RlxError]) -> Any:
     except RlxError:
         raise
     except Exception as exc:  # whatever a stranger's module raises
-        raise failed(f"{place} cannot be imported: {type(exc).__name__}: {exc}") from exc
+        raise failed(f"{place} cannot be imported: {type(exc).__name__}: {exc}", hint=_file_hint(place)) from exc
+
+
+def _file_hint(place: str) -> str | None:
+    """That a module is meant which lies here and not where Python looks for modules."""
+    file = Path(*place.split(".")).with_suffix(".py")
+    return f"{file}:NAME names what is in a file" if not place.endswith(".py") and file.is_file() else None
 
 
 def _file_module(path: Path, failed: type[RlxError]) -> Any:

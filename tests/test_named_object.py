@@ -30,3 +30,11 @@ def test_what_is_not_there(tmp_path: Path, text: str, message: str, kind: type[T
     with pytest.raises(kind) as caught:
         load_object(text.format(dir=tmp_path), kind)
     assert message in str(caught.value)
+
+
+def test_a_module_that_python_does_not_find_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "agent_of_mine.py").write_text("answer = 42\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CollectError, match="cannot be imported") as caught:
+        load_object("agent_of_mine:answer", CollectError)
+    assert str(caught.value.hint).startswith("agent_of_mine.py:NAME ")

@@ -151,7 +151,7 @@ class BaseCollector:
             self._iterations += 1
             yield self._deliver(batch)
 
-    def update_policy_weights_(self, weights: NewWeights | None = None) -> None:
+    def update_policy_weights_(self, policy_or_weights: NewWeights | None = None) -> None:
         """Takes new weights: a state_dict, a TensorDict of parameters or another module; none where the policy's own
 
         were changed in place. They are in use from the next batch that is begun. The version goes up by one.
@@ -159,10 +159,10 @@ class BaseCollector:
         Raises:
             CollectError: there are weights and the policy has none.
         """
-        if weights is not None:
+        if policy_or_weights is not None:
             if self._module is None:
                 raise CollectError("the policy has no weights to be updated")
-            load(self._module, weights)
+            load(self._module, policy_or_weights)
         self._version += 1
         self._crew.publish(self._weights())
 

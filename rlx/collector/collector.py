@@ -24,7 +24,8 @@ class Collector(BaseCollector):
             observations [n, ...]; random where not given.
         frames_per_batch: steps of all environments a batch, rounded down to as many in each.
         total_frames: steps of all batches; exactly so many: the last batches are smaller. -1: without end.
-        max_frames_per_traj: where a trajectory is truncated, and a new one begun, if it lasts so long.
+        max_frames_per_traj: where a trajectory is truncated, and a new one begun, if it lasts so long; nowhere if it is
+            none, or less than 1.
         init_random_frames: actions are random until so many steps are done.
         reset_at_each_iter: whether every batch begins with new episodes; those left are flagged truncated.
         split_trajs: whether batches are [N, T_max], a row a trajectory, with ``("collector", "mask")``.
@@ -57,7 +58,7 @@ class Collector(BaseCollector):
         frames_per_batch: int | None = None,
         total_frames: int = -1,
         max_frames_per_traj: int | None = None,
-        init_random_frames: int = 0,
+        init_random_frames: int | None = 0,
         reset_at_each_iter: bool = False,
         split_trajs: bool = False,
         trajs_per_batch: int | None = None,
@@ -78,14 +79,14 @@ class Collector(BaseCollector):
             policy,
             None if runs_on is None else str(runs_on),
             seed,
-            max_frames_per_traj,
+            none_below_1(max_frames_per_traj),
             exploration_type.name,
         )
         plan = Plan(
             None if frames_per_batch is None else [frames_per_batch],
             total_frames,
             trajs_per_batch,
-            init_random_frames,
+            init_random_frames or 0,
             reset_at_each_iter,
             set_truncated,
             track_policy_version,
@@ -103,6 +104,11 @@ def check_sizes(frames_per_batch: object, trajs_per_batch: int | None) -> None:
         raise CollectError("expected frames_per_batch or trajs_per_batch, and not both")
     if trajs_per_batch is not None and trajs_per_batch < 1:
         raise CollectError(f"batches of {trajs_per_batch} trajectories: expected at least 1")
+
+
+def none_below_1(limit: int | None) -> int | None:
+    """A limit, or none where it is 0 or less, as TorchRL has it."""
+    return None if limit is None or limit < 1 else limit
 
 
 # Name of TorchRL before 0.13.

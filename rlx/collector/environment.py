@@ -40,6 +40,7 @@ class Environment(Protocol):
         observation_space: of one copy.
         action_space: of one copy.
         settings: what else decides the data, for the manifest.
+        spec: what gymnasium made it of, if it did, for the manifest.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Environment(Protocol):
     observation_space: Space
     action_space: Space
     settings: Mapping[str, Any]
+    spec: Mapping[str, Any]
 
     def reset(self, seeds: Sequence[int]) -> Any:
         """[n, ...] first observations of new episodes; each environment starts from its seed.

@@ -1,5 +1,6 @@
 """torch modules as policies: tensors made of the observations, actions made of what they give."""
 
+import logging
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,6 +50,8 @@ def load_exported(path: Path) -> torch.nn.Module:
     """
     if not path.is_file():
         raise CollectError(f"policy file {path} does not exist")
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # torch logs the traceback of what is said here in a line
     try:
         return torch.export.load(str(path)).module()
     except Exception as exc:  # torch raises whatever a damaged file leads to
@@ -56,6 +59,8 @@ def load_exported(path: Path) -> torch.nn.Module:
             f"{path} holds no exported module: {type(exc).__name__}",
             hint=f"for a state_dict, say what makes the module: {path}:module:factory",
         ) from exc
+    finally:
+        logging.disable(disabled)
 
 
 def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn.Module:
@@ -70,7 +75,12 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
         weights = torch.load(path, map_location="cpu", weights_only=True)
         module = factory()
         module.load_state_dict(weights)
-    except (pickle.UnpicklingError, RuntimeError, TypeError, AttributeError, EOFError, KeyError) as exc:
+    except pickle.UnpicklingError as exc:  # torch's own words advise to unpickle it all the same
+        raise CollectError(
+            f"{path} holds more than tensors, or is damaged",
+            hint="torch.save(module.state_dict(), path) writes weights",
+        ) from exc
+    except (RuntimeError, TypeError, AttributeError, EOFError, KeyError) as exc:
         raise CollectError(f"{path}: weights cannot be loaded: {exc}") from exc
     return module.eval()
 

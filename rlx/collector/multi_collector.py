@@ -1,14 +1,13 @@
 """Batches of steps for a learner, collected in other processes."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector, Plan
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
-from rlx.collector.collector import check_sizes
+from rlx.collector.collector import check_sizes, none_below_1
 from rlx.collector.opening import EnvSource
 from rlx.collector.policy_file import instance, is_module
 from rlx.collector.ted import CatResults
@@ -74,7 +73,7 @@ class MultiCollector(BaseCollector):
         frames_per_batch: int | Sequence[int] | None = None,
         total_frames: int = -1,
         max_frames_per_traj: int | None = None,
-        init_random_frames: int = 0,
+        init_random_frames: int | None = 0,
         reset_at_each_iter: bool = False,
         split_trajs: bool = False,
         trajs_per_batch: int | None = None,
@@ -106,7 +105,7 @@ class MultiCollector(BaseCollector):
                 policy,
                 None if runs_on is None else str(runs_on),
                 seed,
-                max_frames_per_traj,
+                none_below_1(max_frames_per_traj),
                 exploration_type.name,
                 num_threads,
             )
@@ -116,7 +115,7 @@ class MultiCollector(BaseCollector):
             _frames(frames_per_batch, len(equipment), sync=sync),
             total_frames,
             trajs_per_batch,
-            init_random_frames,
+            init_random_frames or 0,
             reset_at_each_iter,
             set_truncated,
             track_policy_version,
@@ -157,6 +156,15 @@ def _check_preemption(threshold: float | None, actors: Actors, replay_buffer: An
         )
 
 
-# Names of TorchRL before 0.13.
-MultiSyncDataCollector = partial(MultiCollector, sync=True)
-MultiaSyncDataCollector = partial(MultiCollector, sync=False)
+class MultiSyncDataCollector(MultiCollector):
+    """``MultiCollector(sync=True)``, by its name of TorchRL before 0.13."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "sync": True})
+
+
+class MultiaSyncDataCollector(MultiCollector):
+    """``MultiCollector(sync=False)``, by its name of TorchRL before 0.13."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "sync": False})

@@ -1,6 +1,7 @@
 """From what a user calls an environment, an id, a function or one that is there already, to an Environment."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from gymnasium.error import DependencyNotInstalled, NameNotFound, NamespaceNotFo
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
+from rlx.collector import main_module
 from rlx.collector.environment import Environment
 from rlx.collector.pool import PREFIX as POOL
 from rlx.collector.pool import Pool
@@ -113,10 +115,13 @@ def _of_made(made: Any, source: MakeEnv | None, num_envs: int | None) -> Environ
     """What a user gave or what a function made; others like it are made by that function, if there is one."""
     if isinstance(made, VectorEnv):
         if num_envs not in (None, made.num_envs):
-            raise CollectError(f"{_name(made)} has {made.num_envs} environments, expected {num_envs}")
+            raise CollectError(
+                f"{_name(made)} has {made.num_envs} environments, expected {num_envs}", hint=f"--envs {made.num_envs}"
+            )
         return VectorEnvironment(made, _name(made))
     if not isinstance(made, gymnasium.Env):
-        raise CollectError(f"{source!r} gave a {type(made).__name__}: expected a gymnasium.Env or VectorEnv")
+        found = f"a {type(made).__name__}" if source is None else f"{_spec_name(source)} gave a {type(made).__name__}"
+        raise CollectError(f"{found}: expected a gymnasium.Env or VectorEnv")
     makes: list[MakeEnv] = [lambda: made]
     if num_envs is not None and num_envs > 1:
         if source is None:
@@ -139,13 +144,30 @@ def make(env_id: str) -> "gymnasium.Env[Any, Any]":
         env = gymnasium.make(env_id, frameskip=1, repeat_action_probability=0.25)
         return gymnasium.wrappers.AtariPreprocessing(env, noop_max=0)
     except _UNKNOWN as exc:
-        near = difflib.get_close_matches(env_id, gymnasium.registry, n=3, cutoff=0.5)
+        near = _near(env_id)
         hint = f"did you mean {', '.join(near)}?" if near else "gymnasium.pprint_registry() lists what there is"
         raise CollectError(f"environment {env_id!r} is unknown to gymnasium", hint=hint) from exc
     except (DependencyNotInstalled, ModuleNotFoundError) as exc:
-        raise MissingExtraError(f"{env_id} needs a package that is not installed: {exc}", hint=str(exc)) from exc
+        raise MissingExtraError(
+            f"{env_id} needs a package that is not installed: {exc}", hint=_install(str(exc))
+        ) from exc
     except gymnasium.error.Error as exc:
         raise CollectError(f"environment {env_id!r} cannot be made: {exc}") from exc
+
+
+def _near(env_id: str) -> list[str]:
+    """Ids that are like one that is unknown; of Atari games without a namespace, or of old names, the one with it."""
+    if find_spec("ale_py") is not None:
+        _register_atari("ALE/")
+    game = f"ALE/{re.split('NoFrameskip|Deterministic|-', env_id)[0]}-v5"
+    if game in gymnasium.registry:
+        return [game]
+    return difflib.get_close_matches(env_id, gymnasium.registry, n=3, cutoff=0.5)
+
+
+def _install(message: str) -> str | None:
+    """The command, if gymnasium's message tells one."""
+    return " && ".join(re.findall("`(pip install [^`]+)`", message)) or None
 
 
 def _register_atari(env_id: str) -> None:
@@ -214,7 +236,8 @@ def _copies(source: SerialEnv | ParallelEnv) -> Environment:
     if isinstance(source, SerialEnv):
         return _serial(makes, name, is_batched=True)
     try:
-        env = AsyncVectorEnv(makes, context=source.mp_start_method, autoreset_mode=AutoresetMode.SAME_STEP)
+        with main_module.hidden():
+            env = AsyncVectorEnv(makes, context=source.mp_start_method, autoreset_mode=AutoresetMode.SAME_STEP)
     except RlxError:
         raise
     except Exception as exc:  # whatever a stranger's environment raises

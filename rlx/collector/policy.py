@@ -77,6 +77,8 @@ class EpsilonGreedy:
     def __call__(self, observation: Any) -> Any:
         """[n, ...] actions."""
         chosen, drawn = np.asarray(self._policy(observation)), self._random(observation)
+        if chosen.shape != drawn.shape:
+            return chosen  # for the check of all actions to refuse
         is_random = np.array([rng.random() for rng in self._generators]) < self._epsilon
         return np.where(is_random.reshape(-1, *(1 for _ in drawn.shape[1:])), drawn, chosen)
 
@@ -98,8 +100,9 @@ class ActionCheck:
         """
         try:
             found = flatten(self._space, "action", actions)
-        except (TypeError, KeyError, IndexError) as exc:
-            raise CollectError(f"policy gave a {type(actions).__name__}: expected actions of {self._space}") from exc
+        except (TypeError, KeyError, IndexError, ValueError, RuntimeError) as exc:
+            found_type = type(actions).__name__
+            raise CollectError(f"policy gave a {found_type}: expected actions of {self._space} ({exc})") from exc
         fitting = {name: self._fit(name, array) for name, array in found.items()}
         return (fitting["action"] if self._is_plain else actions), fitting
 

@@ -1,9 +1,11 @@
 """gymnasium's vector environments, in all of their autoreset modes, as an Environment."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from rlx.collector.space import Space
 from rlx.errors import CollectError, RlxError
 
 Seeds = Sequence[int]
+_SPEC = ("id", "max_episode_steps", "kwargs", "additional_wrappers")
 
 
 class VectorEnvironment:
@@ -42,6 +45,7 @@ class VectorEnvironment:
         self.observation_space: Space = env.single_observation_space
         self.action_space: Space = env.single_action_space
         self.settings: Mapping[str, Any] = dict(settings or {})
+        self.spec: Mapping[str, Any] = _spec(env)
         self._env = env
         self._as_seeds = as_seeds
         # What gymnasium's own environments do that do not say.
@@ -52,7 +56,11 @@ class VectorEnvironment:
         """[n, ...] first observations."""
         self._ended[:] = False
         with self._translated("reset"):
-            return self._env.reset(seed=self._as_seeds(seeds))[0]
+            try:
+                return self._env.reset(seed=self._as_seeds(seeds))[0]
+            except (gymnasium.error.Error, TypeError, ValueError):
+                # Some take one number for all, as their base class does.
+                return self._env.reset(seed=seeds[0])[0]
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
         """[n, ...] observations after some were reset."""
@@ -119,3 +127,12 @@ class VectorEnvironment:
             raise
         except Exception as exc:  # whatever a stranger's environment raises
             raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc
+
+
+def _spec(env: "VectorEnv[Any, Any, Any]") -> dict[str, Any]:
+    """What gymnasium made the environments of, as JSON; what JSON cannot hold, in Python's words."""
+    single = env.unwrapped
+    spec = single.envs[0].spec if isinstance(single, SyncVectorEnv) else env.spec
+    found = {} if spec is None else {name: value for name in _SPEC if (value := getattr(spec, name))}
+    described: dict[str, Any] = json.loads(json.dumps(found, default=repr))
+    return described

@@ -196,8 +196,12 @@ def serve(fd: int) -> None:
     threading.Thread(target=_listen, args=(pipe, tasks), name="leash", daemon=True).start()
     function = made(lambda: unpickled(tasks.get()))
     try:
-        while (task := tasks.get()) != _END:
-            pipe.send_bytes(answered(function, task))
+        try:
+            while (task := tasks.get()) != _END:
+                pipe.send_bytes(answered(function, task))
+        finally:
+            # What ends anyway is not to raise SystemExit where Python can but print it.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     finally:
         if callable(close := getattr(function, "close", None)):
             close()

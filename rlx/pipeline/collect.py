@@ -29,7 +29,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_name
 
-_PACKAGES = ("rlx", "gymnasium", "ale-py", "numpy")
+_PACKAGES = ("rlx", "gymnasium", "ale-py", "envpool", "numpy", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,7 @@ def _described(collection: Collection, environment: Environment, options: Option
     notes = {
         "environment": environment.name,
         **({"environment_settings": dict(environment.settings)} if environment.settings else {}),
+        **({"environment_spec": dict(environment.spec)} if environment.spec else {}),
         "policy": collection.policy.text,
         **({"epsilon": collection.policy.epsilon} if collection.policy.epsilon else {}),
         "envs": environment.num_envs,

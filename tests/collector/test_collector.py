@@ -205,3 +205,11 @@ def test_mistakes() -> None:
     shut.shutdown()
     with pytest.raises(CollectError, match="shut down"):
         next(iter(shut))
+
+
+def test_limits_that_are_none() -> None:
+    for nothing in (0, -1, None):
+        (batch,) = batches(
+            Counter, frames_per_batch=20, total_frames=20, max_frames_per_traj=nothing, init_random_frames=nothing
+        )
+        assert batch["next", "truncated"].sum() == 2

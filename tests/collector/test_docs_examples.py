@@ -98,6 +98,9 @@ def test_legacy_names() -> None:
     assert DataCollectorBase is BaseCollector
     with MultiaSyncDataCollector([make_env] * 2, swing, frames_per_batch=10, total_frames=20) as collector:
         assert isinstance(collector, DataCollectorBase)
+        assert isinstance(collector, MultiaSyncDataCollector)
+        assert isinstance(collector, MultiCollector)
+        assert not isinstance(collector, MultiSyncDataCollector)
         assert [list(data.shape) for data in collector if data is not None] == [[10], [10]]
 
 

@@ -4,6 +4,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
@@ -12,7 +13,7 @@ from rlx.collector.policy import RandomPolicy
 from rlx.collector.rollout import Rollout
 from rlx.collector.space import schema_of
 from rlx.collector.vector_environment import VectorEnvironment
-from rlx.errors import CollectError
+from rlx.errors import CollectError, MissingExtraError
 from tests.collector.environments import Counter, Rich, make_failing, one
 
 # What three environments see in 9 steps, each its own row of one episode of 3 steps, one of 5 and one of 3.
@@ -112,6 +113,44 @@ def test_an_unknown_id() -> None:
     assert "ALE/Pong-v5" in error.value.hint
 
 
+@pytest.mark.parametrize("name", ["Pong-v5", "PongNoFrameskip-v9", "ALE/Pong-v9", "PongDeterministic-v9"])
+def test_other_names_of_atari_games(name: str) -> None:
+    with pytest.raises(CollectError, match="unknown") as error:
+        open_environment(name)
+    assert "ALE/Pong-v5" in str(error.value.hint)
+
+
+def test_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(_: str) -> None:
+        raise DependencyNotInstalled(
+            'Box2D is not installed, run `pip install swig` and `pip install "gymnasium[box2d]"`'
+        )
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    with pytest.raises(MissingExtraError, match="Box2D is not installed") as error:
+        open_environment("LunarLander-v3")
+    assert error.value.hint == 'pip install swig && pip install "gymnasium[box2d]"'
+
+
+def test_a_vector_environment_with_one_seed_for_all() -> None:
+    def vector() -> Any:
+        return gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
+
+    steps = Rollout(open_environment(vector, 3), [7, 8, 9]).run(one, 50)
+    again = Rollout(open_environment(vector), [7, 8, 9]).run(one, 50)
+    other = Rollout(open_environment(vector), [8, 8, 9]).run(one, 50)
+    assert steps.terminated.any()
+    rows = [found.observation["observation"][:, :20] for found in (steps, again, other)]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert (rows[0] != rows[2]).any()
+
+
+def test_what_gymnasium_made_it_of() -> None:
+    env = open_environment(lambda: gymnasium.make("CartPole-v1", max_episode_steps=50, sutton_barto_reward=True), 2)
+    assert env.spec == {"id": "CartPole-v1", "max_episode_steps": 50, "kwargs": {"sutton_barto_reward": True}}
+    assert open_environment(Counter, 2).spec == {}
+
+
 def test_an_environment_that_fails() -> None:
     rollout = Rollout(open_environment(make_failing, 2), [0, 1])
     with pytest.raises(CollectError, match="failed in step: RuntimeError: the motor is hot"):
@@ -119,12 +158,13 @@ def test_an_environment_that_fails() -> None:
 
 
 def test_what_is_no_environment() -> None:
-    with pytest.raises(CollectError, match="gave a dict"):
+    with pytest.raises(CollectError, match=r"^dict gave a dict"):
         open_environment(dict)
     with pytest.raises(CollectError, match="ZeroDivisionError"):
         open_environment(lambda: 1 // 0)
-    with pytest.raises(CollectError, match="expected 3"):
+    with pytest.raises(CollectError, match="expected 3") as error:
         open_environment(lambda: SyncVectorEnv([Counter] * 2), 3)
+    assert error.value.hint == "--envs 2"
 
 
 def test_a_single_environment_is_known_as_one() -> None:

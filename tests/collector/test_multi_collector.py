@@ -384,6 +384,29 @@ def test_environments_with_processes_of_their_own() -> None:
     assert len(batch["observation"][..., PID].unique()) == 4
 
 
+GUARDLESS = """
+import gymnasium
+from rlx.collector import Collector, ParallelEnv
+
+class Mine(gymnasium.Wrapper):
+    pass
+
+def make():
+    return Mine(gymnasium.make("Pendulum-v1"))
+
+print("started", flush=True)
+for batch in Collector(ParallelEnv(2, make), frames_per_batch=20, total_frames=40):
+    print(*batch.shape, flush=True)
+"""
+
+
+def test_a_script_without_a_guard_has_environments_with_processes_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(GUARDLESS)
+    script = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=False)
+    assert script.stdout.splitlines() == ["started", "2 10", "2 10"], script.stderr
+    assert script.stderr == ""
+
+
 class Unsendable(Counter):
     """Has a lock, as an emulator might."""
 

@@ -42,6 +42,12 @@ def test_epsilon_greedy() -> None:
         EpsilonGreedy(one, 2, spaces.Discrete(3), [1])
 
 
+def test_epsilon_greedy_hides_no_shape_that_does_not_fit() -> None:
+    policy = EpsilonGreedy(lambda _: np.zeros((2, 1), np.int64), 0.5, spaces.Discrete(3), [1, 2])
+    with pytest.raises(CollectError, match=r"int64\[2, 1\], expected int64\[2\]"):
+        ActionCheck(spaces.Discrete(3), 2)(policy(None))
+
+
 @pytest.mark.parametrize("suffix", ["pt2", "pt"])
 def test_modules_in_files(tmp_path: Path, suffix: str) -> None:
     module, path = Greedy().eval(), tmp_path / f"policy.{suffix}"
@@ -62,15 +68,17 @@ class Unpickled:
     """Something that a file must not bring to life."""
 
 
-def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:
+def test_a_pickle_is_not_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(Unpickled(), tmp_path / "evil.pt")
     environment = open_environment("CartPole-v1")
-    with pytest.raises(CollectError, match="weights cannot be loaded"):
+    with pytest.raises(CollectError, match=r"evil\.pt holds more than tensors, or is damaged$") as error:
         PolicySpec(f"{tmp_path}/evil.pt:tests.collector.test_policy:Greedy").policy(environment, [1])
+    assert "state_dict" in str(error.value.hint)
     with pytest.raises(CollectError, match="holds no exported module") as error:
         PolicySpec(f"{tmp_path}/evil.pt").policy(environment, [1])
     assert error.value.hint is not None
     assert "module:factory" in error.value.hint
+    assert not caplog.records, "torch logs no traceback"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,8 @@ def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:
         (np.zeros(2), r"float64\[2\], expected int64\[2\]"),
         (np.array([0, 6]), "expected numbers of Discrete"),
         (np.array([-1, 0]), "expected numbers of Discrete"),
+        ([[1], [1, 2]], r"gave a list: expected actions of Discrete\(6\) \(.*inhomogeneous"),
+        (torch.zeros(2, requires_grad=True), "gave a Tensor: .*requires grad"),
         (None, r"object\[\], expected int64\[2\]"),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -160,8 +161,10 @@ def test_what_led_here_is_in_the_manifest(tmp_path: Path) -> None:
     assert listed.notes["environment_settings"]["repeat_action_probability"] == 0.25
     (made,) = listed.lineage
     assert (made["command"], made["seed"]) == ("rlx collect", 7)
-    assert {"rlx", "gymnasium", "ale-py"} <= set(made)
+    assert {"rlx", "gymnasium", "ale-py", "torch"} <= set(made)
     assert Codec.from_json(listed.codec).name == "zstd-dict"
+    collected(tmp_path / "short", lambda: gymnasium.make("CartPole-v1", max_episode_steps=9), steps=10)
+    assert Manifest.load(tmp_path / "short").notes["environment_spec"]["max_episode_steps"] == 9
 
 
 def test_episodes_before_a_failure_are_kept(tmp_path: Path) -> None:
