@@ -1,12 +1,10 @@
 """``rlx preprocess``: what transforms make of a dataset, in another dataset."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlx import manifest
-from rlx.block import Block
 from rlx.errors import DatasetError, DatasetExistsError, PartialError
 from rlx.manifest import Manifest
 from rlx.pipeline.ingest import AtHand, Ingest
@@ -14,16 +12,12 @@ from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.options import Options
 from rlx.pipeline.recipe import Recipe
 from rlx.pipeline.report import Report
-from rlx.pipeline.shard_task import ShardResult, ShardTask, convert_shard
-from rlx.pipeline.transformed import Transformed
-from rlx.progress import Progress, Silent
+from rlx.pipeline.transform_task import AT_HAND, transform_shard
+from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS
 from rlx.store.writer import file_record
-
-# Which trajectories a worker has at hand, in its unfinished shard.
-_AT = "at"
 
 
 def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options, *, progress: Progress) -> Report:
@@ -71,38 +65,9 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
             raise PartialError(f"{exc}{_at_hand(destination)}", hint=exc.hint) from exc
 
 
-def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
-    """Writes one shard of a ``Transformed``."""
-    assert isinstance(task.source, Transformed)
-    watched = replace(task.source, watch=_Watch(progress, task.directory / _AT))
-    result = convert_shard(replace(task, source=watched), Silent())
-    progress.advance("bytes read", watched.portions[task.shard].bytes)
-    progress.advance("bytes written", result.record.bytes)
-    return result
-
-
-class _Watch:
-    """Progress by what is read, and a note of it for whoever finds this process dead."""
-
-    def __init__(self, progress: Progress, note: Path) -> None:
-        self._progress = progress
-        self._note = note
-        self._first: int | None = None
-
-    def read(self, block: Block) -> None:
-        # A transform may still have the block before in hand, to see what follows it.
-        first = int(block.episodes[0]) if self._first is None else self._first
-        self._note.write_text(f"{first} {block.episodes[-1]}")
-        self._progress.advance("steps", block.steps)
-        self._first = int(block.episodes[0])
-
-    def ended(self) -> None:
-        self._note.unlink(missing_ok=True)
-
-
 def _at_hand(destination: Path) -> str:
     """The trajectories that dead workers had at hand."""
-    notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{_AT}"))]
+    notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{AT_HAND}"))]
     named = [first if first == last else f"{first} to {last}" for first, last in notes]
     return f"; at hand were trajectories {', '.join(named)}" if named else ""
 

@@ -6,10 +6,12 @@ from typing import Any
 
 from rlx.errors import TransformError
 from rlx.pipeline.transformed import Transformed, chosen, portions, read_portion
+from rlx.source.protocol import MAX_BLOCK_STEPS
 from rlx.store.dataset import Dataset
 from rlx.store.statistics import merge_statistics
 from rlx.transform.chain import fitted
 from rlx.transform.code import UserCode
+from rlx.transform.function import Function
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.registry import described
 
@@ -46,14 +48,16 @@ class Recipe:
         selections = [one for one in self.transforms if isinstance(one, Selection)]
         changes = [one for one in self.transforms if not isinstance(one, Selection)]
         pieces = portions(dataset, chosen(dataset, selections), self.steps)
+        # A function's TensorDicts are copies of the blocks, several times over.
+        max_steps = min([MAX_BLOCK_STEPS, *(one.chunk_steps for one in changes if isinstance(one, Function))])
         chain = fitted(
             [(described(change).partition(":")[0], change) for change in changes],
             dataset.schema,
-            lambda: read_portion(dataset, pieces[0]) if pieces else iter(()),
+            lambda: read_portion(dataset, pieces[0], max_steps) if pieces else iter(()),
             merge_statistics(record.statistics for record in dataset.shard_records),
             dataset.trajectories.start,
         )
-        return Transformed(dataset, chain, pieces)
+        return Transformed(dataset, chain, pieces, max_steps)
 
     def to_json(self) -> Mapping[str, Any]:
         """The recipe as the lineage tells it: enough to see whether another one would give the same."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.schema import Schema
-from rlx.source.protocol import block_steps
+from rlx.source.protocol import MAX_BLOCK_STEPS, block_steps
 from rlx.store.dataset import Dataset
 from rlx.transform.chain import Chain
 from rlx.transform.protocol import Selection
@@ -55,12 +55,14 @@ class Transformed:
         dataset: the dataset.
         chain: the transforms.
         portions: what each new shard is made of.
+        max_steps: steps of the blocks that are read.
         watch: is told of all that is read.
     """
 
     dataset: Dataset
     chain: Chain
     portions: Sequence[Portion]
+    max_steps: int = MAX_BLOCK_STEPS
     watch: Watch | None = None
 
     @property
@@ -91,18 +93,19 @@ class Transformed:
         portion = self.portions[shard]
         episodes = self.dataset.shard_table(portion.place).episode
         first = self.dataset.first_trajectories[portion.place]
-        for block in self.chain.blocks(read_portion(self.dataset, portion, self.watch), dropped):
+        for block in self.chain.blocks(read_portion(self.dataset, portion, self.max_steps, self.watch), dropped):
             yield replace(block, episodes=episodes[block.episodes - first])
         if self.watch is not None:
             self.watch.ended()
 
 
-def read_portion(dataset: Dataset, portion: Portion, watch: Watch | None = None) -> Iterator[Block]:
-    """The trajectories of a portion; ``episodes`` are their numbers in the dataset."""
+def read_portion(
+    dataset: Dataset, portion: Portion, max_steps: int = MAX_BLOCK_STEPS, watch: Watch | None = None
+) -> Iterator[Block]:
+    """The trajectories of a portion, in blocks; ``episodes`` are their numbers in the dataset."""
     trajectories = portion.trajectories - dataset.first_trajectories[portion.place]
-    blocks = dataset.shard_blocks(
-        portion.place, block_steps(dataset.schema), trajectories=trajectories, steps=portion.steps
-    )
+    size = min(block_steps(dataset.schema), max_steps)
+    blocks = dataset.shard_blocks(portion.place, size, trajectories=trajectories, steps=portion.steps)
     begun = 0
     for block in blocks:
         numbered = replace(block, episodes=portion.trajectories[begun : begun + len(block.lengths)])

@@ -97,21 +97,23 @@ class Function:
 
         steps = ted(stretch, schema)
         if self.per != Per.STEP:
-            result = self._called(steps, stretch)
+            result = self._called(steps, stretch, 0, stretch.steps)
         else:
-            results = [self._called(step, stretch.piece(i, i + 1)) for i, step in enumerate(steps.unbind(0))]
+            results = [self._called(step, stretch, place, place + 1) for place, step in enumerate(steps.unbind(0))]
             with self.at(stretch):
                 result = stacked(results)
         with self.at(stretch):
             return made(result, stretch)
 
-    def _called(self, steps: Any, stretch: Stretch) -> Any:
+    def _called(self, steps: Any, stretch: Stretch, start: int, stop: int) -> Any:
+        """What the function makes of the steps of a stretch from start to stop."""
         function = self.code.load()
         try:
-            with seeded(int(stretch.index[0])):
+            with seeded(int(stretch.index[start])):
                 return function(steps)
         except Exception as exc:  # whatever a user's function raises
-            raise TransformError(f"{self.code.name} fails on {stretch}: {type(exc).__name__}: {exc}") from exc
+            where = stretch.piece(start, stop)
+            raise TransformError(f"{self.code.name} fails on {where}: {type(exc).__name__}: {exc}") from exc
 
     @contextmanager
     def at(self, stretch: Stretch) -> Iterator[None]:

@@ -96,8 +96,6 @@ def _halved(steps: Any) -> Any:
     return steps
 
 
-def preprocess(replay: Any, destination: Path, workers: int, chunk: int | None, steps: int) -> None:
-    """Halves the resolution of its first steps with its ``preprocess``, in chunks of so many or of its own choice."""
-    replay.preprocess(
-        _halved, num_workers=workers, chunksize=chunk, num_frames=steps, dest=destination, mp_start_method="fork"
-    )
+def preprocess(replay: Any, destination: Path, steps: int, **how: Any) -> None:
+    """Halves the resolution of its first steps with its ``preprocess``, whose other arguments are given."""
+    replay.preprocess(_halved, num_frames=steps, dest=destination, **how)
