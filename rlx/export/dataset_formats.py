@@ -10,6 +10,7 @@ from rlx.export.d3rlpy import D3rlpyExporter
 from rlx.export.d4rl import D4RLExporter
 from rlx.export.dataset_exporter import DatasetExporter, Experience
 from rlx.export.dopamine import DopamineExporter
+from rlx.export.lerobot import LeRobotExporter
 from rlx.export.minari import MinariExporter
 from rlx.export.npz_dataset import NpzDatasetExporter
 from rlx.export.parquet_dataset import ParquetDatasetExporter
@@ -27,6 +28,7 @@ DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
         "robomimic": RobomimicExporter(),
         "d3rlpy": D3rlpyExporter(),
         "dopamine": DopamineExporter(),
+        "lerobot": LeRobotExporter(),
         "rlds": RLDSExporter(),
         "torchrl": TorchRLExporter(),
         "parquet": ParquetDatasetExporter(),

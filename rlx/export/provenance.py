@@ -25,7 +25,9 @@ def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, An
     return {"rlx": version("rlx"), "id": experience.id, "notes": dict(experience.notes), "losses": list(losses)}
 
 
-def save_provenance(directory: Path, experience: Experience, losses: Sequence[str]) -> None:
-    """Writes it beside the files of a format."""
-    text = json.dumps({KEY: provenance(experience, losses)}, sort_keys=True, indent=1)
+def save_provenance(
+    directory: Path, experience: Experience, losses: Sequence[str], more: Mapping[str, Any] | None = None
+) -> None:
+    """Writes it beside the files of a format, with what else rlx wants to know when it reads them again."""
+    text = json.dumps({KEY: {**provenance(experience, losses), **(more or {})}}, sort_keys=True, indent=1)
     (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")

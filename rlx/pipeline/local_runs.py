@@ -8,7 +8,19 @@ from typing import Protocol
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
-from rlx.source import d3rlpy, d4rl, dopamine, minari, npz, parquet, rl_unplugged, rlds, robomimic, torchrl_memmap
+from rlx.source import (
+    d3rlpy,
+    d4rl,
+    dopamine,
+    lerobot,
+    minari,
+    npz,
+    parquet,
+    rl_unplugged,
+    rlds,
+    robomimic,
+    torchrl_memmap,
+)
 from rlx.source.protocol import Source
 
 
@@ -42,6 +54,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "d4rl": ForeignFormat(d4rl.recognises, d4rl.open_d4rl),
         "robomimic": ForeignFormat(robomimic.recognises, robomimic.open_robomimic),
         "d3rlpy": ForeignFormat(d3rlpy.recognises, d3rlpy.open_d3rlpy),
+        "lerobot": ForeignFormat(lerobot.recognises, lerobot.open_lerobot),
         "rlds": ForeignFormat(rlds.recognises, rlds.open_rlds),
         "torchrl": ForeignFormat(torchrl_memmap.recognises, torchrl_memmap.open_torchrl),
         "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import Schema
 from rlx.source.hdf5_file import id_of
+from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import KEY, told_notes
 from rlx.source.row_episodes import RowEpisode, shard_bounds
@@ -31,12 +31,11 @@ from rlx.source.ted_rows import (
     scan_following,
     ted_fields,
 )
-from rlx.store.arrow import pyarrow, row_type, to_rows
+from rlx.store.arrow import row_type, to_rows
 
 _MAGIC = b"PAR1"
 _SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET)
 _SCANNED_ROWS = 2**12
-_BUFFER_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,8 @@ class Parquet:
     Args:
         root: its directory.
         file_name: its name there.
-        fields: what its columns hold.
+        kinds: dtype and shape of the rows of every column.
+        fields: what they hold.
         notes: what rlx noted of the data when it wrote the file, and what was left out.
         episodes: those of all rows.
         first_episodes: first episode of every shard, and the number of episodes.
@@ -54,6 +54,7 @@ class Parquet:
 
     root: Path
     file_name: str
+    kinds: Mapping[str, RowType | None]
     fields: TedFields
     notes: Mapping[str, Any]
     episodes: tuple[RowEpisode, ...]
@@ -87,8 +88,8 @@ class Parquet:
         first, stop = self.first_episodes[shard : shard + 2]
         row = sum(episode.rows for episode in self.episodes[:first])
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
-        with _opened(self.root / self.file_name) as file:
-            batches = file.batches(paths, row, block_steps(self.schema))
+        with opened(self.root / self.file_name) as file:
+            batches = _batches(file, self.kinds, paths, block_steps(self.schema), row)
             stream = RowStream(file.path, batches, file.group_start(row))
             for episode in self.episodes[first:stop]:
                 yield from episode.blocks(self.schema, _Columns(stream, self.fields, row), dropped)
@@ -128,26 +129,28 @@ def open_parquet(path: Path) -> Parquet:
         SourceError: it has no step.
         MissingExtraError: pyarrow is not installed.
     """
-    with _opened(path) as file:
-        kinds = file.kinds()
+    with opened(path) as file:
+        kinds = _kinds(file)
         fields = ted_fields(kinds, str(path))
-        notes = {**file.told(), "format": "Parquet"}
-        episodes = _episodes(file, fields, [name for name in _SCANNED if kinds.get(name)])
+        notes = {**told_notes(file.note(KEY)), "format": "Parquet"}
+        episodes = _episodes(file, kinds, fields)
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
-    return Parquet(path.parent, path.name, fields, notes, tuple(episodes), shard_bounds(one.rows for one in episodes))
+    return Parquet(
+        path.parent, path.name, kinds, fields, notes, tuple(episodes), shard_bounds(one.rows for one in episodes)
+    )
 
 
-def _episodes(file: "_File", fields: TedFields, flags: Sequence[str]) -> list[RowEpisode]:
-    after = list(fields.after.values())
+def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: TedFields) -> list[RowEpisode]:
+    flags, after = [name for name in _SCANNED if kinds.get(name)], list(fields.after.values())
     scan, known = EpisodeScan(), 0
-    for batch in file.batches([*flags, *after], 0, _SCANNED_ROWS):
+    for batch in _batches(file, kinds, [*flags, *after], _SCANNED_ROWS):
         recorded = _recorded(batch, after)
         known += int(recorded.sum())
         scan.add(batch, recorded)
     if known <= len(scan.episodes()):
         return scan.episodes()
-    rows = file.batches([*flags, *after, *fields.after], 0, block_steps(fields.schema))
+    rows = _batches(file, kinds, [*flags, *after, *fields.after], block_steps(fields.schema))
     return scan_following(rows, fields.after, lambda batch: _recorded(batch, after))
 
 
@@ -158,102 +161,48 @@ def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
     return np.logical_and.reduce(valid) if valid else np.zeros(count, bool)
 
 
-class _File:
-    """An open file; every failure of the library names it."""
+def _kinds(file: ParquetFile) -> dict[str, RowType | None]:
+    """Dtype and shape of the rows of every column; none where they are no numbers."""
+    columns = next(file.batches(file.names, 1), None)
+    if columns is None:
+        raise SourceError(f"{file.path} has no step")
+    return {
+        name: row_type(columns.get(name.removeprefix("next/"), column) if column.null_count else column)
+        for name, column in columns.items()
+    }
 
-    def __init__(self, path: Path, file: Any) -> None:
-        self.path = path
-        self._file = file
-        metadata = file.metadata
-        self._groups = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(file.num_row_groups))])
 
-    def group_start(self, row: int) -> int:
-        """First row of the row group that a row lies in."""
-        return int(self._groups[self._group(row)])
+def _batches(
+    file: ParquetFile, kinds: Mapping[str, RowType | None], paths: Sequence[str], size: int, row: int = 0
+) -> Generator[Batch, None, None]:
+    """Rows of columns, from the start of the row group on that a row lies in.
 
-    def kinds(self) -> dict[str, RowType | None]:
-        """Dtype and shape of the rows of every column; none where they are no numbers."""
-        with _translated(self.path):
-            first = next(self._file.iter_batches(batch_size=1), None)
-        if first is None or not len(first):
-            raise SourceError(f"{self.path} has no step")
-        columns = dict(zip(first.schema.names, first.columns, strict=True))
-        return {
-            name: row_type(columns.get(name.removeprefix("next/"), column) if column.null_count else column)
-            for name, column in columns.items()
+    Of columns that may be null where nothing was recorded, which rows have something, and zeros elsewhere.
+    """
+    for batch in file.batches(paths, size, row):
+        yield {
+            key: rows for name, column in batch.items() for key, rows in _rows(file.path, name, column, kinds).items()
         }
 
-    def batches(self, paths: Sequence[str], row: int, size: int) -> Generator[Batch, None, None]:
-        """Columns of at most ``size`` rows each, from the start of the row group on that a row lies in.
 
-        Of columns that may be null where nothing was recorded, which rows have something, and zeros elsewhere.
-        """
-        kinds = self.kinds()
-        groups = range(self._group(row), self._file.num_row_groups)
-        with _translated(self.path):
-            for batch in self._file.iter_batches(
-                batch_size=size, row_groups=groups, columns=list(dict.fromkeys(paths))
-            ):
-                yield {
-                    key: rows
-                    for name, column in zip(batch.schema.names, batch.columns, strict=True)
-                    for key, rows in self._rows(name, column, kinds[name], name.removeprefix("next/") in kinds).items()
-                }
-
-    def told(self) -> Mapping[str, Any]:
-        """What rlx noted of the data."""
-        return told_notes((self._file.schema_arrow.metadata or {}).get(KEY.encode()))
-
-    def _rows(self, name: str, column: Any, kind: RowType | None, has_root: bool) -> Batch:
-        dtype, shape = kind or ("", ())
-        is_after = has_root and name.startswith("next/")
-        try:
-            rows = to_rows(column.drop_null() if is_after else column, shape)
-        except ValueError as exc:
-            raise CorruptShardError(f"{self.path}: {name}: {exc}") from exc
-        if rows.dtype != dtype:
-            raise CorruptShardError(f"{self.path}: {name}: expected {dtype}, found {rows.dtype}")
-        if not is_after:
-            return {name: rows}
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
-        if not valid.all():
-            spread = np.zeros((len(column), *shape), dtype)
-            spread[valid] = rows
-            rows = spread
-        return {name: rows, _validity(name): valid}
-
-    def _group(self, row: int) -> int:
-        return int(np.searchsorted(self._groups, row, side="right")) - 1
+def _rows(path: Path, name: str, column: Any, kinds: Mapping[str, RowType | None]) -> Batch:
+    dtype, shape = kinds.get(name) or ("", ())
+    is_after = name.startswith("next/") and name.removeprefix("next/") in kinds
+    try:
+        rows = to_rows(column.drop_null() if is_after else column, shape)
+    except ValueError as exc:
+        raise CorruptShardError(f"{path}: {name}: {exc}") from exc
+    if rows.dtype != dtype:
+        raise CorruptShardError(f"{path}: {name}: expected {dtype}, found {rows.dtype}")
+    if not is_after:
+        return {name: rows}
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if not valid.all():
+        spread = np.zeros((len(column), *shape), dtype)
+        spread[valid] = rows
+        rows = spread
+    return {name: rows, _validity(name): valid}
 
 
 def _validity(path: str) -> str:
     return f"{path} is there"
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[_File]:
-    """The open file.
-
-    Raises:
-        SourceNotFoundError: there is none.
-        CorruptShardError: it is no Parquet, or shorter than it was written.
-    """
-    if not path.is_file():
-        raise SourceNotFoundError(f"{path} is missing")
-    _, parquet = pyarrow()
-    with _translated(path):
-        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES)
-    try:
-        yield _File(path, file)
-    finally:
-        file.close()
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Makes what pyarrow raises where a file is damaged an error that names it."""
-    arrow, _ = pyarrow()
-    try:
-        yield
-    except (arrow.ArrowException, OSError, ValueError, LookupError) as exc:
-        raise CorruptShardError(f"{path} is damaged: {str(exc).splitlines()[0][:200]}") from exc

@@ -1,0 +1,92 @@
+"""Statistics of arrays that come piece by piece: smallest, largest, mean, deviation and quantiles."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+_SAMPLE_BYTES = 2**18
+_MIN_SAMPLE = 16
+Statistics = dict[str, list[float]]
+
+
+class VectorStatistics:
+    """Of every number of vectors [D]. Quantiles are those of a sample, every k-th vector, of 256 kB at most."""
+
+    def __init__(self, size: int) -> None:
+        self._count = 0
+        self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
+        self._mean, self._squares = np.zeros(size), np.zeros(size)
+        self._sample = np.empty((_MIN_SAMPLE, size))
+        self._sampled, self._every = 0, 1
+        self._room = max(_MIN_SAMPLE, _SAMPLE_BYTES // max(1, 8 * size))
+
+    def add(self, rows: NDArray[np.generic]) -> None:
+        """Takes n more vectors [n, D]."""
+        values = rows.astype(np.float64)
+        if not len(values):
+            return
+        self._low, self._high = np.minimum(self._low, values.min(0)), np.maximum(self._high, values.max(0))
+        self._take(values)
+        # Chan's way of joining means and sums of squares, which loses nothing to large means.
+        count, mean = len(values), values.mean(0)
+        total = self._count + count
+        apart = mean - self._mean
+        self._squares += ((values - mean) ** 2).sum(0) + apart**2 * self._count * count / total
+        self._mean += apart * count / total
+        self._count = total
+
+    def described(self) -> Statistics:
+        """The statistics; of a vector at least."""
+        quantiles = np.quantile(self._sample[: self._sampled], list(QUANTILES.values()), axis=0)
+        return {
+            "min": self._low.tolist(),
+            "max": self._high.tolist(),
+            "mean": self._mean.tolist(),
+            "std": np.sqrt(self._squares / self._count).tolist(),
+            "count": [self._count],
+            **{name: quantile.tolist() for name, quantile in zip(QUANTILES, quantiles, strict=True)},
+        }
+
+    def _take(self, values: NDArray[np.float64]) -> None:
+        """Keeps every k-th of the vectors, counted from the first one ever; where there is no room, k doubles."""
+        taken = values[-self._count % self._every :: self._every]
+        while self._sampled + len(taken) > self._room:
+            kept = self._sample[: self._sampled : 2]
+            taken = taken[self._sampled % 2 :: 2]
+            self._sampled, self._every = len(kept), 2 * self._every
+            self._sample[: self._sampled] = kept.copy()
+        if self._sampled + len(taken) > len(self._sample):
+            larger = np.empty((min(self._room, 2 * (self._sampled + len(taken))), self._sample.shape[1]))
+            larger[: self._sampled] = self._sample[: self._sampled]
+            self._sample = larger
+        self._sample[self._sampled : self._sampled + len(taken)] = taken
+        self._sampled += len(taken)
+
+
+class PictureStatistics:
+    """Of every channel of pictures [H, W, C] of bytes, as parts of 255; exact, for bytes can be counted."""
+
+    def __init__(self, channels: int) -> None:
+        self._count = 0
+        self._seen = np.zeros((channels, 256), np.int64)
+
+    def add(self, pictures: NDArray[np.generic]) -> None:
+        """Takes n more pictures [n, H, W, C]."""
+        self._count += len(pictures)
+        for channel, seen in enumerate(self._seen):
+            seen += np.bincount(pictures[..., channel].reshape(-1), minlength=256)
+
+    def described(self) -> dict[str, list[list[list[float]]] | list[int]]:
+        """The statistics, each [C, 1, 1] but the number of pictures; of a picture at least."""
+        values = np.arange(256) / 255
+        weights = self._seen / self._seen.sum(1, keepdims=True)
+        mean = weights @ values
+        reached = np.cumsum(weights, axis=1)
+        found = {
+            "min": values[(self._seen > 0).argmax(1)],
+            "max": values[255 - (self._seen[:, ::-1] > 0).argmax(1)],
+            "mean": mean,
+            "std": np.sqrt((weights * (values - mean[:, None]) ** 2).sum(1)),
+            **{name: values[(reached >= share - 1e-12).argmax(1)] for name, share in QUANTILES.items()},
+        }
+        return {"count": [self._count], **{name: [[[value]] for value in row.tolist()] for name, row in found.items()}}

@@ -1,0 +1,88 @@
+"""Parquet read with care: rows in batches, and every failure of the library names the file."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.store.arrow import pyarrow
+
+_BUFFER_BYTES = 2**18
+
+
+class ParquetFile:
+    """An open file.
+
+    Attributes:
+        path: where it lies.
+        rows: in it.
+        names: of its columns.
+    """
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path = path
+        self._file = file
+        metadata = file.metadata
+        self._groups = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(file.num_row_groups))])
+        self.rows = int(self._groups[-1])
+        self.names: Sequence[str] = file.schema_arrow.names
+
+    def group_start(self, row: int) -> int:
+        """First row of the row group that a row lies in."""
+        return int(self._groups[self._group(row)])
+
+    def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
+        """Arrow arrays of at most ``size`` rows each, from the start of the row group on that a row lies in.
+
+        Raises:
+            CorruptShardError: they cannot be decoded.
+        """
+        groups, wanted = range(self._group(row), self._file.num_row_groups), list(dict.fromkeys(names))
+        with translated(self.path):
+            for batch in self._file.iter_batches(batch_size=size, row_groups=groups, columns=wanted):
+                # By the dots in its name a column is also found that only begins like it.
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                yield {name: columns[name] for name in wanted}
+
+    def note(self, key: str) -> bytes | None:
+        """What the file says of itself under a key."""
+        said: bytes | None = (self._file.schema_arrow.metadata or {}).get(key.encode())
+        return said
+
+    def _group(self, row: int) -> int:
+        return int(np.searchsorted(self._groups, row, side="right")) - 1
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ParquetFile]:
+    """The open file.
+
+    Raises:
+        SourceNotFoundError: there is none.
+        CorruptShardError: it is no Parquet, or shorter than it was written.
+        MissingExtraError: pyarrow is not installed.
+    """
+    if not path.is_file():
+        raise SourceNotFoundError(f"{path} is missing")
+    _, parquet = pyarrow()
+    with translated(path):
+        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES)
+    try:
+        with translated(path):
+            found = ParquetFile(path, file)
+        yield found
+    finally:
+        file.close()
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Makes what pyarrow raises where a file is damaged an error that names it."""
+    arrow, _ = pyarrow()
+    try:
+        yield
+    except (arrow.ArrowException, OSError, ValueError, LookupError) as exc:
+        raise CorruptShardError(f"{path} is damaged: {str(exc).splitlines()[0][:200]}") from exc

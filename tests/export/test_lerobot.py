@@ -1,0 +1,149 @@
+"""What rlx writes for LeRobot, by rlx's reader, by pyarrow, and by datasets and LeRobot where those are installed.
+
+LeRobot 0.4 pins older releases of what it needs than the other tests have: it is run in an environment of its own.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from rlx.errors import ExportError
+from rlx.export import lerobot
+from rlx.pipeline.convert import open_source
+from rlx.schema import Field, Role
+from rlx.store.dataset import Dataset
+from tests.contracts.dataset_exporter import (
+    SAMPLES,
+    Arrays,
+    DatasetExporterContract,
+    random_block,
+    schema,
+    whole_dataset,
+)
+from tests.contracts.exporter import contents
+from tests.contracts.source import Trajectory, read
+from tests.factories import write_dataset
+
+FINAL = "the final observation of 5 of 5 trajectories"
+TIMES = "steps without a time: it has them 10 a second"
+
+
+class TestLeRobot(DatasetExporterContract):
+    format = "lerobot"
+    lost: ClassVar = {sample: [FINAL, TIMES] for sample in SAMPLES} | {
+        "pictures": [FINAL, TIMES, "observation as [84, 84]: it becomes [84, 84, 1]"],
+        "finals not recorded": [TIMES],
+    }
+
+    def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:
+        """Of an episode that did not terminate, the last row tells what was seen, and no step."""
+        arrays = super().expected(trajectory, sample) or {}
+        terminated = bool(arrays["terminated"][-1])
+        kept = trajectory.steps if terminated else trajectory.steps - 1
+        if not kept:
+            return None
+        for name, rows in arrays.items():
+            if SAMPLES[sample][name].role == Role.OBSERVATION:
+                arrays[name] = np.concatenate([rows[:kept], rows[kept : kept + 1] * (not terminated)])
+            else:
+                arrays[name] = rows[:kept]
+        arrays["truncated"][-1] = trajectory["truncated"][-1]
+        if sample == "pictures":
+            arrays["observation"] = arrays["observation"][..., None]
+        return arrays
+
+    def keeps_final(self, trajectory: Trajectory) -> bool:
+        return not trajectory["terminated"][-1]
+
+    @pytest.fixture(autouse=True)
+    def _small_row_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lerobot, "_GROUP_BYTES", 2**17)
+
+    def test_several_files(self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As in a dataset of hundreds of megabytes: two files a directory, an episode in one file only."""
+        dataset = whole_dataset(tmp_path / "data", "pictures")
+        monkeypatch.setattr(lerobot, "_FILE_MEGABYTES", 0.03)
+        monkeypatch.setattr(lerobot, "_CHUNK_FILES", 2)
+        self.export(dataset.path, path)
+        names = [name for name in contents(path) if name.startswith("data/")]
+        assert names == [f"data/chunk-{place}.parquet" for place in ("000/file-000", "000/file-001", "001/file-000")]
+        source, _ = open_source(path, None)
+        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [2], [3, 4]]
+
+    def test_as_the_format_says(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", "pictures")
+        self.export(dataset.path, path)
+        info = json.loads((path / "meta/info.json").read_text())
+        assert (info["codebase_version"], info["total_episodes"], info["total_frames"]) == ("v3.0", 5, 23)
+        assert (info["splits"], info["total_tasks"], info["video_path"]) == ({"train": "0:5"}, 1, None)
+        assert info["features"]["observation.image"] == {
+            "dtype": "image",
+            "shape": [84, 84, 1],
+            "names": ["height", "width", "channels"],
+        }
+        assert info["features"]["next.reward"] == {"dtype": "float32", "shape": [1], "names": None}
+        data = pyarrow.parquet.ParquetFile(path / info["data_path"].format(chunk_index=0, file_index=0))
+        assert [data.metadata.row_group(number).num_rows for number in range(5)] == [4, 1, 7, 2, 9]
+        table, ted = data.read(), dataset[:]
+        np.testing.assert_array_equal(table["next.reward"], ted["next", "reward"][:, 0])
+        np.testing.assert_array_equal(table["next.done"], ted["next", "done"][:, 0])
+        np.testing.assert_array_equal(table["episode_index"], ted["collector", "traj_ids"])
+        assert table["index"].to_pylist() == list(range(23))
+        assert table["timestamp"].to_pylist()[4:7] == pytest.approx([0, 0, 0.1])
+        episodes = pyarrow.parquet.read_table(path / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+        assert [one["length"] for one in episodes] == [4, 1, 7, 2, 9]
+        assert [one["dataset_from_index"] for one in episodes] == [0, 4, 5, 12, 14]
+        assert [one["dataset_to_index"] for one in episodes] == [4, 5, 12, 14, 23]
+        frames = ted["observation"].numpy()[5:12] / 255
+        assert episodes[2]["stats/observation.image/mean"] == [[[pytest.approx(frames.mean())]]]
+        assert episodes[2]["stats/observation.image/count"] == [7]
+        stats = json.loads((path / "meta/stats.json").read_text())
+        assert stats["next.reward"]["std"] == [pytest.approx(ted["next", "reward"].double().std(correction=0).item())]
+        tasks = pyarrow.parquet.read_table(path / "meta/tasks.parquet")
+        assert tasks.to_pydict() == {"task_index": [0], "task": ["Test/1"]}
+
+    def test_arrays_of_six_dimensions(self, tmp_path: Path, path: Path) -> None:
+        chosen = schema({"observation": Field("float32", (1, 2, 1, 2, 1, 2), Role.OBSERVATION)})
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
+        with pytest.raises(ExportError, match=r"at most 5 dimensions, found observation \[1, 2, 1, 2, 1, 2\]"):
+            self.export(dataset.path, path)
+
+    def test_arrays_of_several_dimensions(self, tmp_path: Path, path: Path) -> None:
+        chosen = schema({"observation": Field("float32", (2, 3), Role.OBSERVATION)})
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen, ends="t")]], schema=chosen)
+        self.export(dataset.path, path)
+        source, _ = open_source(path, None)
+        for found, wanted in zip(read(source, 0), self.source_trajectories(dataset), strict=True):
+            np.testing.assert_array_equal(found["observation"][:-1], wanted["observation"][:-1])
+
+    @pytest.mark.parametrize("sample", SAMPLES)
+    def test_as_datasets_reads_it(self, sample: str, tmp_path: Path, path: Path) -> None:
+        datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
+        dataset = whole_dataset(tmp_path / "data", sample)
+        self.export(dataset.path, path)
+        files = [str(file) for file in sorted(path.glob("data/*/*.parquet"))]
+        check_rows(datasets.Dataset.from_parquet(files, cache_dir=str(tmp_path / "cache")), path, dataset)
+
+    @pytest.mark.parametrize("sample", SAMPLES)
+    def test_as_lerobot_reads_it(self, sample: str, tmp_path: Path, path: Path) -> None:
+        module = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason="LeRobot is not installed")
+        dataset = whole_dataset(tmp_path / "data", sample)
+        self.export(dataset.path, path)
+        found = module.LeRobotDataset("rlx/test", root=path)
+        assert (len(found), found.num_episodes) == (23, 5)
+        assert found[22]["task"] == "Test/1"
+        check_rows(found.hf_dataset.with_format(None), path, dataset)
+
+
+def check_rows(found: Any, path: Path, dataset: Dataset) -> None:
+    """Every row of a library's own table against the dataset's."""
+    ted = dataset[:]
+    called = json.loads((path / "provenance.json").read_text())["rlx"]["features"]
+    for column, name in called.items():
+        wanted = ted[("next", "reward") if name == "reward" else tuple(name.split("/"))].numpy()
+        rows = np.array([np.asarray(row[column]) for row in found])
+        np.testing.assert_array_equal(rows.reshape(wanted.shape), wanted, err_msg=column)
