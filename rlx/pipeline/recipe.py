@@ -15,6 +15,8 @@ from rlx.transform.function import Function
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.registry import described
 
+_OF_REWARDS = frozenset({"clip_reward", "sign_reward", "scale_reward", "frame_skip", "n_step", "relabel"})
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -57,7 +59,7 @@ class Recipe:
             merge_statistics(record.statistics for record in dataset.shard_records),
             dataset.trajectories.start,
         )
-        return Transformed(dataset, chain, pieces, max_steps)
+        return Transformed(dataset, chain, pieces, _notes(dataset, changes), max_steps)
 
     def to_json(self) -> Mapping[str, Any]:
         """The recipe as the lineage tells it: enough to see whether another one would give the same."""
@@ -67,3 +69,12 @@ class Recipe:
         if self.steps is not None:
             told["steps"] = self.steps
         return told
+
+
+def _notes(dataset: Dataset, changes: Sequence[Transform | Learner]) -> Mapping[str, Any]:
+    """What was noted of the data, and what became of the rewards since."""
+    notes = dict(dataset.manifest.notes)
+    told = [text for text in map(described, changes) if text.partition(":")[0] in _OF_REWARDS]
+    if told:
+        notes["rewards"] = ", then ".join([*([str(notes["rewards"])] if "rewards" in notes else []), *told])
+    return notes

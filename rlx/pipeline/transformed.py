@@ -55,6 +55,7 @@ class Transformed:
         dataset: the dataset.
         chain: the transforms.
         portions: what each new shard is made of.
+        notes: what a user must know of the result.
         max_steps: steps of the blocks that are read.
         watch: is told of all that is read.
     """
@@ -62,6 +63,7 @@ class Transformed:
     dataset: Dataset
     chain: Chain
     portions: Sequence[Portion]
+    notes: Mapping[str, Any]
     max_steps: int = MAX_BLOCK_STEPS
     watch: Watch | None = None
 
@@ -74,11 +76,6 @@ class Transformed:
     def schema(self) -> Schema:
         """What one step holds afterwards."""
         return self.chain.schema
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """What was noted of the data."""
-        return self.dataset.manifest.notes
 
     def shards(self) -> Sequence[int]:
         """Numbers of the new shards."""

@@ -70,6 +70,7 @@ def test_for_scripts_and_again(cli: Cli, pong: Path, tmp_path: Path) -> None:
     said = json.loads(result.out)
     assert list(said) == KEYS
     assert (said["id"], said["shards"], said["steps"], said["skipped_shards"]) == ("Pong/5", 3, 2491, 0)
+    assert rlx.open(tmp_path / "small").manifest.notes["rewards"] == "clipped to [-1, 1], then sign_reward"
     again = json.loads(cli(*arguments).out)
     assert (again["steps"], again["skipped_shards"], again["steps_per_second"]) == (2491, 3, 0.0)
 
