@@ -26,6 +26,7 @@ from rlx_cli.writing import write_options
 
 _DEFAULT_ENV = "ALE/Pong-v5"
 _DEFAULT_STEPS = 10_000
+_SHARD_STEPS = 100_000
 
 
 def collect(
@@ -66,7 +67,7 @@ def collect(
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The same seed, the same data.")] = 0,
     shard_steps: Annotated[
         int, typer.Option("--shard-steps", min=1, metavar="N", help="Steps a shard; as many may be lost in a crash.")
-    ] = 100_000,
+    ] = _SHARD_STEPS,
     store: StoreOption = Store.ZARR,
     codec: CodecOption = None,
     engine: EngineOption = Engine.LOCAL,
@@ -102,8 +103,9 @@ def collect(
     chosen: dict[str, object] = {"steps": budget.steps, "episodes": episodes, "envs": envs}
     if workers > 1:
         chosen |= {"workers": workers, "async": None if sync else True}
-    chosen |= {"policy": policy, "epsilon": epsilon or None}
-    command = command_line("collect", [env], {**chosen, "seed": seed})
+    chosen |= {"policy": policy, "epsilon": epsilon or None, "seed": seed}
+    chosen["shard-steps"] = None if shard_steps == _SHARD_STEPS else shard_steps
+    command = command_line("collect", [env], chosen)
     options = write_options(
         store=store,
         codec=codec,
