@@ -66,13 +66,16 @@ def stretches(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64])
         schema: what a step holds.
         start: [N] number of the first step of every trajectory.
     """
-    before = 0  # steps of the open trajectory that came already
+    last, seen = -1, 0  # the trajectory of the step before, and how many of its steps came already
+    goes_on = False
     for block, behind in _with_behind(blocks, schema):
-        position = before + np.arange(block.lengths[0]) if len(block.lengths) else np.arange(0)
-        position = np.concatenate([position, *map(np.arange, block.lengths[1:])])
+        trajectory = np.repeat(block.episodes, block.lengths)
         if block.steps:
-            yield _stretch(block, behind, schema, position, start)
-        before = int(position[-1]) + 1 if block.is_open else 0
+            # Counted over all segments of a trajectory: a function before this one may have cut it.
+            position = np.arange(block.steps) - np.searchsorted(trajectory, trajectory) + seen * (trajectory == last)
+            yield _stretch(block, behind, schema, trajectory, start[trajectory] + position, goes_on)
+            last, seen = int(trajectory[-1]), int(position[-1]) + 1
+        goes_on = block.is_open
 
 
 def _with_behind(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Block, Mapping[str, Rows]]]:
@@ -96,25 +99,20 @@ def _stretch(
     block: Block,
     behind: Mapping[str, Rows],
     schema: Schema,
-    position: NDArray[np.int64],
-    start: NDArray[np.int64],
+    trajectory: NDArray[np.int64],
+    index: NDArray[np.int64],
+    goes_on: bool,
 ) -> Stretch:
     segment = np.repeat(np.arange(len(block.lengths)), block.lengths)
     closed = np.arange(len(block.lengths)) < block.closed
     steps = np.arange(block.steps)
-    is_last = np.zeros(block.steps, bool)
+    is_first, is_last = np.zeros((2, block.steps), bool)
+    begun = (block.lengths > 0) & ~(goes_on & (np.arange(len(block.lengths)) == 0))
+    is_first[(np.cumsum(block.lengths) - block.lengths)[begun]] = block.from_reset[begun]
     is_last[np.cumsum(block.lengths)[closed & (block.lengths > 0)] - 1] = True
     data, after = dict(block.data), {}
     for name in schema.names(Role.OBSERVATION):
         rows = np.concatenate([block.data[name], behind[name]]) if behind else block.data[name]
         data[name], after[name] = rows.take(steps + segment, axis=0), rows.take(steps + segment + 1, axis=0)
-    trajectory = block.episodes[segment]
-    return Stretch(
-        data,
-        after,
-        trajectory,
-        start[trajectory] + position,
-        (position == 0) & block.from_reset[segment],
-        is_last,
-        ~is_last | block.final_recorded[segment],
-    )
+    final_recorded = ~is_last | block.final_recorded[segment]
+    return Stretch(data, after, trajectory, index, is_first, is_last, final_recorded)

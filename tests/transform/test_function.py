@@ -124,6 +124,29 @@ def test_steps_left_out_and_ended(
     assert made.final_recorded.all()
 
 
+def test_a_function_behind_another() -> None:
+    """It gets trajectories that the first has cut, so that several have one number."""
+
+    def left(steps: Any) -> Any:
+        return steps[steps["action"] != 2]
+
+    def right(steps: Any) -> Any:
+        return steps[steps["action"] != 4]
+
+    block = make_block((3, 7, 6))
+    functions_ = [("fn", Function(Code.of(one), chunk_steps=4)) for one in (left, right)]
+    made = fitted(functions_, SMALL, lambda: iter([block]), {}, np.array([0, 3, 10]))
+    result = join(list(made.blocks(iter(cut(block, [5, 2, 4])), Counter())))
+    result.check(SMALL)
+    assert result.data["action"].tolist() == [0, 1, 0, 1, 3, 5, 6, 0, 1, 3, 5]
+    assert result.lengths.tolist() == [2, 2, 1, 2, 2, 1, 1]
+    assert result.data["observation"][:, 0].tolist() == [
+        0, 1, 2, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 2000, 2001, 2002, 2003, 2004, 2005, 2006
+    ]  # fmt: skip
+    assert result.from_reset.tolist() == [True, True, False, False, True, False, False]
+    assert result.episodes.tolist() == [0, 1, 1, 1, 2, 2, 2]
+
+
 def test_values_types_shapes_and_fields_change() -> None:
     def function(steps: Any) -> Any:
         steps["observation"] = steps["observation"].float().mean(1)
