@@ -72,6 +72,15 @@ def test_the_same_bytes_by_any_number_of_workers(source: Path, tmp_path: Path, t
     assert content(tmp_path / "one") == content(tmp_path / "more")
 
 
+@pytest.mark.usefixtures("two_workers_of_ray")
+def test_the_same_bytes_by_workers_of_ray(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "one", named("noisy"))
+    run(source, tmp_path / "ray", named("noisy"), jobs=2, engine="ray")
+    assert content(tmp_path / "one") == content(tmp_path / "ray")
+    with pytest.raises(TransformError, match="fails on trajectory 3: KeyError: 'three'"):
+        run(source, tmp_path / "fails", named("fails_on_three"), jobs=2, engine="ray")
+
+
 def test_what_is_written(source: Path, tmp_path: Path) -> None:
     before = content(source)
     report = run(source, tmp_path / "made", HALF)
