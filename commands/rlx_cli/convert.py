@@ -83,6 +83,12 @@ def convert(
         ),
     ] = Target.ZARR,
     codec: CodecOption = None,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            min=8, metavar="N", help="Rows of a file in Dopamine's layout.", show_default="a million, or all there are"
+        ),
+    ] = None,
     shards: ShardsOption = None,
     jobs: JobsOption = None,
     engine: EngineOption = Engine.LOCAL,
@@ -108,11 +114,14 @@ def convert(
     from rlx.pipeline.convert import convert as convert_run
 
     output: Output = ctx.obj
+    if capacity is not None and target != Target.DOPAMINE:
+        raise UsageError(f"--capacity is for --to dopamine, found --to {target}", hint="rlx convert --help")
     if target not in _STORES:
         if codec is not None:
             raise UsageError(f"--codec is for datasets; {target} has none", hint="rlx convert --help")
         if engine != Engine.LOCAL:
             raise UsageError(f"--engine is for datasets; {target} is written by one process", hint="rlx convert --help")
+        from rlx.export.dopamine import DopamineExporter
         from rlx.pipeline.export import export
 
         with showing(output, f"convert {source}") as progress:
@@ -123,6 +132,7 @@ def convert(
                 source_format=source_format,
                 shards=shards,
                 overwrite=overwrite,
+                exporter=None if capacity is None else DopamineExporter(capacity),
                 progress=progress,
             )
         show_export(output, report)

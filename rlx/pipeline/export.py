@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.block import Block
+from rlx.export.dataset_exporter import DatasetExporter
 from rlx.export.dataset_formats import DATASET_EXPORTERS, export_dataset
 from rlx.export.pieces import pieces
 from rlx.pipeline.convert import StoredDataset, open_source
@@ -125,6 +126,7 @@ def export(
     source_format: str | None = None,
     shards: Sequence[int] | None = None,
     overwrite: bool = False,
+    exporter: DatasetExporter | None = None,
     progress: Progress,
 ) -> ExportReport:
     """Writes a dataset, or files at hand, in the format of another project.
@@ -136,6 +138,7 @@ def export(
         source_format: one of ``FORMATS``; found out where not given.
         shards: numbers of the source's shards to take; where not given, all of them.
         overwrite: whether to replace what is there, if it is of this format.
+        exporter: the format's, with other settings than usual.
         progress: is told of ``steps``.
 
     Raises:
@@ -150,7 +153,8 @@ def export(
     opened, _ = open_source(source, source_format)
     numbers = chosen_shards(opened, shards)
     experience = SelectedShards(opened, numbers)
-    losses = export_dataset(experience, destination, DATASET_EXPORTERS[format], overwrite=overwrite, progress=progress)
+    exporter = exporter or DATASET_EXPORTERS[format]
+    losses = export_dataset(experience, destination, exporter, overwrite=overwrite, progress=progress)
     table = experience.trajectories
     return ExportReport(
         destination,

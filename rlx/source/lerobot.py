@@ -83,6 +83,7 @@ class LeRobot:
         with opened(self.root / data.name) as file:
             stream = RowStream(file.path, self._batches(file))
             for episode in data.episodes:
+                stream.skip_to(row)
                 yield from episode.blocks(self.schema, _Columns(stream, self, row), dropped)
                 row += episode.rows
 

@@ -93,6 +93,7 @@ class Npz:
             finals = {name: stack.enter_context(closing(archive.member(path))) for name, path in self.finals.items()}
             row = 0
             for place, episode in enumerate(self.episodes):
+                stream.skip_to(row)
                 columns = _Columns(stream, finals, self.fields, row, place)
                 yield from episode.blocks(self.schema, columns, dropped)
                 row += episode.rows

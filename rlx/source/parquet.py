@@ -89,9 +89,10 @@ class Parquet:
         row = sum(episode.rows for episode in self.episodes[:first])
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
         with opened(self.root / self.file_name) as file:
-            batches = _batches(file, self.kinds, paths, block_steps(self.schema), row)
+            batches = _batches(file, self.kinds, paths, _batch_rows(self.schema), row)
             stream = RowStream(file.path, batches, file.group_start(row))
             for episode in self.episodes[first:stop]:
+                stream.skip_to(row)
                 yield from episode.blocks(self.schema, _Columns(stream, self.fields, row), dropped)
                 row += episode.rows
 
@@ -150,7 +151,7 @@ def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: Te
         scan.add(batch, recorded)
     if known <= len(scan.episodes()):
         return scan.episodes()
-    rows = _batches(file, kinds, [*flags, *after, *fields.after], block_steps(fields.schema))
+    rows = _batches(file, kinds, [*flags, *after, *fields.after], _batch_rows(fields.schema))
     return scan_following(rows, fields.after, lambda batch: _recorded(batch, after))
 
 
@@ -159,6 +160,11 @@ def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
     count = len(next(iter(batch.values())))
     valid = [batch[_validity(path)] for path in after]
     return np.logical_and.reduce(valid) if valid else np.zeros(count, bool)
+
+
+def _batch_rows(schema: Schema) -> int:
+    """How many rows to decode at once: of small numbers, Parquet's lists take ten times their size on the way."""
+    return max(1, block_steps(schema) // 8)
 
 
 def _kinds(file: ParquetFile) -> dict[str, RowType | None]:

@@ -24,8 +24,20 @@ class RowStream:
     def __init__(self, path: Path, batches: Generator[Batch, None, None], first: int = 0) -> None:
         self._path = path
         self._batches = batches
-        self._held: list[Batch] = []
+        self._batches_held: list[Batch] = []
         self._start = self._stop = first
+
+    @property
+    def held(self) -> int:
+        """Rows that are in memory."""
+        return self._stop - self._start
+
+    def skip_to(self, row: int) -> None:
+        """Forgets the rows before one, those that have not come yet too."""
+        self._forget(row)
+        while self._stop <= row and (batch := next(self._batches, None)) is not None:
+            self._take(batch)
+            self._forget(row)
 
     def rows(self, column: str, start: int, stop: int) -> NDArray[Any]:
         """Rows [stop - start, ...] of a column; those before ``start`` are forgotten.
@@ -33,29 +45,31 @@ class RowStream:
         Raises:
             CorruptShardError: there are fewer, or one of them is not a number.
         """
-        while self._held and self._start + _length(self._held[0]) <= start:
-            self._start += _length(self._held.pop(0))
+        self._forget(start)
         return self.peek(column, start, stop)
 
     def peek(self, column: str, start: int, stop: int) -> NDArray[Any]:
-        """As ``rows``, but nothing is forgotten."""
+        """As ``rows``, but nothing is forgotten: other columns may still be asked for rows before these."""
         while self._stop < stop:
             batch = next(self._batches, None)
             if batch is None:
                 raise CorruptShardError(f"{self._path}: expected {stop:,} rows, found {self._stop:,}")
-            self._stop += _length(batch)
-            if self._stop > start:
-                self._held.append(batch)
-            else:
-                self._start = self._stop
+            self._take(batch)
         pieces, at = [], self._start
-        for batch in self._held:
-            piece = batch[column][max(0, start - at) : max(0, stop - at)]
-            pieces.append(piece)
+        for batch in self._batches_held:
+            pieces.append(batch[column][max(0, start - at) : max(0, stop - at)])
             at += _length(batch)
         rows = np.concatenate(pieces)
         check_finite(rows, f"{self._path}: {column}", start)
         return rows
+
+    def _take(self, batch: Batch) -> None:
+        self._batches_held.append(batch)
+        self._stop += _length(batch)
+
+    def _forget(self, row: int) -> None:
+        while self._batches_held and self._start + _length(self._batches_held[0]) <= row:
+            self._start += _length(self._batches_held.pop(0))
 
     def close(self) -> None:
         """Lets go of what the batches are read from."""

@@ -1,3 +1,4 @@
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -235,3 +236,13 @@ def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:
         "warning: some/pictures-v0: observation went through JPEG, which is lossy, before it came here\n",
     )
     assert cli("convert", tmp_path / "out", tmp_path / "copy", "--jobs", 1).err == ""
+
+
+def test_the_capacity_of_dopamines_files(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    result = cli("convert", pong, tmp_path / "Pong/1", "--to", "dopamine", "--capacity", 1000, "--json")
+    assert (result.code, json.loads(result.out)["steps"]) == (0, 2491)
+    counts = sorted((tmp_path / "Pong/1/replay_logs").glob("add_count*"))
+    with gzip.open(counts[-1]) as file:
+        assert (len(counts), int(np.load(file))) == (3, (2491 + 3 * 6) % 1000)
+    result = cli("convert", pong, tmp_path / "pong.npz", "--to", "npz", "--capacity", 1000)
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: --capacity is for --to dopamine, found --to npz")

@@ -13,7 +13,7 @@ COMMANDS = {
     "list": "--remote --local --game --source --json",
     "download": "-o --source --layout --shards --store --codec --jobs --engine --ray-address --keep-source "
     "--overwrite --dry-run --json",
-    "convert": "--from --to --codec --shards --jobs --engine --ray-address --overwrite --json",
+    "convert": "--from --to --codec --capacity --shards --jobs --engine --ray-address --overwrite --json",
     "collect": "-o --envs --workers --sync --async --steps --episodes --policy --epsilon --seed --shard-steps --store "
     "--codec --engine --ray-address --resume --overwrite --json",
     "preprocess": "--transform --fn --per --chunk-size --steps --num-workers --engine --ray-address --store --codec "
