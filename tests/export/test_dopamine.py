@@ -28,6 +28,7 @@ from tests.factories import write_dataset
 FINAL = "the final observation of 5 of 5 trajectories"
 ENDS = "truncations: 2 of 5 trajectories did not terminate, and end as if they had"
 VECTOR = r"one discrete action a step, found action float32\[2\]"
+SHARED = Path(__file__).parents[2] / "../shared/data/dqn"
 HELD = ("discrete actions", "pictures")
 
 
@@ -155,3 +156,19 @@ def test_actions_of_64_bits(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="actions of 32 bits, found larger ones in action"):
         export_dataset(SelectedShards(source, [0]), tmp_path / "out", DopamineExporter(), progress=Silent())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the sample files are not beside the repository")
+def test_a_run_that_dopamine_logged_comes_out_as_it_was(tmp_path: Path) -> None:
+    source, _ = open_source(SHARED / "Pong/1", None)
+    experience = SelectedShards(source, list(source.shards()))
+    export_dataset(experience, tmp_path / "Pong/1", DopamineExporter(5000), progress=Silent())
+    theirs = SHARED / "Pong/1/replay_logs"
+    names = sorted(path.name for path in theirs.iterdir())
+    assert sorted(path.name for path in (tmp_path / "Pong/1/replay_logs").iterdir()) == names
+    for name in names:
+        with gzip.open(theirs / name) as theirs_file, gzip.open(tmp_path / "Pong/1/replay_logs" / name) as ours_file:
+            wanted, found = np.load(theirs_file), np.load(ours_file)
+        written_to = slice(4999) if ".0." in name and "store" in name else ...
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_array_equal(found[written_to], wanted[written_to], err_msg=name)
