@@ -32,7 +32,7 @@ def _module(place: str, failed: type[RlxError]) -> Any:
         return _file_module(Path(place), failed) if place.endswith(".py") else importlib.import_module(place)
     except RlxError:
         raise
-    except Exception as exc:  # whatever a stranger's module raises
+    except (Exception, SystemExit) as exc:  # whatever a stranger's module raises
         raise failed(f"{place} cannot be imported: {type(exc).__name__}: {exc}", hint=_file_hint(place)) from exc
 
 

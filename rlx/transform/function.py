@@ -62,17 +62,20 @@ class Function:
         return f"fn:{self.code.name},per={self.per}{size}"
 
     def learned(self, seen: Seen) -> Transform:
-        """The function with the schema of what it makes of the first steps.
+        """The function with the schema of what it makes of the first steps of which it leaves any.
 
         Raises:
             TransformError: it fails on them, or there are none.
         """
-        first = next(self.stretches(seen.blocks(), seen.schema, seen.start), None)
+        first: tuple[Made, Stretch] | None = None
+        for stretch in self.stretches(seen.blocks(), seen.schema, seen.start):
+            first = self.made(stretch, seen.schema), stretch
+            if len(first[0].places):  # where all steps are left out, nothing is said of what a step holds
+                break
         if first is None:
             raise TransformError(f"{self.code.name} has no step to be applied to")
-        made = self.made(first, seen.schema)
-        with self.at(first):
-            return LearnedFunction(self, seen.start, _with_spaces(made, first, seen.schema))
+        with self.at(first[1]):
+            return LearnedFunction(self, seen.start, _with_spaces(*first, seen.schema))
 
     def stretches(self, blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Stretch]:
         """The steps as the function is given them, but for ``step``: of those, a thousand at a time."""
@@ -111,7 +114,7 @@ class Function:
         try:
             with seeded(int(stretch.index[start])):
                 return function(steps)
-        except Exception as exc:  # whatever a user's function raises
+        except (Exception, SystemExit) as exc:  # whatever a user's function raises
             where = stretch.piece(start, stop)
             raise TransformError(f"{self.code.name} fails on {where}: {type(exc).__name__}: {exc}") from exc
 
@@ -144,9 +147,13 @@ class LearnedFunction:
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
         """What the function makes of the steps."""
+        from rlx.transform.ted import no_steps  # noqa: PLC0415  (torch takes seconds to import)
+
         stitching = Stitching(self.after)
         for stretch in self.function.stretches(blocks, schema, self.start):
             made = self.function.made(stretch, schema)
+            if not len(made.places):
+                made = no_steps(self.after)
             with self.function.at(stretch):
                 _check(made, self.after)
             block = stitching.block(stretch, made.places, made.data, made.next)

@@ -113,7 +113,7 @@ def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np
     try:
         with seeded(number):
             made = function({name: rows.copy() for name, rows in block.data.items()})
-    except Exception as exc:  # whatever a user's function raises
+    except (Exception, SystemExit) as exc:  # whatever a user's function raises
         raise TransformError(f"{code.name} fails on trajectory {number}: {type(exc).__name__}: {exc}") from exc
     if not isinstance(made, Mapping):
         found = "nothing" if made is None else f"a {type(made).__name__}"

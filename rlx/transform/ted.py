@@ -107,6 +107,13 @@ def made(result: Any, stretch: Stretch) -> Made:
     return Made(places, data, then, roles)
 
 
+def no_steps(schema: Schema) -> Made:
+    """What a function makes of steps of which it leaves none, whatever the empty TensorDict holds."""
+    data = {name: np.zeros((0, *field.shape), field.dtype) for name, field in schema.fields.items()}
+    after = {name: data[name] for name in schema.names(Role.OBSERVATION)}
+    return Made(np.arange(0), data, after, {name: field.role for name, field in schema.fields.items()})
+
+
 def stacked(results: list[Any]) -> TensorDictBase:
     """One TensorDict [n] of n without a dimension.
 

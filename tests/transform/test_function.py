@@ -1,5 +1,6 @@
 """A user's functions: what they may do to steps, and what is said of those that do something else."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -266,6 +267,7 @@ BAD = {
     "a number": (lambda steps: 3, "trajectory 3: it returns a int: expected a TensorDict"),  # noqa: ARG005
     "two dimensions": (lambda steps: steps[None], "it returns a batch of [1, 4]: expected one dimension"),
     "an error": (lambda steps: steps["nothing"], "fails on trajectory 3: KeyError"),
+    "an exit": (lambda _: sys.exit(3), "fails on trajectory 3: SystemExit: 3"),
     "too few": (lambda steps: steps[:2].exclude("index"), "it makes 2 of 4 steps without index"),
     "too many": (lambda steps: torch.cat([steps, steps]), "other values of index: expected those of the steps"),
     "backwards": (lambda steps: steps[[3, 2, 1, 0]], "other values of index"),
@@ -309,6 +311,25 @@ BAD = {
     ),
     "a name that is taken": (changed(trajectories=lambda steps: steps["action"]), "'trajectories' is taken"),
 }
+
+
+@pytest.mark.parametrize("left_out", [[0], [0, 3], [1, 2], [0, 1, 2, 3]])
+def test_trajectories_that_are_left_out_say_nothing_of_the_fields(left_out: list[int]) -> None:
+    def function(steps: Any) -> Any:
+        if int(steps["collector", "traj_ids"][0]) in left_out:
+            return steps[:0]
+        steps["more"] = steps["action"].double()
+        return steps.exclude("action")
+
+    block = make_block(LENGTHS)
+    made = chain(function, [block], per="trajectory")
+    left = list(made.blocks(iter([block]), Counter()))
+    kept = [number for number in range(len(LENGTHS)) if number not in left_out]
+    assert [number for one in left for number in one.episodes.tolist()] == kept
+    if kept:
+        assert "action" not in made.schema
+        assert made.schema["more"] == Field("float64", (), Role.STEP)
+        join(left).check(made.schema)
 
 
 @pytest.mark.parametrize("name", BAD)

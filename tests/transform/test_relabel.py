@@ -1,3 +1,4 @@
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ BAD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "flag": lambda data: {"terminated": data["terminated"]},
     "nan": lambda data: {"reward": data["reward"] * np.nan},
     "raises": lambda data: data["nothing"],
+    "exits": lambda _: sys.exit(3),
     "type": lambda data: {"reward": data["reward"].astype(np.float64)},
 }
 
@@ -84,6 +86,7 @@ def test_other_types_and_randomness_by_trajectory() -> None:
         ("flag", "it returns 'terminated', expected some of"),
         ("nan", "it makes NaN of reward"),
         ("raises", "KeyError: 'nothing'"),
+        ("exits", "SystemExit: 3"),
         ("type", r"it makes reward float64\[\], expected float32\[\]"),
     ],
 )
