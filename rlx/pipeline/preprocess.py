@@ -62,7 +62,8 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         try:
             return ingest.run(destination, AtHand())
         except PartialError as exc:
-            raise PartialError(f"{exc}{_at_hand(destination)}", hint=exc.hint) from exc
+            hint = exc.hint and exc.hint.replace("--jobs", "--num-workers")  # as this command calls it
+            raise PartialError(f"{exc}{_at_hand(destination)}", hint=hint) from exc
 
 
 def _at_hand(destination: Path) -> str:

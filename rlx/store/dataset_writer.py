@@ -117,7 +117,7 @@ def _refuse_foreign(path: Path) -> None:
     if foreign:
         raise DatasetExistsError(
             f"{path} is not empty and holds {foreign[0]}, which is no part of a dataset",
-            hint="choose another directory with -o",
+            hint="choose another directory",
         )
 
 

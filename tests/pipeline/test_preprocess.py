@@ -173,6 +173,7 @@ def test_a_worker_that_dies_is_told_with_what_it_had_at_hand(source: Path, tmp_p
     with pytest.raises(PartialError, match=r"a worker process died; .*at hand were trajectories") as caught:
         run(source, destination, named("dies_on_three"), jobs=2)
     assert "2 to 4" in str(caught.value)
+    assert caught.value.hint == "run the same command again; if memory was short, with --num-workers 1"
     done = run(source, tmp_path / "whole", named("same"))
     assert done.steps == 68
     assert not list((tmp_path / "whole").rglob("at"))
