@@ -21,6 +21,7 @@ from rlx.source import (
     robomimic,
     torchrl_memmap,
 )
+from rlx.source.hdf5_file import holds
 from rlx.source.protocol import Source
 
 
@@ -61,6 +62,18 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "npz": ForeignFormat(npz.recognises, npz.open_npz),
     }
 )
+# What some of is there although something is missing: members of an HDF5 file, or files of a directory.
+_MARKS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "minari": ("data/metadata.json", "data/main_data.hdf5", "main_data.hdf5"),
+        "d4rl": d4rl.KEYS,
+        "robomimic": ("data", "mask"),
+        "d3rlpy": ("version", "num_episodes", "columns"),
+        "lerobot": ("meta/info.json", "meta/episodes"),
+        "rlds": ("features.json", "dataset_info.json"),
+        "torchrl": ("meta.json", "next/meta.json", "next/reward.memmap"),
+    }
+)
 LAYOUTS = (*_RUNS, *_FORMATS)
 
 
@@ -97,8 +110,11 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
 
     Raises:
         SourceNotFoundError: there is none, or more than one to choose from.
+        SourceError: what is there is of a format that it resembles, but for what the message says.
     """
     runs = find_runs(directory, layout)
+    if not runs and layout is None and (resembled := _resembled(directory)) is not None:
+        runs = find_runs(directory, resembled) or [minari.open_minari(directory)]
     chosen = [run for run in runs if id is None or run.id == id]
     if len(chosen) == 1:
         return chosen[0]
@@ -113,3 +129,16 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")
     hint = f"rlx download {chosen[0].id} --source {directory}"
     raise SourceNotFoundError(f"{len(chosen)} runs in {directory}: {there}; expected one", hint=hint)
+
+
+def _resembled(path: Path) -> str | None:
+    """The format that most of what lies at a path is known from, so that it can say what is missing."""
+    is_file = path.is_file()
+    found = {
+        name: sum(holds(path, (mark,)) if is_file else (path / mark).exists() for mark in marks)
+        for name, marks in _MARKS.items()
+    }
+    best = max(found, key=found.__getitem__)
+    if found[best]:
+        return best
+    return "npz" if is_file and path.suffix == ".npz" else None

@@ -41,7 +41,7 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
         SourceError: it is of a version that is not read, or has no episode.
     """
-    with hdf5_file.opened(path) as file:
+    with hdf5_file.opened(path, _LAYOUT) as file:
         if hdf5_file.has(file, d4rl.KEYS[0]):
             return d4rl.open_d4rl(path)
         if missing := [key for key in _KEYS if not hdf5_file.has(file, key)]:
@@ -62,7 +62,7 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{path}: {exc}; {_LAYOUT}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, {}, episodes, bounds)
+    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, {}, episodes, bounds, _LAYOUT)
 
 
 def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:

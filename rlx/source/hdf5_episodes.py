@@ -26,6 +26,7 @@ class Hdf5Episodes:
         after: the same for what was seen next; empty where that is not recorded.
         episodes: all of them.
         first_episodes: place of the first episode of every shard, and the number of episodes.
+        layout: what the format expects, to be said of what is missing.
     """
 
     root: Path
@@ -36,6 +37,7 @@ class Hdf5Episodes:
     after: Mapping[str, str]
     episodes: tuple[RowEpisode, ...]
     first_episodes: tuple[int, ...]
+    layout: str
 
     @property
     def id(self) -> str:
@@ -57,7 +59,7 @@ class Hdf5Episodes:
             SourceNotFoundError: the file is missing.
             CorruptShardError: an episode lacks a field, has one of another type or length than it should, or NaN in it.
         """
-        with hdf5_file.opened(self.root / self.file_name) as file:
+        with hdf5_file.opened(self.root / self.file_name, self.layout) as file:
             for episode in self.episodes[slice(*self.first_episodes[shard : shard + 2])]:
                 rows, after = (
                     {

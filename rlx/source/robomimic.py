@@ -37,7 +37,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than it should.
         SourceError: it has no demonstration.
     """
-    with hdf5_file.opened(path) as file:
+    with hdf5_file.opened(path, _LAYOUT) as file:
         if not hdf5_file.has(file, "data"):
             raise CorruptShardError(f"{path}: data is missing; {_LAYOUT}")
         demos, left_out = _demos(file)
@@ -59,7 +59,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{path}: {exc}; {_LAYOUT}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, after, tuple(episodes), bounds)
+    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, after, tuple(episodes), bounds, _LAYOUT)
 
 
 def _demos(file: h5py.File) -> tuple[list[int], list[str]]:

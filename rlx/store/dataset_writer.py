@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,12 @@ def claimed(path: Path) -> Iterator[None]:
     """
     _refuse_foreign(path)
     with disk_errors(path), lock.writing(path):
-        yield
+        try:
+            yield
+        finally:
+            if not (path / manifest.FILE_NAME).exists():
+                with suppress(OSError):
+                    (path / SHARDS).rmdir()  # unless there is a part of one, which the next may go on with
 
 
 def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> DatasetWriter:

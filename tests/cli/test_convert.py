@@ -3,6 +3,7 @@ import json
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -110,6 +111,7 @@ def test_where_nothing_is_whole_the_cause_is_the_error(cli: Cli, tmp_path: Path)
     result = cli("convert", source, tmp_path / "pong", "--jobs", 1, "--json")
     assert result.code == 3
     assert json.loads(result.out)["error"]["type"] == "CorruptShardError"
+    assert not (tmp_path / "pong").exists()
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,43 @@ def test_a_file_of_no_format(cli: Cli, tmp_path: Path) -> None:
     result = cli("convert", tmp_path / "notes.txt", tmp_path / "out", "--from", "d4rl")
     assert result.code == 3
     assert result.err.startswith(f"error: {tmp_path}/notes.txt is missing or damaged: ")
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "removed", "message"),
+    [
+        (
+            "d4rl",
+            "a.hdf5",
+            "terminals",
+            "a.hdf5: terminals is missing; expected D4RL's layout: observations [N, ...], ",
+        ),
+        ("d3rlpy", "a.h5", "version", "a.h5: version is missing; expected d3rlpy's layout: version 2.1, "),
+        ("robomimic", "a.hdf5", "data/demo_0", "a.hdf5 has no demonstration; expected robomimic's layout: data/"),
+        ("minari", "a-v0", "data/main_data.hdf5", "a-v0/data/main_data.hdf5 is missing"),
+        ("rlds", "1.0.0", "features.json", "1.0.0/features.json is missing; expected a version of a dataset of Tens"),
+        ("torchrl", "a", "meta.json", "a/meta.json is missing; expected what TensorDict.memmap writes: meta.json, "),
+        ("npz", "a.npz", None, "a.npz is damaged: "),
+    ],
+)
+def test_what_a_format_lacks_is_said_without_from(
+    cli: Cli, tmp_path: Path, format: str, name: str, removed: str | None, message: str
+) -> None:
+    assert cli("collect", "Pendulum-v1", "--steps", 60, "-o", tmp_path / "walks").code == 0
+    exported = tmp_path / "exported" / name
+    assert cli("convert", tmp_path / "walks", exported, "--to", format).code == 0
+    if removed is None:
+        exported.write_bytes(exported.read_bytes()[:500])
+    elif exported.is_dir():
+        (exported / removed).unlink()
+    else:
+        with h5py.File(exported, "a") as file:
+            for member in [removed] if removed != "data/demo_0" else [f"data/{demo}" for demo in file["data"]]:
+                del file[member]
+    result = cli("convert", exported, tmp_path / "out")
+    assert result.code in {1, 3, 5}
+    assert result.err.startswith(f"error: {tmp_path}/exported/{message}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:

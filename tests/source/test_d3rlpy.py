@@ -90,7 +90,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "no count": (delete("num_episodes"), "num_episodes is missing; expected"),
     "no observations": (delete("observations_0"), "observations_0 is missing; expected"),
     "no later observations": (delete("observations_2"), "observations_2 is missing"),
-    "no rewards": (delete("rewards_1"), "rewards_1 is missing"),
+    "no rewards": (delete("rewards_1"), "rewards_1 is missing; expected d3rlpy's layout"),
     "no flag": (delete("terminated_1"), "terminated_1 is missing"),
     "many flags": (replace("terminated_1", [True, False]), r"terminated_1: expected one number, found bool\[2\]"),
     "an episode more": (replace("num_episodes", 4), "actions_3 is missing"),
