@@ -32,6 +32,12 @@ _MAX_METADATA_BYTES = 64 * 2**20
 _MAX_ENV_SPEC = 10_000  # characters
 _MAX_DEPTH = 5
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
+_LAYOUT = (
+    "expected Minari's layout: for every episode i a group episode_<i> with observations [T + 1, ...], "
+    "actions [T, ...], rewards [T], terminations [T], truncations [T]"
+)
+# Minari itself reads the versions that it knows, one by one; these two wrote the same.
+_VERSIONS = re.compile(r"0\.[45](\.\w+)*")
 # Minari's name, ours, and the rows of an episode of T steps: T, or T + 1.
 _GROUPS = (
     ("observations", "observation", Role.OBSERVATION),
@@ -81,7 +87,7 @@ class Minari:
         if not (self.root / METADATA).is_file():
             raise SourceNotFoundError(f"{self.root / METADATA} is missing")
         max_steps = block_steps(self.schema)
-        with hdf5_file.opened(self.root / MAIN_DATA) as file:
+        with hdf5_file.opened(self.root / MAIN_DATA, _LAYOUT) as file:
             for number in range(*self.first_episodes[shard : shard + 2]):
                 episode = _Episode(file, number, self.schema, self.leaves)
                 if episode.steps == 0:
@@ -103,9 +109,12 @@ def open_minari(directory: Path) -> Minari:
     metadata = _read_metadata(root / METADATA)
     if metadata.get("data_format", "hdf5") != "hdf5":
         raise SourceError(f"{root}: data format {metadata['data_format']!r}, expected 'hdf5'")
+    version = metadata.get("minari_version")
+    if isinstance(version, str) and not _VERSIONS.fullmatch(version):
+        raise SourceError(f"{root / METADATA}: minari_version: expected 0.4 or 0.5, found {version!r:.80}")
     observations, actions = (_space(metadata, name, root) for name in ("observation_space", "action_space"))
     spaces = {"observations": observations, "actions": actions}
-    with hdf5_file.opened(root / MAIN_DATA) as file:
+    with hdf5_file.opened(root / MAIN_DATA, _LAYOUT) as file:
         count = hdf5_file.count(file)
         if count == 0:
             raise SourceError(f"{root / MAIN_DATA} has no episode")
@@ -114,11 +123,13 @@ def open_minari(directory: Path) -> Minari:
                 f"{root / MAIN_DATA}: expected {metadata['total_episodes']} episodes, found {count}"
             )
         fields, leaves, notes = _fields(hdf5_file.group(file, "episode_0"), spaces)
-        bounds = _shard_bounds(file, count)
+        bounds, steps = _shard_bounds(file, count)
+        if metadata.get("total_steps", steps) != steps:
+            raise CorruptShardError(f"{root / MAIN_DATA}: expected {metadata['total_steps']} steps, found {steps:,}")
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{root / MAIN_DATA}: {exc}") from exc
+        raise CorruptShardError(f"{root / MAIN_DATA}: {exc}; {_LAYOUT}") from exc
     return Minari(
         root,
         _id(metadata, root),
@@ -186,14 +197,15 @@ def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
     return origin
 
 
-def _shard_bounds(file: h5py.File, count: int) -> tuple[int, ...]:
-    bounds, steps = [0], 0
+def _shard_bounds(file: h5py.File, count: int) -> tuple[tuple[int, ...], int]:
+    """First episode of every shard and the number of episodes; how many steps they have in all."""
+    bounds, steps, before = [0], 0, 0
     for number in range(count):
-        if steps >= STEPS_PER_SHARD:
+        if steps - before >= STEPS_PER_SHARD:
             bounds.append(number)
-            steps = 0
+            before = steps
         steps += hdf5_file.attribute(hdf5_file.group(file, f"episode_{number}"), "total_steps")
-    return (*bounds, count)
+    return (*bounds, count), steps
 
 
 def _fields(
@@ -215,6 +227,9 @@ def _fields(
             fields[name], paths[name] = field, path
             if _is_jpeg(hdf5_file.dataset(episode, path), field.shape):
                 lossy.append(name)
+    for group, ours, _ in _GROUPS[:2]:
+        if not any(name.split("/")[0] == ours for name in fields):
+            raise CorruptShardError(f"{episode.file.filename}: {episode.name}/{group}: expected numbers; {_LAYOUT}")
     notes: dict[str, Any] = {}
     if lossy:
         notes["lossy_jpeg"] = lossy

@@ -17,7 +17,7 @@ from rlx.source import minari
 from rlx.source.minari import MAIN_DATA, METADATA, Minari, find_runs, open_minari
 from rlx.source.protocol import Source
 from tests.contracts.source import SourceContract, Trajectory, read
-from tests.hdf5_files import declare, delete, external, group_instead, replace, resize, set_row
+from tests.hdf5_files import declare, delete, external, group_instead, objects, replace, resize, set_row
 from tests.minari_files import DICT, GREY, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
 
 
@@ -141,7 +141,15 @@ def test_an_episode_without_steps_is_counted(tmp_path: Path) -> None:
 
 
 DAMAGE = {
-    "no rewards": (delete("episode_2/rewards"), "episode_2/rewards"),
+    "no rewards": (
+        delete("episode_2/rewards"),
+        r"/episode_2/rewards is missing; expected Minari's layout: for every episode i a group episode_<i> with",
+    ),
+    "text for numbers": (
+        replace("episode_0/actions", [b"left"] * 4),
+        "/episode_0/actions: expected numbers; expected Minari's layout",
+    ),
+    "objects for numbers": (objects("episode_0/observations"), "/episode_0/observations: expected numbers; expected"),
     "an info less": (delete("episode_2/infos/score"), "episode_2/infos/score"),
     "a group for a dataset": (group_instead("episode_2/rewards"), "expected a dataset"),
     "a short observation": (resize("episode_2/observations", 7), "observations: expected 8 rows, found 7"),
@@ -210,6 +218,26 @@ def test_damaged_metadata(metadata: bytes, message: str, tmp_path: Path) -> None
     root = write_dataset(tmp_path, "x-v0") / "data"
     (root / METADATA).write_bytes(metadata)
     with pytest.raises(CorruptShardError, match=message):
+        open_minari(root)
+
+
+def change_metadata(root: Path, **values: Any) -> None:
+    metadata = json.loads((root / METADATA).read_text())
+    (root / METADATA).write_text(json.dumps({**metadata, **values}))
+
+
+@pytest.mark.parametrize("version", ["0.3.1", "0.6.0", "1.0.0", "0.55", "newest"])
+def test_versions_that_are_not_known(version: str, tmp_path: Path) -> None:
+    root = write_dataset(tmp_path, "x-v0") / "data"
+    change_metadata(root, minari_version=version)
+    with pytest.raises(SourceError, match=f"metadata.json: minari_version: expected 0.4 or 0.5, found '{version}'"):
+        open_minari(root)
+
+
+def test_another_number_of_steps(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path, "x-v0") / "data"
+    change_metadata(root, total_steps=13)
+    with pytest.raises(CorruptShardError, match=r"main_data\.hdf5: expected 13 steps, found 12"):
         open_minari(root)
 
 
