@@ -47,7 +47,7 @@ class RLDS:
         notes: what rlx noted of the data when it wrote them, and what was left out.
         features: how every field but the flags is kept in an example.
         names: of the files, a shard each.
-        first_episodes: how many examples lie in the files before each one.
+        lengths: how many examples each file has.
     """
 
     root: Path
@@ -56,7 +56,7 @@ class RLDS:
     notes: Mapping[str, Any]
     features: Mapping[str, Feature]
     names: tuple[str, ...]
-    first_episodes: tuple[int, ...]
+    lengths: tuple[int, ...]
 
     def shards(self) -> Sequence[int]:
         """The files, of all splits."""
@@ -73,15 +73,19 @@ class RLDS:
             SourceNotFoundError: the file is missing.
             CorruptShardError: it is damaged, or an example is not of these features; says which.
         """
-        path = self.root / self.names[shard]
+        path, expected = self.root / self.names[shard], self.lengths[shard]
+        first, found = sum(self.lengths[:shard]), 0
         for number, record in enumerate(records(path)):
             try:
                 values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
-                episode = _Episode(values, self.features, self.schema, self.first_episodes[shard] + number)
+                episode = _Episode(values, self.features, self.schema, first + number)
                 dropped[SINGLE] += episode.steps == 0
                 yield from episode.blocks()
             except (MalformedExampleError, MalformedFeatureError) as exc:
                 raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
+            found = number + 1
+        if found != expected:
+            raise CorruptShardError(f"{path}: expected {expected:,} episodes as in {_INFO}, found {found:,}")
 
 
 class _Episode:
@@ -193,8 +197,7 @@ def open_rlds(path: Path) -> RLDS:
         notes["left_out"] = left_out
     if lossy := [name for name, feature in features.items() if _is_lossy(path, names, name, feature)]:
         notes["lossy_jpeg"] = lossy
-    firsts = np.cumsum([0, *lengths])[:-1].tolist()
-    return RLDS(path, _id(info), schema, notes, features, tuple(names), tuple(firsts))
+    return RLDS(path, _id(info), schema, notes, features, tuple(names), tuple(lengths))
 
 
 def _schema(features: Mapping[str, Feature], roles: Mapping[str, str], place: Path) -> Schema:

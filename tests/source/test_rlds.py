@@ -183,6 +183,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], type[SourceError], str]] = {
     "no episodes": (split(shardLengths=[]), SourceError, "has no episode"),
     "many shards": (split(shardLengths=["1"] * 100_001), CorruptShardError, "shardLengths"),
     "negative": (split(shardLengths=["-1"]), CorruptShardError, "shardLengths"),
+    "fewer episodes than listed": (
+        split(shardLengths=["2"]),
+        CorruptShardError,
+        "expected 2 episodes as in dataset_info.json, found 1",
+    ),
     "a path that leaves": (split(name="../../secret"), SourceError, "is not a relative path below its base"),
     "a template that leaves": (split(filepathTemplate="/etc/passwd"), SourceError, "is not a relative path below"),
     "a template that reaches in": (split(filepathTemplate="{SPLIT.__class__}"), CorruptShardError, "filepathTemplate"),
