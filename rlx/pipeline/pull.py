@@ -97,7 +97,7 @@ class _Pulling:
     """Fetches the files of shards, and commits every shard that is whole.
 
     Attributes:
-        files: how many arrived.
+        files: how many arrived, less those that had arrived before.
         bytes: of these, less what had arrived before.
         steps: of the shards that were committed.
         failures: what went wrong, by name of the shard.
@@ -131,7 +131,7 @@ class _Pulling:
                     logger.warning("shard %s: %s", shard, fetched)
                     self.failures.setdefault(shard, fetched)
                     continue
-                self.files += 1
+                self.files += fetched > 0
                 self.bytes += fetched
                 left[shard].discard(name)
                 if not left[shard]:

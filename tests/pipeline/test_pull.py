@@ -220,6 +220,15 @@ def test_a_file_goes_on_where_it_stopped(dataset: Path, server: GcsServer, tmp_p
     assert report.bytes < report.report.bytes - arrived
 
 
+def test_what_had_arrived_is_not_told_again(dataset: Path, server: GcsServer, tmp_path: Path) -> None:
+    server.fault(f"*{FRAMES}", Fault(status=404), times=None)
+    first = pulled(f"{server.url}/set", tmp_path / "here")
+    server.heal()
+    again = pulled(f"{server.url}/set", tmp_path / "here")
+    assert (again.files, again.bytes) == (1, (dataset / FRAMES).stat().st_size)
+    assert first.files == len(tree(dataset)) - 2  # that file, and the manifest
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_at_any_moment(seed: int, dataset: Path, server: GcsServer, tmp_path: Path) -> None:
     server.fault("*", Fault(trickle=(3000, 0.003)), times=None)
