@@ -1,6 +1,6 @@
 """The seam for functions with a state of their own that live in other processes, wherever these are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -68,3 +68,30 @@ class Actors(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class EndingActor(Protocol):
+    """An actor that can be told to end without waiting for it."""
+
+    def end(self, *, at_once: bool) -> None:
+        """Tells the process to end."""
+
+    def close(self, *, at_once: bool) -> None:
+        """Ends the process and waits until it has ended."""
+
+
+def close_all(actors: Iterable[EndingActor], *, at_once: bool) -> None:
+    """Ends actors side by side and waits until all have ended; at once, if an exception comes while it waits."""
+    actors = list(actors)
+    try:
+        _close(actors, at_once=at_once)
+    except BaseException:  # Ctrl-C
+        _close(actors, at_once=True)
+        raise
+
+
+def _close(actors: Sequence[EndingActor], *, at_once: bool) -> None:
+    for actor in actors:
+        actor.end(at_once=at_once)
+    for actor in actors:
+        actor.close(at_once=at_once)

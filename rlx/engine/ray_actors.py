@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import cloudpickle
 
-from rlx.engine.actor import ActorDiedError
+from rlx.engine.actor import ActorDiedError, close_all
 from rlx.engine.answers import answered, made, settle, unpickled
 from rlx.engine.ray_cluster import ray_cluster, settle_in
 
@@ -77,17 +77,7 @@ class RayActors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._stack:
-            try:
-                self._close(at_once=kind is not None)
-            except BaseException:  # Ctrl-C while waiting
-                self._close(at_once=True)
-                raise
-
-    def _close(self, *, at_once: bool) -> None:
-        for actor in self._actors:
-            actor.end(at_once=at_once)
-        for actor in self._actors:
-            actor.close(at_once=at_once)
+            close_all(self._actors, at_once=kind is not None)
 
 
 class RayActor(Generic[T, R]):
