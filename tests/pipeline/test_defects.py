@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rlx
-from rlx.errors import CorruptShardError, DownloadError, ForbiddenError, IncompleteDatasetError
+from rlx.errors import CorruptShardError, DatasetNotFoundError, DownloadError, ForbiddenError
 from rlx.manifest import Manifest
 from tests.gcs_server import Fault, GcsServer
 from tests.pipeline.datasets import (
@@ -113,7 +113,7 @@ def test_r5_nothing_is_called_a_dataset_before_there_is_one(tmp_path: Path) -> N
     for name in RLU_NAMES:
         (files / name).write_bytes(b"no gzip")
     assert from_directory(files, tmp_path / "set").failed_shards == ["00000", "00001", "00002", "00003"]
-    with pytest.raises(IncompleteDatasetError, match=r"has no rlx\.json yet"):
+    with pytest.raises(DatasetNotFoundError, match=r"expected a rlx\.json in it"):
         rlx.open(tmp_path / "set")
 
 

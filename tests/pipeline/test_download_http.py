@@ -11,10 +11,10 @@ import rlx
 from rlx.errors import (
     CorruptShardError,
     DatasetLockedError,
+    DatasetNotFoundError,
     DiskFullError,
     DownloadError,
     ForbiddenError,
-    IncompleteDatasetError,
     SourceNotFoundError,
 )
 from rlx.pipeline.download import download, download_from, plan_download
@@ -218,7 +218,7 @@ def test_all_shards_fail(server: GcsServer, tmp_path: Path) -> None:
     server.fault("*", Fault(cut_after=0), times=None)
     report = fetch(quick(server), tmp_path / "set")
     assert report.failed_shards == ["00000", "00001", "00002", "00003"]
-    with pytest.raises(IncompleteDatasetError):
+    with pytest.raises(DatasetNotFoundError):
         rlx.open(tmp_path / "set")
 
 
