@@ -15,6 +15,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.hdf5_columns import Hdf5Columns, field_shape
+from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import RowEpisode, shard_bounds
 
 KEYS = ("observations", "actions", "rewards", "terminals")
@@ -26,7 +27,7 @@ _PIECE_ROWS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class D4RL:
+class D4RL(OneFile):
     """One file.
 
     Args:
@@ -40,8 +41,6 @@ class D4RL:
         first_episodes: first episode of every shard, and the number of episodes.
     """
 
-    root: Path
-    file_name: str
     schema: Schema
     notes: Mapping[str, Any]
     paths: Mapping[str, str]
@@ -49,18 +48,9 @@ class D4RL:
     flags: tuple[tuple[bool, bool], ...]
     first_episodes: tuple[int, ...]
 
-    @property
-    def id(self) -> str:
-        """Name of the file."""
-        return hdf5_file.id_of(self.root / self.file_name)
-
     def shards(self) -> Sequence[int]:
         """Groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
-
-    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
-        """The one file."""
-        return [self.file_name]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """The steps of a shard.
@@ -69,7 +59,7 @@ class D4RL:
             SourceNotFoundError: the file is missing.
             CorruptShardError: it is damaged, or has NaN in it.
         """
-        with hdf5_file.opened(self.root / self.file_name) as file:
+        with hdf5_file.opened(self.path) as file:
             columns = {name: hdf5_file.numbers(file, path, rows=self.ends[-1]) for name, path in self.paths.items()}
             after = {"observation": hdf5_file.numbers(file, _NEXT)} if hdf5_file.has(file, _NEXT) else {}
             for number in range(*self.first_episodes[shard : shard + 2]):

@@ -3,18 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rlx.block import Block
 from rlx.schema import Schema
 from rlx.source import hdf5_file
 from rlx.source.hdf5_columns import Hdf5Columns
+from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import RowEpisode
 
 
 @dataclass(frozen=True, slots=True)
-class Hdf5Episodes:
+class Hdf5Episodes(OneFile):
     """One file.
 
     Args:
@@ -29,8 +29,6 @@ class Hdf5Episodes:
         layout: what the format expects, to be said of what is missing.
     """
 
-    root: Path
-    file_name: str
     schema: Schema
     notes: Mapping[str, Any]
     paths: Mapping[str, str]
@@ -39,18 +37,9 @@ class Hdf5Episodes:
     first_episodes: tuple[int, ...]
     layout: str
 
-    @property
-    def id(self) -> str:
-        """Name of the file."""
-        return hdf5_file.id_of(self.root / self.file_name)
-
     def shards(self) -> Sequence[int]:
         """Groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
-
-    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
-        """The one file."""
-        return [self.file_name]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """The steps of a shard.
@@ -59,7 +48,7 @@ class Hdf5Episodes:
             SourceNotFoundError: the file is missing.
             CorruptShardError: an episode lacks a field, has one of another type or length than it should, or NaN in it.
         """
-        with hdf5_file.opened(self.root / self.file_name, self.layout) as file:
+        with hdf5_file.opened(self.path, self.layout) as file:
             for episode in self.episodes[slice(*self.first_episodes[shard : shard + 2])]:
                 rows, after = (
                     {

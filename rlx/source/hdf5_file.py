@@ -5,7 +5,6 @@ read whatever they like. It may also declare far more than it holds, or lead in 
 """
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.source.provenance import KEY, told_notes
 
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_DEPTH = 16
 _CHECKED_BYTES = 2**26
 # What h5py raises where a file is damaged.
@@ -64,11 +62,6 @@ def holds(path: Path, names: Collection[str]) -> bool:
             return all(has(file, name) for name in names)
     except CorruptShardError:
         return False
-
-
-def id_of(path: Path) -> str:
-    """What a dataset is called that has no name but its file's."""
-    return path.stem if _ID.fullmatch(path.stem) else "dataset"
 
 
 def group(parent: h5py.Group, name: str) -> h5py.Group:

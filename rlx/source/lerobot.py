@@ -14,9 +14,9 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source.base import local_path
-from rlx.source.hdf5_file import id_of
 from rlx.source.json_file import read_object
 from rlx.source.lerobot_features import DONE, TRUNCATED, Feature, fields_of, read_features
+from rlx.source.one_file import id_of
 from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import FILE_NAME, KEY, told_beside

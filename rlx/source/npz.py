@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.schema import Schema
-from rlx.source.hdf5_file import id_of
 from rlx.source.npz_archive import Archive, Member, opened
+from rlx.source.one_file import OneFile
 from rlx.source.protocol import block_steps
 from rlx.source.row_episodes import RowEpisode
 from rlx.source.row_stream import Batch, RowStream, check_finite
@@ -42,7 +42,7 @@ _LAYOUT = f"expected trajectories/{', trajectories/'.join(_TABLE)}, a row a traj
 
 
 @dataclass(frozen=True, slots=True)
-class Npz:
+class Npz(OneFile):
     """One archive.
 
     Args:
@@ -54,17 +54,10 @@ class Npz:
         finals: name of the array of final observations, a row an episode, by observation.
     """
 
-    root: Path
-    file_name: str
     fields: TedFields
     notes: Mapping[str, Any]
     episodes: tuple[RowEpisode, ...]
     finals: Mapping[str, str]
-
-    @property
-    def id(self) -> str:
-        """Name of the file."""
-        return id_of(self.root / self.file_name)
 
     @property
     def schema(self) -> Schema:
@@ -75,10 +68,6 @@ class Npz:
         """One: an archive can only be read from its start."""
         return (0,)
 
-    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (there is one)
-        """The one file."""
-        return [self.file_name]
-
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002
         """All steps.
 
@@ -87,7 +76,7 @@ class Npz:
             CorruptShardError: it is damaged, or has NaN in it.
         """
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
-        with opened(self.root / self.file_name) as archive, ExitStack() as stack:
+        with opened(self.path) as archive, ExitStack() as stack:
             batches = archive.batches(paths, block_steps(self.schema))
             stream = stack.enter_context(closing(RowStream(archive.path, batches)))
             finals = {name: stack.enter_context(closing(archive.member(path))) for name, path in self.finals.items()}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import Schema
-from rlx.source.hdf5_file import id_of
+from rlx.source.one_file import OneFile
 from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import KEY, told_notes
@@ -39,7 +39,7 @@ _SCANNED_ROWS = 2**12
 
 
 @dataclass(frozen=True, slots=True)
-class Parquet:
+class Parquet(OneFile):
     """One file.
 
     Args:
@@ -52,18 +52,11 @@ class Parquet:
         first_episodes: first episode of every shard, and the number of episodes.
     """
 
-    root: Path
-    file_name: str
     kinds: Mapping[str, RowType | None]
     fields: TedFields
     notes: Mapping[str, Any]
     episodes: tuple[RowEpisode, ...]
     first_episodes: tuple[int, ...]
-
-    @property
-    def id(self) -> str:
-        """Name of the file."""
-        return id_of(self.root / self.file_name)
 
     @property
     def schema(self) -> Schema:
@@ -73,10 +66,6 @@ class Parquet:
     def shards(self) -> Sequence[int]:
         """Groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
-
-    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
-        """The one file."""
-        return [self.file_name]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """The steps of a shard.
@@ -88,7 +77,7 @@ class Parquet:
         first, stop = self.first_episodes[shard : shard + 2]
         row = sum(episode.rows for episode in self.episodes[:first])
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
-        with opened(self.root / self.file_name) as file:
+        with opened(self.path) as file:
             batches = _batches(file, self.kinds, paths, _batch_rows(self.schema), row)
             stream = RowStream(file.path, batches, file.group_start(row))
             for episode in self.episodes[first:stop]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.schema import Schema
-from rlx.source.hdf5_file import id_of
 from rlx.source.json_file import read_object
+from rlx.source.one_file import id_of
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import told_beside
 from rlx.source.row_episodes import RowEpisode, shard_bounds
