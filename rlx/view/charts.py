@@ -18,6 +18,7 @@ _BAR = 22  # height of a row of ``shares``
 _MAX_ROWS = 18
 _UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 14.0, 12.0, 26.0
+_LETTER = 6.2  # about the width of one
 
 
 def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, height: float) -> Drawing:
@@ -62,7 +63,7 @@ def histogram(title: str, values: Numbers, width: float, height: float, tone: st
     edges = bin_edges(values)
     counts, _ = np.histogram(values, edges)
     frame = _Frame(width, height, (float(edges[0]), float(edges[-1])), (0.0, float(counts.max())))
-    marks: list[Mark] = [*frame.axes("", counts=True)]
+    marks: list[Mark] = [*frame.axes("", counts=True, whole=_is_single(edges))]
     for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if count:
             (x, y), (end, base) = frame.at(left, count), frame.at(right, 0)
@@ -128,7 +129,7 @@ def lines(
         marks.append(Line([frame.at(step, value) for step, value in known], tone, 1.6))
         short = name if len(name) <= 24 else f"{name[:10]}...{name[-10:]}"
         marks += [Box(x, height - 13, 9, 9, tone, 2), Label(x + 13, height - 4.5, short)]
-        x += 24 + 6.2 * len(short)
+        x += 24 + _LETTER * len(short)
     return Drawing(width, height, title, marks)
 
 
@@ -168,8 +169,8 @@ class _Frame:
             self._base - _along(y, self._y) * (self._base - _TOP),
         )
 
-    def axes(self, unit: str, *, counts: bool = False) -> Sequence[Mark]:
-        """Lines and numbers; upwards nothing but whole ones where they count."""
+    def axes(self, unit: str, *, counts: bool = False, whole: bool = False) -> Sequence[Mark]:
+        """Lines and numbers; upwards nothing but whole ones where they count, below where the values are ``whole``."""
         marks: list[Mark] = []
         rows = ticks(*self._y, 5)
         if counts:
@@ -177,11 +178,17 @@ class _Frame:
         for value, words in zip(rows, short(rows), strict=True):
             y = self.at(0, value)[1]
             marks += [Line([(_LEFT, y), (self._right, y)], "grid", 1), Label(_LEFT - 7, y + 4, words, anchor="end")]
-        columns = ticks(*self._x, 5)
-        for value, words in zip(columns, short(columns), strict=True):
+        columns = [value for value in ticks(*self._x, 5) if not whole or value == round(value)]
+        room = math.inf
+        for value, words in reversed([*zip(columns, short(columns), strict=True)]):
             x = self.at(value, 0)[0]
             words = f"{words} {unit}".strip() if value == columns[-1] else words
-            marks.append(Label(x, self._base + 17, words, anchor="end" if x > self._right - 20 else "middle"))
+            anchor = "end" if x > self._right - 20 else "middle"
+            width = _LETTER * len(words)
+            left = x - (width if anchor == "end" else width / 2)
+            if left + width <= room:
+                marks.append(Label(x, self._base + 17, words, anchor=anchor))
+                room = left
         return marks
 
 
@@ -221,9 +228,13 @@ def _around(group: NDArray[np.int64], count: int) -> slice:
     return slice(max(int(group[0]) - reach, 0), int(group[-1]) + reach + 1)
 
 
+def _is_single(edges: NDArray[Any]) -> bool:
+    """Whether every bin is of one whole number."""
+    return bool(edges[1] - edges[0] == 1 and edges[0] % 1 == 0.5)
+
+
 def _interval(left: float, right: float, edges: NDArray[Any]) -> str:
-    is_single = right - left == 1 and edges[0] % 1 == 0.5
-    return number(left + 0.5) if is_single else f"{number(left)} to {number(right)}"
+    return number(left + 0.5) if _is_single(edges) else f"{number(left)} to {number(right)}"
 
 
 def short(values: Sequence[float]) -> list[str]:

@@ -1,5 +1,6 @@
 """Charts hold what they show, on their sheet, whatever the numbers; as SVG they are well-formed."""
 
+import itertools
 from xml.etree import ElementTree
 
 import numpy as np
@@ -68,6 +69,30 @@ def test_a_long_run_has_a_band() -> None:
 def test_lines(values: list[list[float]]) -> None:
     series = [(f"observation[{n}]", np.array(one)) for n, one in enumerate(values)]
     check_on_sheet(lines("", series[:6], np.arange(4), 900, 200))
+
+
+def below(drawing: Drawing) -> list[tuple[float, float, str]]:
+    """Left and right end, about, and words of what stands below the axis."""
+    labels = [mark for mark in drawing.marks if isinstance(mark, Label) and mark.y > drawing.height - 20]
+    shift = {"start": 0.0, "middle": 0.5, "end": 1.0}
+    spans = [(mark.x, 6 * len(mark.text), shift[mark.anchor], mark.text) for mark in labels]
+    return sorted((x - width * part, x + width * (1 - part), text) for x, width, part, text in spans)
+
+
+@pytest.mark.parametrize("width", [300, 360, 900])
+@given(length=st.integers(1, 10**7), episodes=st.integers(1, 30))
+def test_numbers_below_the_run_do_not_overlap(width: int, length: int, episodes: int) -> None:
+    drawing = returns_over_run(np.zeros(episodes), np.full(episodes, length), width, 200)
+    words = below(drawing)
+    assert words[-1][2].endswith(" steps")
+    assert all(left[1] <= right[0] for left, right in itertools.pairwise(words))
+
+
+@pytest.mark.parametrize("values", [[500.0] * 4, [2.0, 3.0], [1.0] * 9 + [18.0]])
+def test_whole_numbers_are_counted_at_whole_numbers(values: list[float]) -> None:
+    words = [text for _, _, text in below(histogram("Lengths", np.array(values), 400, 200))]
+    assert words
+    assert all("." not in text for text in words)
 
 
 def test_shares_are_of_all() -> None:
