@@ -10,7 +10,8 @@ Target: 0.85.
 ``workers``: seconds for ``--steps`` of Pong of a running ``MultiCollector(sync=True)`` of four workers, and of
 ``rlx collect``, which starts, writes and ends, beside TorchRL's running ``MultiCollector(sync=True)`` of four workers;
 batches of 800 steps. TorchRL is given gymnasium's AtariPreprocessing, which does with OpenCV what its own transforms of
-pictures do with torch. Target of ``rlx collect``: 3.
+pictures do with torch. Target of ``rlx collect``: 3. ``emulator``: what the emulator alone, which no collector can
+outrun, is of the peer.
 """
 
 import argparse
@@ -120,8 +121,11 @@ def workers(steps: int, rounds: int) -> dict[str, Any]:
         for _ in range(batches):
             next(iterator)
 
-    stored, ours, *peers = timing.interleaved(
-        rounds, lambda _: dataset(steps), *[lambda _, iterator=iterator: some(iterator) for iterator in iterators]
+    stored, alone, ours, *peers = timing.interleaved(
+        rounds,
+        lambda _: dataset(steps),
+        lambda _: emulator(steps),
+        *[lambda _, iterator=iterator: some(iterator) for iterator in iterators],
     )
     for collector in running:
         collector.shutdown()
@@ -129,10 +133,12 @@ def workers(steps: int, rounds: int) -> dict[str, Any]:
     return {
         "steps": batches * _BATCH,
         "rlx_collect_ms": timing.median_ms(stored),
+        "emulator_ms": timing.median_ms(alone),
         "rlx_ms": timing.median_ms(ours),
         "torchrl_ms": timing.median_ms(peer),
         "collect": timing.times_faster(stored, peer),
         "multi_collector": timing.times_faster(ours, peer),
+        "emulator": timing.times_faster(alone, peer),
     }
 
 
