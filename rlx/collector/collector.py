@@ -36,7 +36,8 @@ class Collector(BaseCollector):
         device: of policy and batches, if nothing else is said of these.
         storing_device: where batches are put.
         policy_device: where the policy runs.
-        exploration_type: how a distribution in the policy is sampled; ``InteractionType`` of tensordict.
+        exploration_type: how a distribution in the policy is sampled: ``InteractionType`` of tensordict, which TorchRL
+            calls ExplorationType, or its name: "random", "deterministic", "mode", "mean" or "median".
         set_truncated: whether the last step of every batch is flagged truncated, without ending its trajectory.
         seed: of environments and random actions.
         track_policy_version: whether every step has the number of the policy that chose it, ``policy_version``.
@@ -67,7 +68,7 @@ class Collector(BaseCollector):
         device: Device | None = None,
         storing_device: Device | None = None,
         policy_device: Device | None = None,
-        exploration_type: InteractionType = InteractionType.RANDOM,
+        exploration_type: InteractionType | str = InteractionType.RANDOM,
         set_truncated: bool = False,
         seed: int = 0,
         track_policy_version: bool = False,
@@ -80,7 +81,7 @@ class Collector(BaseCollector):
             None if runs_on is None else str(runs_on),
             seed,
             none_below_1(max_frames_per_traj),
-            exploration_type.name,
+            exploration(exploration_type),
         )
         plan = Plan(
             None if frames_per_batch is None else [frames_per_batch],
@@ -109,6 +110,20 @@ def check_sizes(frames_per_batch: object, trajs_per_batch: int | None) -> None:
 def none_below_1(limit: int | None) -> int | None:
     """A limit, or none where it is 0 or less, as TorchRL has it."""
     return None if limit is None or limit < 1 else limit
+
+
+def exploration(given: InteractionType | str) -> str:
+    """Name of the ``InteractionType`` that is meant.
+
+    Example:
+        >>> exploration("deterministic"), exploration(InteractionType.RANDOM)
+        ('DETERMINISTIC', 'RANDOM')
+    """
+    name = given.name if isinstance(given, InteractionType) else str(given).upper()
+    if name not in InteractionType.__members__:
+        names = ", ".join(sorted(InteractionType.__members__)).lower()
+        raise CollectError(f"exploration_type {given!r}: expected one of {names}")
+    return name
 
 
 # Name of TorchRL before 0.13.

@@ -95,7 +95,7 @@ class DistributedCollector(MultiCollector):
         device: Device | None = None,
         storing_device: Device | None = None,
         policy_device: Device | None = None,
-        exploration_type: InteractionType = InteractionType.RANDOM,
+        exploration_type: InteractionType | str = InteractionType.RANDOM,
         set_truncated: bool = False,
         seed: int = 0,
         track_policy_version: bool = False,

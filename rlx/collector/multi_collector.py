@@ -7,7 +7,7 @@ from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector, Plan
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
-from rlx.collector.collector import check_sizes, none_below_1
+from rlx.collector.collector import check_sizes, exploration, none_below_1
 from rlx.collector.opening import EnvSource
 from rlx.collector.policy_file import instance, is_module
 from rlx.collector.ted import CatResults
@@ -82,7 +82,7 @@ class MultiCollector(BaseCollector):
         device: Device | None = None,
         storing_device: Device | None = None,
         policy_device: Device | None = None,
-        exploration_type: InteractionType = InteractionType.RANDOM,
+        exploration_type: InteractionType | str = InteractionType.RANDOM,
         set_truncated: bool = False,
         seed: int = 0,
         track_policy_version: bool = False,
@@ -106,7 +106,7 @@ class MultiCollector(BaseCollector):
                 None if runs_on is None else str(runs_on),
                 seed,
                 none_below_1(max_frames_per_traj),
-                exploration_type.name,
+                exploration(exploration_type),
                 num_threads,
             )
             for source in create_env_fn

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, interaction_type
 
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.tensor_storage import LazyTensorStorage
@@ -205,6 +206,26 @@ def test_mistakes() -> None:
     shut.shutdown()
     with pytest.raises(CollectError, match="shut down"):
         next(iter(shut))
+
+
+@pytest.mark.parametrize("exploration_type", ["deterministic", "Deterministic", InteractionType.MEDIAN, "mean", "MODE"])
+def test_exploration_by_name(exploration_type: str | InteractionType) -> None:
+    """What a policy does that asks how to explore: 1 where it is not to draw, 2 where it is."""
+
+    def asks(observation: Any) -> Any:
+        return np.full(len(observation), 1 + (interaction_type() is InteractionType.RANDOM))
+
+    (batch,) = batches(Counter, asks, frames_per_batch=2, total_frames=2, exploration_type=exploration_type)
+    assert batch["action"].tolist() == [1, 1]
+    (batch,) = batches(Counter, asks, frames_per_batch=2, total_frames=2, exploration_type="random")
+    assert batch["action"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("unknown", ["greedy", "", None, 3])
+def test_unknown_exploration(unknown: Any) -> None:
+    expected = "expected one of deterministic, mean, median, mode, random"
+    with pytest.raises(CollectError, match=f"exploration_type {unknown!r}: {expected}"):
+        Collector(Counter, frames_per_batch=2, exploration_type=unknown)
 
 
 def test_limits_that_are_none() -> None:
