@@ -167,9 +167,16 @@ class BaseCollector:
         self._crew.publish(self._weights())
 
     def state_dict(self) -> dict[str, Any]:
-        """What a collector that goes on needs: counts, ids, the policy's weights; environments begin new episodes."""
+        """What a collector that is made with the same arguments needs to go on.
+
+        These are counts of what was given out, ids, sessions, from which the seeds follow, and the policy's weights.
+        Environments are not in it: few can be saved. So running episodes are lost, and whole ones that wait for their
+        batch; steps are made in their place. Nor is the state of generators that are not the collector's, such as
+        torch's own.
+        """
+        lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
         return {
-            "frames": self._frames,
+            "frames": self._frames - lost,
             "iterations": self._iterations,
             "next_trajectory": max(max(ids.next for ids in self._ids), self._next_episode),
             "sessions": self._sessions,
@@ -178,7 +185,15 @@ class BaseCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another collector stood, with new episodes and other seeds than it had."""
+        """Goes on where another collector stood, with new episodes, ids that it did not give and other seeds.
+
+        Of one state and seed follow the same batches, where they depend on the seed alone.
+
+        Raises:
+            CollectError: it is no collector's state.
+        """
+        if missing := [name for name in self.state_dict() if name not in state]:
+            raise CollectError(f"state has no {missing[0]!r}: expected a collector's state_dict()")
         while any(self._shares):
             self._take()
         self._frames = self._ordered = state["frames"]

@@ -1,3 +1,5 @@
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,6 +166,50 @@ def test_the_state_goes_on_with_new_episodes() -> None:
     assert after[0] is not None
     assert after[0]["collector", "traj_ids"].min() > before["collector", "traj_ids"].max()
     assert not torch.equal(after[0]["observation"][0], before["observation"][0])
+
+
+def test_the_state_counts_what_was_given_out() -> None:
+    """Episodes that run, or wait for the next batch, are lost with their collector: others are made for them."""
+    options: dict[str, Any] = {"trajs_per_batch": 4, "total_frames": 200}
+    with Collector(SerialEnv(3, Counter), one, **options) as collector:
+        before = [next(iter(collector)) for _ in range(2)]
+        state = collector.state_dict()
+    with Collector(SerialEnv(3, Counter), one, **options) as collector:
+        collector.load_state_dict(state)
+        after: list[Any] = list(collector)
+    batches: list[Any] = [*before, *after]
+    masks = [batch["collector", "mask"] for batch in batches]
+    assert state["frames"] == sum(int(mask.sum()) for mask in masks[:2])
+    assert sum(int(mask.sum()) for mask in masks) == 200
+    ids = [batch["collector", "traj_ids"][:, 0].tolist() for batch in batches]
+    assert all(one[-1] < other[0] for one, other in pairwise(ids))
+
+
+def test_the_state_decides_what_follows_and_can_be_saved(tmp_path: Path) -> None:
+    policy = torch.nn.Linear(3, 1)
+    options: dict[str, Any] = {"frames_per_batch": 20, "total_frames": 60, "seed": 4}
+    with Collector(GymEnv("Pendulum-v1"), policy, **options) as collector:
+        next(iter(collector))
+        collector.update_policy_weights_({"weight": torch.zeros(1, 3), "bias": torch.ones(1)})
+        torch.save(collector.state_dict(), tmp_path / "state.pt")
+    runs: list[list[Any]] = []
+    for _ in range(2):
+        with Collector(GymEnv("Pendulum-v1"), torch.nn.Linear(3, 1), **options) as collector:
+            collector.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+            assert collector.policy_version == 1
+            runs.append(list(collector))
+    assert len(runs[0]) == 2
+    assert (runs[0][0]["action"] == 1).all()
+    assert all((batch == other).all() for batch, other in zip(*runs, strict=True))
+
+
+def test_a_state_of_something_else() -> None:
+    with Collector(Counter, one, frames_per_batch=2) as collector:
+        with pytest.raises(CollectError, match=r"state has no 'sessions': expected a collector's state_dict\(\)"):
+            collector.load_state_dict({"frames": 3, "iterations": 1, "next_trajectory": 1, "policy_version": 0})
+        batch = next(iter(collector))
+        assert batch is not None, "it goes on as it was"
+        assert batch["observation"][:, 0].tolist() == [0, 1]
 
 
 def test_batches_do_not_share_memory() -> None:
