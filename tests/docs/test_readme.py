@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ def test_the_python_runs(pong: Path, home: Path) -> None:
     assert names["batch"]["observation"].shape == (128, 4, 84, 84)
     assert names["batch"]["index"].shape[0] == 128
     assert names["longest"] == 871
+
+
+def test_the_table_of_extras_is_all_that_users_can_choose() -> None:
+    extras = tomllib.loads((PAGE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = re.search(r"^\| extra \|.*?\n\n", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert table is not None
+    named = re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in table[0].splitlines() if line))
+    assert sorted(named) == sorted(set(extras) - {"bench", "dev"})
 
 
 def _commands() -> list[str]:
