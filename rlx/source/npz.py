@@ -30,6 +30,7 @@ from rlx.source.ted_rows import (
     TRUNCATED,
     EpisodeScan,
     TedFields,
+    batch_rows,
     scan_following,
     ted_fields,
 )
@@ -168,7 +169,7 @@ def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> list[
     def recorded(batch: Batch) -> NDArray[np.bool_]:
         return np.full(len(batch[flags[0]]), bool(fields.after))
 
-    rows = archive.batches([*names, *fields.after, *fields.after.values()], block_steps(fields.schema))
+    rows = archive.batches([*names, *fields.after, *fields.after.values()], batch_rows(fields.schema))
     return scan_following(rows, fields.after, recorded)
 
 

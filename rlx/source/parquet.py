@@ -14,7 +14,6 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import Schema
 from rlx.source.one_file import OneFile
 from rlx.source.parquet_file import ParquetFile, opened
-from rlx.source.protocol import block_steps
 from rlx.source.provenance import KEY, told_notes
 from rlx.source.row_episodes import RowEpisode, shard_bounds
 from rlx.source.row_stream import Batch, RowStream
@@ -28,6 +27,7 @@ from rlx.source.ted_rows import (
     EpisodeScan,
     RowType,
     TedFields,
+    batch_rows,
     scan_following,
     ted_fields,
 )
@@ -78,7 +78,7 @@ class Parquet(OneFile):
         row = sum(episode.rows for episode in self.episodes[:first])
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
         with opened(self.path) as file:
-            batches = _batches(file, self.kinds, paths, _batch_rows(self.schema), row)
+            batches = _batches(file, self.kinds, paths, batch_rows(self.schema), row)
             stream = RowStream(file.path, batches, file.group_start(row))
             for episode in self.episodes[first:stop]:
                 stream.skip_to(row)
@@ -140,7 +140,7 @@ def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: Te
         scan.add(batch, recorded)
     if known <= len(scan.episodes()):
         return scan.episodes()
-    rows = _batches(file, kinds, [*flags, *after, *fields.after], _batch_rows(fields.schema))
+    rows = _batches(file, kinds, [*flags, *after, *fields.after], batch_rows(fields.schema))
     return scan_following(rows, fields.after, lambda batch: _recorded(batch, after))
 
 
@@ -149,11 +149,6 @@ def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
     count = len(next(iter(batch.values())))
     valid = [batch[_validity(path)] for path in after]
     return np.logical_and.reduce(valid) if valid else np.zeros(count, bool)
-
-
-def _batch_rows(schema: Schema) -> int:
-    """How many rows to decode at once: of small numbers, Parquet's lists take ten times their size on the way."""
-    return max(1, block_steps(schema) // 8)
 
 
 def _kinds(file: ParquetFile) -> dict[str, RowType | None]:

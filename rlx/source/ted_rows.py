@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+from rlx.source.protocol import block_steps
 from rlx.source.row_episodes import RowEpisode
 
 TRAJECTORY = "collector/traj_ids"
@@ -98,6 +99,14 @@ def _field(path: str, name: str, kind: RowType, is_seen: bool, place: str) -> Fi
         raise CorruptShardError(f"{place}: {path}: {exc}; {LAYOUT}") from exc
 
 
+def batch_rows(schema: Schema) -> int:
+    """How many rows to take at once where that takes several times their size.
+
+    That is so where each is compared with the next one, and of Parquet's lists of small numbers.
+    """
+    return max(1, block_steps(schema) // 8)
+
+
 @dataclass(slots=True)
 class EpisodeScan:
     """Finds the episodes in rows that come piece by piece.
@@ -172,7 +181,7 @@ def scan_following(
     """The episodes of rows that each hold what was seen next: another begins where the next row does not begin with it.
 
     Args:
-        batches: the rows piece by piece, with flags and observations.
+        batches: the rows piece by piece, ``batch_rows`` each, with flags and observations.
         after: TED path of what was seen after each step, by observation.
         recorded: [n] whether it is known what was seen after each of n rows.
         lane: how many rows belong together, where several environments' lie one behind the other.

@@ -4,7 +4,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,20 @@ from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.schema import Schema
 from rlx.source.json_file import read_object
 from rlx.source.one_file import id_of
-from rlx.source.protocol import block_steps
 from rlx.source.provenance import told_beside
 from rlx.source.row_episodes import RowEpisode, shard_bounds
 from rlx.source.row_stream import check_finite
-from rlx.source.ted_rows import DONE, TERMINATED, TRAJECTORY, TRUNCATED, RowType, TedFields, scan_following, ted_fields
+from rlx.source.ted_rows import (
+    DONE,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    RowType,
+    TedFields,
+    batch_rows,
+    scan_following,
+    ted_fields,
+)
 
 _METADATA = "meta.json"
 # Says how many of its rows a storage of TorchRL has filled.
@@ -85,18 +96,17 @@ class TorchRLMemmap:
         first, stop = self.first_episodes[shard : shard + 2]
         row = sum(episode.rows for episode in self.episodes[:first])
         paths = (*self.fields.paths.values(), *self.fields.after.values())
-        arrays = {path: _opened(self.root, path, self.kinds[path], self.rows) for path in paths}
-        for episode in self.episodes[first:stop]:
-            yield from episode.blocks(self.schema, _Columns(self.root, arrays, self.fields, row), dropped)
-            row += episode.rows
+        with _opened(self.root, {path: self.kinds[path] for path in paths}, self.rows) as leaves:
+            for episode in self.episodes[first:stop]:
+                yield from episode.blocks(self.schema, _Columns(leaves, self.fields, row), dropped)
+                row += episode.rows
 
 
 class _Columns:
     """The rows of an episode that begins at a row of the memory maps."""
 
-    def __init__(self, root: Path, arrays: Mapping[str, NDArray[Any]], fields: TedFields, first: int) -> None:
-        self._root = root
-        self._arrays = arrays
+    def __init__(self, leaves: "Mapping[str, _Leaf]", fields: TedFields, first: int) -> None:
+        self._leaves = leaves
         self._fields = fields
         self._first = first
 
@@ -107,8 +117,35 @@ class _Columns:
         return self._read(self._fields.after[name], row, row + 1)
 
     def _read(self, path: str, start: int, stop: int) -> NDArray[np.generic]:
-        rows = np.array(self._arrays[path][self._first + start : self._first + stop])
-        check_finite(rows, f"{self._root}: {path}", self._first + start)
+        leaf = self._leaves[path]
+        rows = leaf.read(self._first + start, self._first + stop)
+        check_finite(rows, leaf.place, self._first + start)
+        return rows
+
+
+class _Leaf:
+    """The rows of one leaf.
+
+    They are read, not mapped: the pages of a map would stay with this process until all of the file is there.
+
+    Args:
+        place: where it lies, for messages.
+        file: of the size that its rows have; buffered.
+        kind: dtype and shape of a row.
+    """
+
+    def __init__(self, place: str, file: BufferedReader, kind: RowType) -> None:
+        self.place = place
+        self._file = file
+        self._dtype, self._shape = kind
+        self._row_bytes = _row_bytes(kind)
+
+    def read(self, start: int, stop: int) -> NDArray[np.generic]:
+        """Rows [stop - start, ...]."""
+        rows = np.empty((stop - start, *self._shape), self._dtype)
+        self._file.seek(start * self._row_bytes)
+        if (found := self._file.readinto(rows.reshape(-1).view(np.uint8).data)) != rows.nbytes:
+            raise CorruptShardError(f"{self.place}: expected {rows.nbytes:,} bytes from row {start:,}, found {found:,}")
         return rows
 
 
@@ -134,8 +171,8 @@ def open_torchrl(path: Path) -> TorchRLMemmap:
     stored = _filled(path, math.prod(batch))
     if not stored:
         raise SourceError(f"{path} has no step")
-    arrays = {name: _opened(path, name, kind, math.prod(batch)) for name, kind in kinds.items()}
-    episodes = _episodes(arrays, fields, stored, batch[-1] if len(batch) > 1 else None)
+    with _opened(path, kinds, math.prod(batch)) as opened:
+        episodes = _episodes(opened, fields, stored, batch[-1] if len(batch) > 1 else None)
     notes = {**told_beside(path), "format": "TorchRL's memmap"}
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
@@ -143,15 +180,15 @@ def open_torchrl(path: Path) -> TorchRLMemmap:
     return TorchRLMemmap(path, kinds, math.prod(batch), fields, notes, tuple(episodes), bounds)
 
 
-def _episodes(arrays: Mapping[str, NDArray[Any]], fields: TedFields, rows: int, lane: int | None) -> list[RowEpisode]:
-    """The episodes of the first rows of the arrays."""
+def _episodes(leaves: Mapping[str, _Leaf], fields: TedFields, rows: int, lane: int | None) -> list[RowEpisode]:
+    """The episodes of the first rows."""
     names = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, *fields.after, *fields.after.values())
-    scanned = {name: arrays[name] for name in names if name in arrays}
-    size = block_steps(fields.schema)
+    scanned = {name: leaves[name] for name in names if name in leaves}
+    size = batch_rows(fields.schema)
 
     def batches() -> Iterator[Mapping[str, NDArray[Any]]]:
         for start in range(0, rows, size):
-            yield {name: array[start : min(start + size, rows)] for name, array in scanned.items()}
+            yield {name: leaf.read(start, min(start + size, rows)) for name, leaf in scanned.items()}
 
     def recorded(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
         return np.full(len(next(iter(batch.values()))), bool(fields.after))
@@ -212,17 +249,31 @@ def _filled(root: Path, rows: int) -> int:
     return length
 
 
-def _opened(root: Path, path: str, kind: RowType, rows: int) -> NDArray[Any]:
-    """The rows of a leaf, mapped."""
+@contextmanager
+def _opened(root: Path, kinds: Mapping[str, RowType], rows: int) -> Iterator[Mapping[str, _Leaf]]:
+    """The leaves of these dtypes and shapes, open."""
+    with ExitStack() as stack:
+        leaves = {}
+        for path, kind in kinds.items():
+            file = stack.enter_context(_checked(root, path, kind, rows).open("rb"))
+            leaves[path] = _Leaf(f"{root}: {path}", file, kind)
+        yield leaves
+
+
+def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
+    """The file of a leaf, which is there and has so many rows."""
     dtype, shape = kind
     file = root / f"{path}.memmap"
     if not file.is_file():
         raise SourceNotFoundError(f"{file} is missing")
     if not file.resolve().is_relative_to(root.resolve()):
         raise CorruptShardError(f"{file}: leads out of {root}")
-    expected, found = rows * math.prod(shape) * np.dtype(dtype).itemsize, file.stat().st_size
+    expected, found = rows * _row_bytes(kind), file.stat().st_size
     if found != expected:
         raise CorruptShardError(f"{file}: expected {expected:,} bytes for {dtype}{[rows, *shape]}, found {found:,}")
-    if not expected:
-        return np.empty((rows, *shape), dtype)
-    return np.memmap(file, dtype, "r", shape=(rows, *shape))
+    return file
+
+
+def _row_bytes(kind: RowType) -> int:
+    dtype, shape = kind
+    return math.prod(shape) * np.dtype(dtype).itemsize

@@ -1,6 +1,7 @@
 """Directories that TensorDict.memmap wrote, whole and damaged."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,14 @@ def test_which_directories_are_of_steps(tmp_path: Path) -> None:
     assert recognises(write(tmp_path / "a", steps()))
     assert not recognises(write(tmp_path / "b", TensorDict({"weights": torch.zeros(3)}, [])))
     assert not recognises(tmp_path)
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+    """Of a map, a row that is no longer there would be the end of the process."""
+    path = write(tmp_path / "a", steps((3, 9_000)))
+    source = open_torchrl(path)
+    blocks = source.blocks(0, Counter())
+    next(blocks)
+    (path / "action.memmap").write_bytes(bytes(8 * 3))
+    with pytest.raises(CorruptShardError, match="a: action: expected 32,768 bytes from row 3, found"):
+        list(blocks)
