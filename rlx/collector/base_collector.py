@@ -3,7 +3,7 @@
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -17,9 +17,10 @@ from rlx.collector.batch_delivery import MASK, BatchDelivery
 from rlx.collector.crew import Crew
 from rlx.collector.episodes import Episode, Episodes
 from rlx.collector.exchange import Description, Weights
+from rlx.collector.plan import Plan
 from rlx.collector.rollout import Steps
 from rlx.collector.shares import Share, share_out
-from rlx.collector.ted import CatResults, Portion, episodes_to_ted, joined
+from rlx.collector.ted import Portion, episodes_to_ted, joined
 from rlx.collector.trajectory_ids import NO_TRAJECTORY, TrajectoryIds
 from rlx.collector.weights import NewWeights, load, pack
 from rlx.collector.worker import Equipment, Order
@@ -28,45 +29,6 @@ from rlx.errors import CollectError
 
 # Where whole episodes are asked for: long enough to cost little, short enough that new weights are soon in use.
 _CHUNK_STEPS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How steps become batches; what is not explained here is in ``Collector`` and ``MultiCollector``.
-
-    Args:
-        frames: of a batch, each worker's part of them; none where batches are of whole episodes.
-        total_frames: as there.
-        trajs_per_batch: as there.
-        init_random_frames: as there.
-        reset_at_each_iter: as there.
-        set_truncated: as there.
-        track_policy_version: as there.
-        cat_results: as there.
-        is_sync: as there.
-        preemptive_threshold: as there.
-    """
-
-    frames: Sequence[int] | None
-    total_frames: int
-    trajs_per_batch: int | None
-    init_random_frames: int
-    reset_at_each_iter: bool
-    set_truncated: bool
-    track_policy_version: bool
-    cat_results: CatResults = 0
-    is_sync: bool = True
-    preemptive_threshold: float | None = None
-
-    @property
-    def slots(self) -> int:
-        """Orders that a worker may have at once: where nobody waits for the others, it makes one ahead."""
-        return 1 if self.is_sync else 2
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the last step of every batch is flagged truncated."""
-        return self.reset_at_each_iter or self.set_truncated
 
 
 class _Taken(NamedTuple):
@@ -287,7 +249,8 @@ class BaseCollector:
         if not ready:
             return None
         first, self._next_episode = self._next_episode, self._next_episode + len(ready)
-        return split_trajectories(episodes_to_ted(ready, range(first, self._next_episode)))
+        batch = episodes_to_ted(ready, range(first, self._next_episode))
+        return batch if self._plan.traj_format == "cat" else split_trajectories(batch)
 
     def _obtain(self) -> list[_Taken]:
         """What comes next: a round of all workers, or what one of them has made; nothing when all steps are done."""

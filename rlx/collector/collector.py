@@ -4,9 +4,10 @@ from typing import Any
 
 from tensordict.nn import InteractionType
 
-from rlx.collector.base_collector import BaseCollector, Plan
+from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
 from rlx.collector.opening import EnvSource
+from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy_file import instance, is_module
 from rlx.collector.worker import Equipment
 from rlx.engine.inline_actors import InlineActors
@@ -29,7 +30,9 @@ class Collector(BaseCollector):
         init_random_frames: actions are random until so many steps are done.
         reset_at_each_iter: whether every batch begins with new episodes; those left are flagged truncated.
         split_trajs: whether batches are [N, T_max], a row a trajectory, with ``("collector", "mask")``.
-        trajs_per_batch: instead of frames_per_batch: batches [N, T_max] of exactly so many whole episodes.
+        trajs_per_batch: batches are of exactly so many whole episodes; then frames_per_batch, if it is given, is what
+            environments make at once.
+        traj_format: of such batches: "padded", [N, T_max] as with split_trajs; "cat", [S] one episode behind the other.
         postproc: is applied to every batch.
         replay_buffer: is extended by every batch, and None is yielded. A storage of one dimension takes them flat, and
             of trajectories only the real steps; one of more dimensions takes them as they are.
@@ -63,6 +66,7 @@ class Collector(BaseCollector):
         reset_at_each_iter: bool = False,
         split_trajs: bool = False,
         trajs_per_batch: int | None = None,
+        traj_format: TrajFormat = "padded",
         postproc: Postproc | None = None,
         replay_buffer: Any = None,
         device: Device | None = None,
@@ -73,7 +77,6 @@ class Collector(BaseCollector):
         seed: int = 0,
         track_policy_version: bool = False,
     ) -> None:
-        check_sizes(frames_per_batch, trajs_per_batch)
         policy, runs_on = instance(policy), policy_device or device
         equipment = Equipment(
             create_env_fn,
@@ -87,6 +90,7 @@ class Collector(BaseCollector):
             None if frames_per_batch is None else [frames_per_batch],
             total_frames,
             trajs_per_batch,
+            traj_format,
             init_random_frames or 0,
             reset_at_each_iter,
             set_truncated,
@@ -97,14 +101,6 @@ class Collector(BaseCollector):
         )
         module = policy if is_module(policy) else None
         super().__init__(InlineActors(), [equipment], module, plan, delivery, has_copies=False)
-
-
-def check_sizes(frames_per_batch: object, trajs_per_batch: int | None) -> None:
-    """Refuses batches of which it is not said, or said twice, how large they are."""
-    if (frames_per_batch is None) == (trajs_per_batch is None):
-        raise CollectError("expected frames_per_batch or trajs_per_batch, and not both")
-    if trajs_per_batch is not None and trajs_per_batch < 1:
-        raise CollectError(f"batches of {trajs_per_batch} trajectories: expected at least 1")
 
 
 def none_below_1(limit: int | None) -> int | None:

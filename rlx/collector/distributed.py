@@ -9,6 +9,7 @@ from tensordict.nn import InteractionType
 from rlx.collector.batch_delivery import Device, Postproc
 from rlx.collector.multi_collector import MultiCollector
 from rlx.collector.opening import EnvSource
+from rlx.collector.plan import TrajFormat
 from rlx.collector.ted import CatResults
 from rlx.engine.opening import cores
 from rlx.engine.ray_actors import RayActors
@@ -42,6 +43,7 @@ class DistributedCollector(MultiCollector):
         reset_at_each_iter: as there.
         split_trajs: as there.
         trajs_per_batch: as there.
+        traj_format: as there.
         postproc: as there.
         replay_buffer: as there: batches come here first, and go into it then.
         device: as there.
@@ -90,6 +92,7 @@ class DistributedCollector(MultiCollector):
         reset_at_each_iter: bool = False,
         split_trajs: bool = False,
         trajs_per_batch: int | None = None,
+        traj_format: TrajFormat = "padded",
         postproc: Postproc | None = None,
         replay_buffer: Any = None,
         device: Device | None = None,
@@ -116,6 +119,7 @@ class DistributedCollector(MultiCollector):
             reset_at_each_iter=reset_at_each_iter,
             split_trajs=split_trajs,
             trajs_per_batch=trajs_per_batch,
+            traj_format=traj_format,
             postproc=postproc,
             replay_buffer=replay_buffer,
             device=device,

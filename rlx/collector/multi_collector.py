@@ -5,10 +5,11 @@ from typing import Any
 
 from tensordict.nn import InteractionType
 
-from rlx.collector.base_collector import BaseCollector, Plan
+from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
-from rlx.collector.collector import check_sizes, exploration, none_below_1
+from rlx.collector.collector import exploration, none_below_1
 from rlx.collector.opening import EnvSource
+from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy_file import instance, is_module
 from rlx.collector.ted import CatResults
 from rlx.collector.worker import Equipment
@@ -39,6 +40,7 @@ class MultiCollector(BaseCollector):
         reset_at_each_iter: as there.
         split_trajs: as there.
         trajs_per_batch: as there.
+        traj_format: as there.
         postproc: as there.
         replay_buffer: as there.
         device: as there.
@@ -77,6 +79,7 @@ class MultiCollector(BaseCollector):
         reset_at_each_iter: bool = False,
         split_trajs: bool = False,
         trajs_per_batch: int | None = None,
+        traj_format: TrajFormat = "padded",
         postproc: Postproc | None = None,
         replay_buffer: Any = None,
         device: Device | None = None,
@@ -95,7 +98,6 @@ class MultiCollector(BaseCollector):
             raise CollectError(f"create_env_fn {create_env_fn!r}: expected a list, an environment for every worker")
         if cat_results not in ("stack", 0, -1):
             raise CollectError(f"cat_results {cat_results!r}: expected 'stack', 0 or -1")
-        check_sizes(frames_per_batch, trajs_per_batch)
         policy, runs_on = instance(policy), policy_device or device
         actors = LocalActors() if actors is None else actors
         _check_preemption(preemptive_threshold, actors, replay_buffer, sync=sync)
@@ -115,6 +117,7 @@ class MultiCollector(BaseCollector):
             _frames(frames_per_batch, len(equipment), sync=sync),
             total_frames,
             trajs_per_batch,
+            traj_format,
             init_random_frames or 0,
             reset_at_each_iter,
             set_truncated,

@@ -106,6 +106,26 @@ def test_whole_episodes() -> None:
     assert ids[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+def test_whole_episodes_one_behind_the_other() -> None:
+    options: dict[str, Any] = {"trajs_per_batch": 4, "total_frames": 60}
+    padded = batches(SerialEnv(3, Counter), **options, traj_format="padded")
+    found = batches(SerialEnv(3, Counter), **options, traj_format="cat")
+    assert [list(batch.shape) for batch in found[:2]] == [[14], [16]]
+    assert found[0].names == ["time"]
+    for batch, other in zip(found, padded, strict=True):
+        assert (batch == other[other["collector", "mask"]].exclude(("collector", "mask"))).all()
+    with pytest.raises(CollectError, match="traj_format 'flat': expected 'padded' or 'cat'"):
+        batches(Counter, **options, traj_format="flat")
+
+
+def test_frames_per_batch_says_how_long_workers_step_for_whole_episodes() -> None:
+    found = batches(SerialEnv(3, Counter), trajs_per_batch=4, frames_per_batch=6, total_frames=60)
+    expected = batches(SerialEnv(3, Counter), trajs_per_batch=4, total_frames=60)
+    assert all((batch == other).all() for batch, other in zip(found, expected, strict=True))
+    with pytest.raises(CollectError, match="batches of 2: expected at least 3"):
+        Collector(SerialEnv(3, Counter), trajs_per_batch=4, frames_per_batch=2)
+
+
 def test_into_a_replay_buffer() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
     assert batches(SerialEnv(3, Counter), frames_per_batch=30, total_frames=90, replay_buffer=buffer) == [None] * 3
