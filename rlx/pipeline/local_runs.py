@@ -21,7 +21,8 @@ from rlx.source import (
     robomimic,
     torchrl_memmap,
 )
-from rlx.source.hdf5_file import holds
+from rlx.source.expected_layout import expecting
+from rlx.source.hdf5_file import holds, is_hdf5, names, opened
 from rlx.source.protocol import Source
 
 
@@ -75,6 +76,9 @@ _MARKS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 LAYOUTS = (*_RUNS, *_FORMATS)
+_HDF5 = "; or ".join([minari.LAYOUT, *(one.LAYOUT.removeprefix("expected ") for one in (d4rl, robomimic, d3rlpy))])
+_SHOWN_NAMES = 20
+_SHOWN_BYTES = 8
 
 
 def check_apart(source: Path, destination: Path) -> None:
@@ -120,15 +124,30 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
         return chosen[0]
     there = ", ".join(sorted({run.id for run in runs}))
     if not runs:
-        raise SourceNotFoundError(
-            f"no run in {directory}: expected files such as Pong/run_5-00000-of-00050, "
-            "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5",
-            hint=f"--from {'|'.join(LAYOUTS)} says what is wrong with it",
-        )
+        raise _nothing_known(directory)
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")
     hint = f"rlx download {chosen[0].id} --source {directory}"
     raise SourceNotFoundError(f"{len(chosen)} runs in {directory}: {there}; expected one", hint=hint)
+
+
+def _nothing_known(path: Path) -> SourceNotFoundError:
+    """The error that what lies at a path resembles no format; raises another where it cannot be read."""
+    hint = f"--from {'|'.join(LAYOUTS)} says what is wrong with it"
+    if not path.is_file():
+        return SourceNotFoundError(
+            f"no run in {path}: expected files such as Pong/run_5-00000-of-00050, "
+            "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5",
+            hint=hint,
+        )
+    if is_hdf5(path):
+        with expecting(_HDF5), opened(path) as file:
+            found = names(file)
+            shown = ", ".join([*found[:_SHOWN_NAMES], *(["..."] if len(found) > _SHOWN_NAMES else [])])
+            return SourceNotFoundError(f"no run in {path}: found {shown or 'nothing in it'}; {_HDF5}", hint=hint)
+    with path.open("rb") as file:
+        head = file.read(_SHOWN_BYTES)
+    return SourceNotFoundError(f"no run in {path}: expected HDF5, Parquet or npz, found {head!r}", hint=hint)
 
 
 def _resembled(path: Path) -> str | None:

@@ -14,6 +14,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import d4rl, hdf5_file
 from rlx.source.d4rl import D4RL
+from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
 from rlx.source.hdf5_text import texts
@@ -22,7 +23,7 @@ from rlx.source.row_episodes import RowEpisode, shard_bounds
 _KEYS = ("version", "num_episodes", "columns")
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
 _VERSION = "2.1"
-_LAYOUT = (
+LAYOUT = (
     "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "
     "observations_<i> [T, ...], actions_<i> [T, A], rewards_<i> [T, 1], terminated_<i>"
 )
@@ -41,11 +42,14 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
         SourceError: it is of a version that is not read, or has no episode.
     """
-    with hdf5_file.opened(path, _LAYOUT) as file:
-        if hdf5_file.has(file, d4rl.KEYS[0]):
-            return d4rl.open_d4rl(path)
+    return d4rl.open_d4rl(path) if hdf5_file.holds(path, d4rl.KEYS[:1]) else _opened(path)
+
+
+@expecting(LAYOUT)
+def _opened(path: Path) -> Hdf5Episodes:
+    with hdf5_file.opened(path) as file:
         if missing := [key for key in _KEYS if not hdf5_file.has(file, key)]:
-            raise CorruptShardError(f"{path}: {missing[0]} is missing; {_LAYOUT}")
+            raise CorruptShardError(f"{path}: {missing[0]} is missing")
         version = texts(file, "version")
         if version != [_VERSION]:
             raise SourceError(f"{path} is of d3rlpy's version {'.'.join(version)}, expected {_VERSION}")
@@ -60,9 +64,9 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{path}: {exc}; {_LAYOUT}") from exc
+        raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, {}, episodes, bounds, _LAYOUT)
+    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, {}, episodes, bounds, LAYOUT)
 
 
 def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
@@ -71,7 +75,7 @@ def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
     if not hdf5_file.has(file, "observations_0"):
         parts = next(number for number in count() if not hdf5_file.has(file, f"observations_0_{number}"))
         if not parts:
-            raise CorruptShardError(f"{file.filename}: observations_0 is missing; {_LAYOUT}")
+            raise CorruptShardError(f"{file.filename}: observations_0 is missing")
         paths = {f"observation/_index_{number}": f"observations_{{}}_{number}" for number in range(parts)}
     paths |= {"action": "actions_{}", "reward": "rewards_{}"}
     fields = {}

@@ -14,6 +14,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
+from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import Hdf5Columns, field_shape
 from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import RowEpisode, shard_bounds
@@ -22,7 +23,7 @@ KEYS = ("observations", "actions", "rewards", "terminals")
 # What the first version of d3rlpy adds to the same layout; its episodes end where these flags stand.
 EPISODE_ENDS = "episode_terminals"
 _NEXT = "next_observations"
-_LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
+LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
 _PIECE_ROWS = 2**16
 
 
@@ -59,7 +60,7 @@ class D4RL(OneFile):
             SourceNotFoundError: the file is missing.
             CorruptShardError: it is damaged, or has NaN in it.
         """
-        with hdf5_file.opened(self.path) as file:
+        with expecting(LAYOUT), hdf5_file.opened(self.path) as file:
             columns = {name: hdf5_file.numbers(file, path, rows=self.ends[-1]) for name, path in self.paths.items()}
             after = {"observation": hdf5_file.numbers(file, _NEXT)} if hdf5_file.has(file, _NEXT) else {}
             for number in range(*self.first_episodes[shard : shard + 2]):
@@ -74,6 +75,7 @@ def recognises(path: Path) -> bool:
     return hdf5_file.holds(path, KEYS) and not hdf5_file.holds(path, (EPISODE_ENDS,))
 
 
+@expecting(LAYOUT)
 def open_d4rl(path: Path) -> D4RL:
     """The dataset in a file of D4RL, or of the first version of d3rlpy.
 
@@ -84,7 +86,7 @@ def open_d4rl(path: Path) -> D4RL:
     """
     with hdf5_file.opened(path) as file:
         if missing := [key for key in KEYS if not hdf5_file.has(file, key)]:
-            raise CorruptShardError(f"{path}: {missing[0]} is missing; {_LAYOUT}")
+            raise CorruptShardError(f"{path}: {missing[0]} is missing")
         count = len(hdf5_file.numbers(file, "observations"))
         if not count:
             raise SourceError(f"{path} has no step")
@@ -100,7 +102,7 @@ def open_d4rl(path: Path) -> D4RL:
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{path}: {exc}; {_LAYOUT}") from exc
+        raise CorruptShardError(f"{path}: {exc}") from exc
     lengths = np.diff(ends, prepend=0)
     flags = tuple((bool(terminals[end - 1]), bool(timeouts[end - 1])) for end in ends.tolist())
     return D4RL(

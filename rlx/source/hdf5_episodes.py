@@ -8,6 +8,7 @@ from typing import Any
 from rlx.block import Block
 from rlx.schema import Schema
 from rlx.source import hdf5_file
+from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import Hdf5Columns
 from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import RowEpisode
@@ -26,7 +27,7 @@ class Hdf5Episodes(OneFile):
         after: the same for what was seen next; empty where that is not recorded.
         episodes: all of them.
         first_episodes: place of the first episode of every shard, and the number of episodes.
-        layout: what the format expects, to be said of what is missing.
+        layout: what the format expects, to be said of what is wrong.
     """
 
     schema: Schema
@@ -48,7 +49,7 @@ class Hdf5Episodes(OneFile):
             SourceNotFoundError: the file is missing.
             CorruptShardError: an episode lacks a field, has one of another type or length than it should, or NaN in it.
         """
-        with hdf5_file.opened(self.path, self.layout) as file:
+        with expecting(self.layout), hdf5_file.opened(self.path) as file:
             for episode in self.episodes[slice(*self.first_episodes[shard : shard + 2])]:
                 rows, after = (
                     {

@@ -23,21 +23,13 @@ _CHECKED_BYTES = 2**26
 _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
 
-class _MissingError(CorruptShardError):
-    """There is no member of a name; ``opened`` says what the layout is."""
-
-
 @contextmanager
-def opened(path: Path, layout: str = "") -> Iterator[h5py.File]:
+def opened(path: Path) -> Iterator[h5py.File]:
     """The open file.
-
-    Args:
-        path: where it lies.
-        layout: what was expected, to be said of a member that turns out to be missing.
 
     Raises:
         SourceNotFoundError: there is none.
-        CorruptShardError: it is not HDF5, or shorter than it was written; or what is done with it fails.
+        CorruptShardError: it is not HDF5, or shorter than it was written.
     """
     if not path.is_file():
         raise SourceNotFoundError(f"{path} is missing")
@@ -47,15 +39,18 @@ def opened(path: Path, layout: str = "") -> Iterator[h5py.File]:
         raise _damaged(str(path), exc) from exc
     try:
         yield file
-    except _MissingError as exc:
-        raise CorruptShardError(f"{exc}; {layout}" if layout else str(exc)) from exc
     finally:
         file.close()
 
 
+def is_hdf5(path: Path) -> bool:
+    """Whether a path is that of a file that begins like HDF5, whole or damaged."""
+    return path.is_file() and bool(h5py.is_hdf5(path))
+
+
 def holds(path: Path, names: Collection[str]) -> bool:
     """Whether a path is that of an HDF5 file with members of these names; damaged or absent files are not."""
-    if not path.is_file() or not h5py.is_hdf5(path):
+    if not is_hdf5(path):
         return False
     try:
         with opened(path) as file:
@@ -257,7 +252,7 @@ def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
         for part in name.split("/"):
             link = found.get(part, getlink=True)
             if link is None:
-                raise _MissingError(f"{_place(parent, name)} is missing")
+                raise CorruptShardError(f"{_place(parent, name)} is missing")
             if not isinstance(link, h5py.HardLink):
                 raise CorruptShardError(f"{_place(parent, name)}: leads to another file, or another place in this one")
             found = found[part]

@@ -21,6 +21,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, SourceNotFoundError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
+from rlx.source.expected_layout import expecting
 from rlx.source.minari_space import Space, describe, is_image, leaf_space
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import KEY, told_notes
@@ -32,9 +33,10 @@ _MAX_METADATA_BYTES = 64 * 2**20
 _MAX_ENV_SPEC = 10_000  # characters
 _MAX_DEPTH = 5
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
-_LAYOUT = (
-    "expected Minari's layout: for every episode i a group episode_<i> with observations [T + 1, ...], "
-    "actions [T, ...], rewards [T], terminations [T], truncations [T]"
+LAYOUT = (
+    "expected Minari's layout: data/metadata.json with total_episodes, total_steps and minari_version, and in "
+    "data/main_data.hdf5 for every episode i a group episode_<i> with the attribute total_steps, "
+    "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]"
 )
 # Minari itself reads the versions that it knows, one by one; these two wrote the same.
 _VERSIONS = re.compile(r"0\.[45](\.\w+)*")
@@ -84,10 +86,10 @@ class Minari:
             SourceNotFoundError: a file is missing.
             CorruptShardError: an episode lacks a field, or has one of another type or length than it should.
         """
-        if not (self.root / METADATA).is_file():
-            raise SourceNotFoundError(f"{self.root / METADATA} is missing")
         max_steps = block_steps(self.schema)
-        with hdf5_file.opened(self.root / MAIN_DATA, _LAYOUT) as file:
+        with expecting(LAYOUT), hdf5_file.opened(self.root / MAIN_DATA) as file:
+            if not (self.root / METADATA).is_file():
+                raise SourceNotFoundError(f"{self.root / METADATA} is missing")
             for number in range(*self.first_episodes[shard : shard + 2]):
                 episode = _Episode(file, number, self.schema, self.leaves)
                 if episode.steps == 0:
@@ -96,6 +98,7 @@ class Minari:
                     yield episode.block(start, min(start + max_steps, episode.steps))
 
 
+@expecting(LAYOUT)
 def open_minari(directory: Path) -> Minari:
     """The dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below.
 
@@ -110,26 +113,24 @@ def open_minari(directory: Path) -> Minari:
     if metadata.get("data_format", "hdf5") != "hdf5":
         raise SourceError(f"{root}: data format {metadata['data_format']!r}, expected 'hdf5'")
     version = metadata.get("minari_version")
-    if isinstance(version, str) and not _VERSIONS.fullmatch(version):
+    if not isinstance(version, str) or not _VERSIONS.fullmatch(version):
         raise SourceError(f"{root / METADATA}: minari_version: expected 0.4 or 0.5, found {version!r:.80}")
     observations, actions = (_space(metadata, name, root) for name in ("observation_space", "action_space"))
     spaces = {"observations": observations, "actions": actions}
-    with hdf5_file.opened(root / MAIN_DATA, _LAYOUT) as file:
+    with hdf5_file.opened(root / MAIN_DATA) as file:
         count = hdf5_file.count(file)
         if count == 0:
             raise SourceError(f"{root / MAIN_DATA} has no episode")
-        if metadata.get("total_episodes", count) != count:
-            raise CorruptShardError(
-                f"{root / MAIN_DATA}: expected {metadata['total_episodes']} episodes, found {count}"
-            )
+        if (said := _total(metadata, "total_episodes", root)) != count:
+            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} episodes, found {count:,}")
         fields, leaves, notes = _fields(hdf5_file.group(file, "episode_0"), spaces)
         bounds, steps = _shard_bounds(file, count)
-        if metadata.get("total_steps", steps) != steps:
-            raise CorruptShardError(f"{root / MAIN_DATA}: expected {metadata['total_steps']} steps, found {steps:,}")
+        if (said := _total(metadata, "total_steps", root)) != steps:
+            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} steps, found {steps:,}")
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{root / MAIN_DATA}: {exc}; {_LAYOUT}") from exc
+        raise CorruptShardError(f"{root / MAIN_DATA}: {exc}") from exc
     return Minari(
         root,
         _id(metadata, root),
@@ -178,6 +179,13 @@ def _parsed(text: str | bytes, place: str) -> Mapping[str, Any]:
 def _space(metadata: Mapping[str, Any], name: str, root: Path) -> Space | None:
     text = metadata.get(name)
     return _parsed(text, f"{root / METADATA}: {name}") if isinstance(text, str) else None
+
+
+def _total(metadata: Mapping[str, Any], name: str, root: Path) -> int:
+    found = metadata.get(name)
+    if type(found) is not int:
+        raise CorruptShardError(f"{root / METADATA}: {name}: expected a whole number, found {found!r:.80}")
+    return found
 
 
 def _id(metadata: Mapping[str, Any], root: Path) -> str:
@@ -229,7 +237,7 @@ def _fields(
                 lossy.append(name)
     for group, ours, _ in _GROUPS[:2]:
         if not any(name.split("/")[0] == ours for name in fields):
-            raise CorruptShardError(f"{episode.file.filename}: {episode.name}/{group}: expected numbers; {_LAYOUT}")
+            raise CorruptShardError(f"{episode.file.filename}: {episode.name}/{group}: expected numbers")
     notes: dict[str, Any] = {}
     if lossy:
         notes["lossy_jpeg"] = lossy

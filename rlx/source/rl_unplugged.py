@@ -20,11 +20,16 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.schema import Schema
+from rlx.source.expected_layout import expecting
 from rlx.source.png import FRAME_SHAPE, MalformedPngError, decode_frames
 from rlx.source.protocol import MAX_BLOCK_STEPS
 from rlx.source.tf_example import Feature, MalformedExampleError, parse_example
 from rlx.source.tfrecord import records
 
+_LAYOUT = (
+    "expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN, a gzipped TFRecord of an episode an example with "
+    "observations (PNG), actions, clipped_rewards and discounts, T of each"
+)
 URL = "https://storage.googleapis.com/rl_unplugged/atari_episodes_ordered"
 RUNS = (1, 2, 3, 4, 5)
 _GAMES = """
@@ -135,13 +140,14 @@ class RLUnplugged:
         """
         (name,) = self.files(shard)
         path = self.root / name
-        for number, record in enumerate(records(path)):
-            try:
-                episode = _episode(parse_example(record))
-                dropped[episode.dropped] += 1
-                yield from _blocks(episode)
-            except (MalformedExampleError, MalformedPngError, _MalformedEpisodeError) as exc:
-                raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
+        with expecting(_LAYOUT):
+            for number, record in enumerate(records(path)):
+                try:
+                    episode = _episode(parse_example(record))
+                    dropped[episode.dropped] += 1
+                    yield from _blocks(episode)
+                except (MalformedExampleError, MalformedPngError, _MalformedEpisodeError) as exc:
+                    raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
 
     def _check_shard(self, shard: int) -> None:
         if not 0 <= shard < num_shards(self.game):

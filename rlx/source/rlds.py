@@ -14,7 +14,9 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source.base import local_path
+from rlx.source.expected_layout import expecting
 from rlx.source.json_file import read_object
+from rlx.source.needed_fields import missing_field
 from rlx.source.picture_file import is_jpeg
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import KEY, told_notes
@@ -25,7 +27,10 @@ from rlx.source.tfrecord import records
 
 _INFO, _FEATURES, _METADATA = "dataset_info.json", "features.json", "metadata.json"
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_LAYOUT = "expected a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json, *.tfrecord-*"
+_LAYOUT = (
+    "expected a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json, *.tfrecord-* of an "
+    "example an episode: steps/observation, action, reward, is_first, is_last, is_terminal, T + 1 rows of each"
+)
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_SHARDS = 100_000
 _MAX_EXAMPLES = 2**40
@@ -75,17 +80,18 @@ class RLDS:
         """
         path, expected = self.root / self.names[shard], self.lengths[shard]
         first, found = sum(self.lengths[:shard]), 0
-        for number, record in enumerate(records(path)):
-            try:
-                values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
-                episode = _Episode(values, self.features, self.schema, first + number)
-                dropped[SINGLE] += episode.steps == 0
-                yield from episode.blocks()
-            except (MalformedExampleError, MalformedFeatureError) as exc:
-                raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
-            found = number + 1
-        if found != expected:
-            raise CorruptShardError(f"{path}: expected {expected:,} episodes as in {_INFO}, found {found:,}")
+        with expecting(_LAYOUT):
+            for number, record in enumerate(records(path)):
+                try:
+                    values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
+                    episode = _Episode(values, self.features, self.schema, first + number)
+                    dropped[SINGLE] += episode.steps == 0
+                    yield from episode.blocks()
+                except (MalformedExampleError, MalformedFeatureError) as exc:
+                    raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
+                found = number + 1
+            if found != expected:
+                raise CorruptShardError(f"{path}: expected {expected:,} episodes as in {_INFO}, found {found:,}")
 
 
 class _Episode:
@@ -172,6 +178,7 @@ def recognises(path: Path) -> bool:
     return (path / _INFO).is_file() and (path / _FEATURES).is_file()
 
 
+@expecting(_LAYOUT)
 def open_rlds(path: Path) -> RLDS:
     """The dataset in the directory of one of its versions.
 
@@ -186,10 +193,7 @@ def open_rlds(path: Path) -> RLDS:
     found = steps_features(read_object(path / _FEATURES, _LAYOUT), str(path / _FEATURES))
     told = read_object(path / _METADATA, _LAYOUT).get(KEY) if (path / _METADATA).is_file() else None
     if missing := [name for name in (_FIRST, _LAST, _TERMINAL, "reward") if not found.get(name)]:
-        raise CorruptShardError(
-            f"{path / _FEATURES}: steps/{missing[0]} is missing; "
-            "expected observation, action, reward, is_first, is_last, is_terminal"
-        )
+        raise CorruptShardError(f"{path / _FEATURES}: steps/{missing[0]} is missing")
     features = {name: feature for name, feature in found.items() if feature and name not in _FLAGS}
     schema = _schema(features, _roles(told), path / _FEATURES)
     notes = {**told_notes(told), "format": "RLDS"}
@@ -202,6 +206,8 @@ def open_rlds(path: Path) -> RLDS:
 
 def _schema(features: Mapping[str, Feature], roles: Mapping[str, str], place: Path) -> Schema:
     fields = {name: Field(one.dtype, one.shape, _role(name, roles)) for name, one in features.items()}
+    if (missing := missing_field(fields)) is not None:
+        raise CorruptShardError(f"{place}: steps/{missing} is missing")
     order = sorted(fields, key=lambda name: (name.split("/")[0] != "observation", name.split("/")[0] != "action"))
     flags = {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     try:

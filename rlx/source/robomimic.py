@@ -10,15 +10,14 @@ import h5py
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
+from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
 from rlx.source.row_episodes import RowEpisode, shard_bounds
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
 _OBS, _NEXT, _DONES, _STATES = "obs", "next_obs", "dones", "states"
-_LAYOUT = (
-    "expected robomimic's layout: data/demo_<i> with actions [N, A], rewards [N], dones [N] and obs/<key> [N, ...]"
-)
+LAYOUT = "expected robomimic's layout: data/demo_<i> with actions [N, A], rewards [N], dones [N] and obs/<key> [N, ...]"
 
 
 def recognises(path: Path) -> bool:
@@ -29,6 +28,7 @@ def recognises(path: Path) -> bool:
         return bool(_demos(file)[0])
 
 
+@expecting(LAYOUT)
 def open_robomimic(path: Path) -> Hdf5Episodes:
     """The dataset in a file of robomimic; the numbers of its demonstrations are those of the episodes.
 
@@ -37,12 +37,12 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than it should.
         SourceError: it has no demonstration.
     """
-    with hdf5_file.opened(path, _LAYOUT) as file:
+    with hdf5_file.opened(path) as file:
         if not hdf5_file.has(file, "data"):
-            raise CorruptShardError(f"{path}: data is missing; {_LAYOUT}")
+            raise CorruptShardError(f"{path}: data is missing")
         demos, left_out = _demos(file)
         if not demos:
-            raise SourceError(f"{path} has no demonstration; {_LAYOUT}")
+            raise SourceError(f"{path} has no demonstration")
         fields, paths, after, more = _fields(file, demos[0])
         episodes, has_early = [], False
         for number in demos:
@@ -57,9 +57,9 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{path}: {exc}; {_LAYOUT}") from exc
+        raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, after, tuple(episodes), bounds, _LAYOUT)
+    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, after, tuple(episodes), bounds, LAYOUT)
 
 
 def _demos(file: h5py.File) -> tuple[list[int], list[str]]:

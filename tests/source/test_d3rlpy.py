@@ -86,11 +86,11 @@ def test_columns_of_other_episodes_are_left_out(tmp_path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {
-    "no columns": (delete("columns"), r"columns is missing; expected d3rlpy's layout: version 2.1, num_episodes"),
-    "no count": (delete("num_episodes"), "num_episodes is missing; expected"),
-    "no observations": (delete("observations_0"), "observations_0 is missing; expected"),
+    "no columns": (delete("columns"), r"columns is missing"),
+    "no count": (delete("num_episodes"), "num_episodes is missing"),
+    "no observations": (delete("observations_0"), "observations_0 is missing"),
     "no later observations": (delete("observations_2"), "observations_2 is missing"),
-    "no rewards": (delete("rewards_1"), "rewards_1 is missing; expected d3rlpy's layout"),
+    "no rewards": (delete("rewards_1"), "rewards_1 is missing"),
     "no flag": (delete("terminated_1"), "terminated_1 is missing"),
     "many flags": (replace("terminated_1", [True, False]), r"terminated_1: expected one number, found bool\[2\]"),
     "an episode more": (replace("num_episodes", 4), "actions_3 is missing"),
@@ -121,7 +121,7 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
     change, message = DAMAGE[name]
     path = Path(shutil.copy(GOLDEN / "vectors.h5", tmp_path))
     changed(path, change)
-    with pytest.raises(CorruptShardError, match=message):
+    with pytest.raises(CorruptShardError, match=message + ".*; expected d3rlpy's layout: "):
         read(open_d3rlpy(path), 0)
 
 
@@ -146,7 +146,7 @@ def test_other_versions(name: str, tmp_path: Path) -> None:
     change, message = VERSIONS[name]
     path = Path(shutil.copy(GOLDEN / "vectors.h5", tmp_path))
     changed(path, change)
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(SourceError, match=message + ".*; expected d3rlpy's layout: version 2.1"):
         open_d3rlpy(path)
 
 

@@ -157,7 +157,7 @@ def test_the_first_version_of_d3rlpy(tmp_path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {
-    "no rewards": (delete("rewards"), r"rewards is missing; expected D4RL's layout: observations \[N"),
+    "no rewards": (delete("rewards"), "rewards is missing"),
     "a group for a dataset": (group_instead("actions"), "actions: expected a dataset, found a group"),
     "few actions": (replace("actions", np.zeros((11, 3), "f4")), "actions: expected 12 rows, found 11"),
     "many flags": (replace("terminals", np.zeros((12, 2))), r"terminals: expected a flag a step, found \[12, 2\]"),
@@ -203,13 +203,13 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
     change, message = DAMAGE[name]
     write_d4rl(tmp_path / FILE)
     changed(tmp_path / FILE, change)
-    with pytest.raises(CorruptShardError, match=message):
+    with pytest.raises(CorruptShardError, match=message + r".*; expected D4RL's layout: observations \[N"):
         read(open_d4rl(tmp_path / FILE), 0)
 
 
 def test_a_file_without_steps(tmp_path: Path) -> None:
     write_d4rl(tmp_path / FILE, ends="")
-    with pytest.raises(SourceError, match="has no step"):
+    with pytest.raises(SourceError, match="has no step; expected D4RL's layout"):
         open_d4rl(tmp_path / FILE)
     with pytest.raises(SourceNotFoundError, match="is missing"):
         open_d4rl(tmp_path / "nothing.hdf5")

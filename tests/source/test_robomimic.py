@@ -139,8 +139,8 @@ def test_one_observation_is_called_just_that(tmp_path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {
-    "no data": (lambda f: f.move("data", "more"), r"data is missing; expected robomimic's layout: data/demo_<i> with"),
-    "no rewards": (delete("data/demo_2/rewards"), "data/demo_2/rewards is missing; expected robomimic's layout"),
+    "no data": (lambda f: f.move("data", "more"), "data is missing"),
+    "no rewards": (delete("data/demo_2/rewards"), "data/demo_2/rewards is missing"),
     "no observations": (delete("data/demo_0/obs"), "data/demo_0/obs is missing"),
     "an observation less": (delete("data/demo_1/obs/robot0_eef_pos"), "demo_1/obs/robot0_eef_pos is missing"),
     "no next one": (delete("data/demo_1/next_obs/robot0_eef_pos"), "next_obs/robot0_eef_pos is missing"),
@@ -177,7 +177,7 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
     change, message = DAMAGE[name]
     write_robomimic(tmp_path / FILE)
     changed(tmp_path / FILE, change)
-    with pytest.raises(CorruptShardError, match=message):
+    with pytest.raises(CorruptShardError, match=message + ".*; expected robomimic's layout: data/demo_<i>"):
         read(open_robomimic(tmp_path / FILE), 0)
 
 

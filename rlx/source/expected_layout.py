@@ -1,0 +1,28 @@
+"""What a format expects, said at the end of every error of its source."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rlx.errors import SourceError
+
+
+@contextmanager
+def expecting(layout: str) -> Iterator[None]:
+    """Ends the message of every SourceError with what was expected; also a decorator of functions.
+
+    Args:
+        layout: the format's, in words that begin with ``expected``.
+
+    Example:
+        >>> with expecting("expected D4RL's layout: observations [N, ...], ..."):
+        ...     raise SourceError("a.hdf5: rewards is missing")
+        Traceback (most recent call last):
+            ...
+        rlx.errors.SourceError: a.hdf5: rewards is missing; expected D4RL's layout: observations [N, ...], ...
+    """
+    try:
+        yield
+    except SourceError as exc:
+        if layout not in str(exc):
+            exc.args = (f"{exc}; {layout}",)
+        raise

@@ -1,0 +1,19 @@
+"""What every format must tell of a step, whatever it is called there."""
+
+from collections.abc import Mapping
+
+from rlx.schema import Field, Role
+
+
+def missing_field(fields: Mapping[str, Field]) -> str | None:
+    """``observation`` or ``action`` where no field is one; None where both are there.
+
+    Example:
+        >>> seen = Field("float32", (2,), Role.OBSERVATION)
+        >>> missing_field({"pixels": seen, "agents/action": Field("int64", (), Role.STEP)})
+        >>> missing_field({"observation": seen, "reaction": Field("int64", (), Role.STEP)})
+        'action'
+    """
+    if not any(field.role == Role.OBSERVATION for field in fields.values()):
+        return "observation"
+    return None if any("action" in name.split("/") for name in fields) else "action"
