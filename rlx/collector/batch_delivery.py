@@ -8,11 +8,13 @@ import torch
 from tensordict import TensorDictBase
 
 from rlx.buffer.trajectory_split import split_trajectories
+from rlx.buffer.transform.neighbourhood import NeighbourTransform
+from rlx.buffer.transform.over_batch import over_batch
 from rlx.errors import CollectError
 
 MASK = ("collector", "mask")
 Device = torch.device | str
-Postproc = Callable[[TensorDictBase], TensorDictBase]
+Postproc = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,21 @@ class BatchDelivery:
         device: where it is put.
         postproc: applied to it.
         replay_buffer: extended by it.
+
+    Raises:
+        CollectError: the postproc is nothing that could be applied to a batch.
     """
 
     split_trajs: bool
     device: Device | None
     postproc: Postproc | None
     replay_buffer: Any
+
+    def __post_init__(self) -> None:
+        if not (self.postproc is None or callable(self.postproc) or isinstance(self.postproc, NeighbourTransform)):
+            raise CollectError(
+                f"postproc {self.postproc!r}: expected a function of a batch, or a transform of rlx.buffer"
+            )
 
     @property
     def lanes(self) -> int:
@@ -43,7 +54,7 @@ class BatchDelivery:
         if self.device is not None:
             batch = batch.to(self.device)
         if self.postproc is not None:
-            batch = self.postproc(batch)
+            batch = over_batch(self.postproc, batch)
         if self.replay_buffer is None:
             return batch
         self._store(_real(batch))

@@ -33,7 +33,8 @@ class Collector(BaseCollector):
         trajs_per_batch: batches are of exactly so many whole episodes; then frames_per_batch, if it is given, is what
             environments make at once.
         traj_format: of such batches: "padded", [N, T_max] as with split_trajs; "cat", [S] one episode behind the other.
-        postproc: is applied to every batch.
+        postproc: is applied to every batch: a function, or a transform of ``rlx.buffer``; what of these looks at other
+            steps sees those of the batch alone, so whole trajectories with trajs_per_batch.
         replay_buffer: is extended by every batch, and None is yielded. A storage of one dimension takes them flat, and
             of trajectories only the real steps; one of more dimensions takes them as they are.
         device: of policy and batches, if nothing else is said of these.

@@ -10,9 +10,11 @@ from tensordict.nn import InteractionType, interaction_type
 
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.transform import Compose, NStep, RewardClip
 from rlx.collector.collector import Collector, SyncDataCollector
 from rlx.collector.opening import EnvSource, GymEnv, SerialEnv
 from rlx.errors import CollectError
+from rlx.transform.spans import FrameSkip
 from tests.collector.environments import Counter, Structured, one
 
 
@@ -163,6 +165,48 @@ def test_postproc_and_versions() -> None:
             found.append((batch["policy_version"].tolist(), batch["next", "reward"].sum().item()))
             collector.update_policy_weights_()
     assert found == [([0, 0, 0], 12.0), ([1, 1, 1], 12.0)]
+
+
+@pytest.mark.parametrize("shape", ["flat", "lanes", "cat", "padded", "split"])
+def test_postproc_that_looks_at_neighbours(shape: str) -> None:
+    """Over three steps, or as many as the trajectory has in the batch, as adding up step by step has it."""
+    source: EnvSource = Counter if shape == "flat" else SerialEnv(3, Counter)
+    shapes: dict[str, dict[str, Any]] = {
+        "flat": {"frames_per_batch": 13},
+        "lanes": {"frames_per_batch": 39},
+        "cat": {"trajs_per_batch": 4, "traj_format": "cat"},
+        "padded": {"trajs_per_batch": 4},
+        "split": {"frames_per_batch": 39, "split_trajs": True},
+    }
+    options = {**shapes[shape], "total_frames": 60}
+    plain = batches(source, **options)
+    found = batches(source, **options, postproc=Compose(RewardClip(0, 4), NStep(3, 0.5)))
+    for batch, before in zip(found, plain, strict=True):
+        assert batch.shape == before.shape
+        assert batch.names == before.names
+        mask = before.get(("collector", "mask"), torch.ones(before.shape, dtype=torch.bool))
+        ids = before["collector", "traj_ids"]
+        for at in mask.nonzero().tolist():
+            last = before.shape[-1] - 1
+            path = [at]
+            while len(path) < 3 and not before[tuple(path[-1])]["next", "done"]:
+                after = [*path[-1][:-1], path[-1][-1] + 1]
+                if path[-1][-1] == last or not mask[tuple(after)] or ids[tuple(after)] != ids[tuple(at)]:
+                    break
+                path.append(after)
+            rewards = [min(4.0, float(before[tuple(one)]["next", "reward"])) * 0.5**i for i, one in enumerate(path)]
+            step, end = batch[tuple(at)], before[tuple(path[-1])]
+            assert step["next", "reward"].item() == sum(rewards)
+            assert step["steps_to_next_obs"].item() == len(path)
+            for key in ("observation", "done", "terminated", "truncated"):
+                assert (step["next", key] == end["next", key]).all()
+        assert not batch["next", "reward"][~mask].any()
+        assert (batch["collector"] == before["collector"]).all()
+
+
+def test_postproc_that_is_none() -> None:
+    with pytest.raises(CollectError, match=r"postproc FrameSkip\(k=4\): expected a function of a batch"):
+        batches(Counter, frames_per_batch=4, postproc=FrameSkip(4))
 
 
 def test_new_weights_reach_the_policy() -> None:
