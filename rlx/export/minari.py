@@ -1,4 +1,4 @@
-"""A dataset of Minari (HDF5): a directory that ``minari.load_dataset`` opens, in every version that reads 0.5.3.
+"""A dataset of Minari (HDF5): a directory that ``minari.load_dataset`` opens, in every version from 0.5.0.
 
 Versions before 0.5.4 take whatever looks like pictures for JPEG. So pictures are written with their channels first,
 which no version takes for pictures, and come back to the last bit.
@@ -29,8 +29,8 @@ from rlx.export.provenance import KEY, provenance
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 
-# The newest that every version of the last years reads.
-_VERSION = "0.5.3"
+# Of this layout the first: a reader has a list of those it takes, up to its own.
+_VERSION = "0.5.0"
 _MAIN_DATA = Path("data/main_data.hdf5")
 _METADATA = Path("data/metadata.json")
 _NAMESPACE = "namespace_metadata.json"
