@@ -31,12 +31,12 @@ def below_home(id: str) -> Path:
 
 
 def locate(dataset: str | os.PathLike[str]) -> Path:
-    """The directory that a path or an id means; it need not exist.
+    """The directory, or file, that a path or an id means; it need not hold a dataset.
 
     A path wins: an id is looked up only where no dataset lies at that path.
 
     Raises:
-        DatasetNotFoundError: it is a URL, which no directory has.
+        DatasetNotFoundError: it is a URL, which no directory has; or what may be an id is neither there nor a path.
 
     Example:
         >>> locate("/data/pong").as_posix()
@@ -51,6 +51,10 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
         return path
     if isinstance(dataset, str) and _ID.fullmatch(dataset):
         below = home() / dataset
-        if below.exists() or not path.exists():
+        if below.exists():
             return below
+        if not path.exists():
+            raise DatasetNotFoundError(
+                f"no dataset at {dataset}, nor at {below}: nothing is there", hint="rlx list --local"
+            )
     return path

@@ -140,7 +140,7 @@ def _resumed(path: Path, described: Manifest) -> Manifest:
     if different := found.difference(described):
         raise DatasetExistsError(
             f"{path} holds another dataset: {different}",
-            hint="--overwrite starts afresh; -o chooses another directory",
+            hint="--overwrite starts afresh; or choose another directory",
         )
     planned = sorted({*found.planned, *described.planned})
     lineage: Sequence[Mapping[str, Any]] = found.lineage

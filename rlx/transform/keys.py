@@ -135,6 +135,8 @@ def valid(fields: Mapping[str, Field]) -> Schema:
     Raises:
         TransformError: no dataset can hold them.
     """
+    if missing := [name for name in REQUIRED if name not in fields]:
+        raise TransformError(f"{missing[0]} would be gone: expected {', '.join(REQUIRED)} in every step")
     try:
         return Schema(fields)
     except SchemaMismatchError as exc:

@@ -78,7 +78,7 @@ def test_again_is_nothing_to_do_and_overwrite_is_afresh(cli: Cli, pong: Path, tm
     assert json.loads(cli(*arguments, "--overwrite").out)["skipped_shards"] == 0
     result = cli(*arguments, "--to", "memmap")
     assert result.code == 1
-    assert "hint: --overwrite starts afresh; -o chooses another directory\n" in result.err
+    assert "hint: --overwrite starts afresh; or choose another directory\n" in result.err
 
 
 def test_a_damaged_file_fails_alone(cli: Cli, tmp_path: Path) -> None:

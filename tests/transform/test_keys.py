@@ -82,7 +82,8 @@ def test_cat_tensors() -> None:
     ("text", "message"),
     [
         ("select:keys=nothing", "there is no field 'nothing': expected one of observation/place"),
-        ("exclude:keys=reward", "reward: expected one number a step"),
+        ("exclude:keys=reward", "reward would be gone: expected reward, terminated, truncated in every step"),
+        ("rename:truncated=cut", "truncated would be gone: expected reward, terminated, truncated in every step"),
         ("exclude:keys=observation", "no field of role 'observation'"),
         ("rename:action=reward", "two fields would have one name"),
         ("rename:action", "expected OLD=NEW"),
