@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError
 from rlx.schema import Field, Schema
 from rlx.source import hdf5_file
+from rlx.source.finite import check_field
 
 
 class Hdf5Columns:
@@ -48,8 +49,10 @@ class Hdf5Columns:
         return self._read(self._after[name], name, row, row + 1)
 
     def _read(self, found: h5py.Dataset, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        rows = hdf5_file.read_finite(found, self._first + start, self._first + stop)
-        return rows.reshape(stop - start, *self._schema[name].shape)
+        field, first = self._schema[name], self._first + start
+        rows = hdf5_file.read(found, first, self._first + stop)
+        check_field(name, field, rows, hdf5_file.place(found), first)
+        return rows.reshape(stop - start, *field.shape)
 
 
 def field_shape(found: h5py.Dataset, *, is_number: bool) -> tuple[int, ...]:

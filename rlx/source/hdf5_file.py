@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.source.finite import check_finite
 from rlx.source.provenance import KEY, told_notes
 
 _MAX_DEPTH = 16
@@ -136,7 +137,7 @@ def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
     try:
         rows: NDArray[Any] = source[start:stop]
     except _FAILURES as exc:
-        raise _damaged(f"{source.file.filename}: {source.name}, rows {start:,} to {stop:,}", exc) from exc
+        raise _damaged(f"{place(source)}, rows {start:,} to {stop:,}", exc) from exc
     return rows if rows.dtype.hasobject else rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
@@ -189,6 +190,11 @@ def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.D
     return found
 
 
+def place(found: h5py.Dataset) -> str:
+    """Where a dataset lies, for messages."""
+    return f"{found.file.filename}: {found.name}"
+
+
 def is_numbers(found: h5py.Dataset, rows: int | None = None) -> bool:
     """Whether a dataset has rows of numbers that a schema can name, and so many of them."""
     named = found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0
@@ -199,12 +205,10 @@ def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
     """Rows of a dataset.
 
     Raises:
-        CorruptShardError: they cannot be decoded, or one is not a number.
+        CorruptShardError: they cannot be decoded, or one has NaN or infinity in it.
     """
     rows = read(source, start, stop)
-    if rows.dtype.kind == "f" and np.isnan(rows).any():
-        row = start + int(np.argwhere(np.isnan(rows))[0][0])
-        raise CorruptShardError(f"{source.file.filename}: {source.name}: expected numbers, found NaN in row {row:,}")
+    check_finite(rows, place(source), start)
     return rows
 
 
@@ -225,7 +229,7 @@ def read_all(source: h5py.Dataset) -> Any:
     try:
         return source[()]
     except _FAILURES as exc:
-        raise _damaged(f"{source.file.filename}: {source.name}", exc) from exc
+        raise _damaged(place(source), exc) from exc
 
 
 def told(file: h5py.File) -> Mapping[str, Any]:
@@ -265,5 +269,5 @@ def _place(parent: h5py.Group, name: str) -> str:
     return f"{parent.file.filename}: {str(parent.name).rstrip('/')}/{name}"
 
 
-def _damaged(place: str, cause: Exception) -> CorruptShardError:
-    return CorruptShardError(f"{place} is missing or damaged: {cause.args[0] if cause.args else type(cause).__name__}")
+def _damaged(where: str, cause: Exception) -> CorruptShardError:
+    return CorruptShardError(f"{where} is missing or damaged: {cause.args[0] if cause.args else type(cause).__name__}")

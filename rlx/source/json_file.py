@@ -10,12 +10,8 @@ from rlx.errors import CorruptShardError, SourceNotFoundError
 _MAX_BYTES = 2**24
 
 
-def read_object(path: Path, layout: str) -> Mapping[str, Any]:
+def read_object(path: Path) -> Mapping[str, Any]:
     """The object that a file holds.
-
-    Args:
-        path: the file.
-        layout: what is to be expected of the directory, said where the file is missing.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -26,7 +22,7 @@ def read_object(path: Path, layout: str) -> Mapping[str, Any]:
             raise CorruptShardError(f"{path}: expected at most {_MAX_BYTES:,} bytes, found {size:,}")
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as exc:
-        raise SourceNotFoundError(f"{path} is missing; {layout}") from exc
+        raise SourceNotFoundError(f"{path} is missing") from exc
     except (OSError, ValueError, RecursionError) as exc:
         raise CorruptShardError(f"{path}: expected JSON, found: {exc}") from exc
     if not isinstance(found, dict):

@@ -14,18 +14,24 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source.base import local_path
+from rlx.source.expected_layout import expecting
+from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.lerobot_features import DONE, TRUNCATED, Feature, fields_of, read_features
+from rlx.source.needed_fields import missing_field
 from rlx.source.one_file import id_of
 from rlx.source.parquet_file import ParquetFile, opened
-from rlx.source.protocol import block_steps
+from rlx.source.protocol import batch_rows
 from rlx.source.provenance import FILE_NAME, KEY, told_beside
 from rlx.source.row_episodes import RowEpisode
 from rlx.source.row_stream import Batch, RowStream
 from rlx.store.arrow import to_rows
 
 _INFO = Path("meta/info.json")
-_LAYOUT = "expected a dataset of LeRobot v3.0: meta/info.json, meta/episodes/*/*.parquet, data/*/*.parquet"
+_LAYOUT = (
+    "expected LeRobot's layout, v3.0: meta/info.json with features, meta/episodes/*/*.parquet with length and place of "
+    "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, a row a step"
+)
 _PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _EPISODE, _LENGTH = "episode_index", "length"
 _CHUNK, _FILE = "data/chunk_index", "data/file_index"
@@ -80,7 +86,7 @@ class LeRobot:
             CorruptShardError: it is damaged, or has NaN, nulls or pictures of another size in it.
         """
         data, row = self.data[shard], 0
-        with opened(self.root / data.name) as file:
+        with expecting(_LAYOUT), opened(self.root / data.name) as file:
             stream = RowStream(file.path, self._batches(file))
             for episode in data.episodes:
                 stream.skip_to(row)
@@ -89,7 +95,7 @@ class LeRobot:
 
     def _batches(self, file: ParquetFile) -> Generator[Batch, None, None]:
         named = {feature.name: feature for feature in self.features.values()}
-        for batch in file.batches([*named], block_steps(self.schema)):
+        for batch in file.batches([*named], batch_rows(self.schema)):
             yield {name: named[name].rows(column, file.path) for name, column in batch.items()}
 
 
@@ -106,7 +112,9 @@ class _Columns:
         if name not in self._source.features:
             return np.zeros((stop - start, *field.shape), field.dtype)
         column = self._source.features[name].name
-        return self._stream.rows(column, self._first + start, self._first + stop).reshape(-1, *field.shape)
+        rows = self._stream.rows(column, self._first + start, self._first + stop)
+        check_field(name, field, rows, f"{self._stream.path}: {column}", self._first + start)
+        return rows.reshape(-1, *field.shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
         raise NotImplementedError(f"{name} after row {row}: no episode says that it is recorded")
@@ -117,6 +125,7 @@ def recognises(path: Path) -> bool:
     return (path / _INFO).is_file()
 
 
+@expecting(_LAYOUT)
 def open_lerobot(path: Path) -> LeRobot:
     """The dataset in a directory.
 
@@ -126,14 +135,14 @@ def open_lerobot(path: Path) -> LeRobot:
         SourceError: it is of another version, has no episode, or keeps what was seen as video.
     """
     path = path.absolute()
-    info = read_object(path / _INFO, _LAYOUT)
+    info = read_object(path / _INFO)
     if not str(version := info.get("codebase_version")).startswith("v3."):
         raise SourceError(
             f"{path / _INFO}: codebase_version: expected v3.0, found {version!r:.40}",
             hint="python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id ID brings it up to date",
         )
     found, left_out = read_features(info, path / _INFO)
-    told = read_object(path / FILE_NAME, _LAYOUT).get(KEY) if (path / FILE_NAME).is_file() else None
+    told = read_object(path / FILE_NAME).get(KEY) if (path / FILE_NAME).is_file() else None
     fields, features = fields_of(found, told)
     notes: dict[str, Any] = {**told_beside(path), "format": "LeRobot"}
     if "reward" not in fields:
@@ -143,11 +152,15 @@ def open_lerobot(path: Path) -> LeRobot:
         notes["terminated"] = "unrecorded"
     if left_out:
         notes["left_out"] = left_out
+    if (missing := missing_field(fields)) is not None:
+        raise SourceError(
+            f"{path / _INFO}: features: {missing} is missing; left out are {', '.join(left_out) or 'none'}"
+        )
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise SourceError(f"{path / _INFO}: features: {exc}; left out are {', '.join(left_out) or 'none'}") from exc
+        raise SourceError(f"{path / _INFO}: features: {exc}") from exc
     data = tuple(_data(path, info.get("data_path", _PATH), [name for name in (DONE, TRUNCATED) if name in found]))
     if not data:
         raise SourceError(f"{path} has no episode")
@@ -169,7 +182,7 @@ def _episode_table(root: Path) -> list[list[int]]:
     columns: list[list[int]] = [[], [], [], []]
     paths = sorted((root / "meta/episodes").glob("*/*.parquet"))
     if not paths:
-        raise SourceError(f"{root / 'meta/episodes'} has no */*.parquet; {_LAYOUT}")
+        raise SourceError(f"{root / 'meta/episodes'} has no */*.parquet")
     for path in paths:
         with opened(path) as file:
             names = (_EPISODE, _LENGTH, _CHUNK, _FILE)

@@ -22,6 +22,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, Sour
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
+from rlx.source.finite import check_field
 from rlx.source.minari_space import Space, describe, is_image, leaf_space
 from rlx.source.protocol import block_steps
 from rlx.source.provenance import KEY, told_notes
@@ -313,8 +314,8 @@ class _Episode:
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         dataset, shape = self._datasets[name], self._schema[name].shape
-        # Infos may well be NaN: they say what an environment had to say.
-        rows = (hdf5_file.read if name.startswith("info") else hdf5_file.read_finite)(dataset, start, stop)
+        rows = hdf5_file.read(dataset, start, stop)
+        check_field(name, self._schema[name], rows, hdf5_file.place(dataset), start)
         if not _is_jpeg(dataset, shape):
             return rows
         pictures = np.empty((len(rows), *shape), np.uint8)

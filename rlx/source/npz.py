@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.schema import Schema
+from rlx.source.expected_layout import expecting
+from rlx.source.finite import check_field
 from rlx.source.npz_archive import Archive, Member, opened
 from rlx.source.one_file import OneFile
-from rlx.source.protocol import block_steps
+from rlx.source.protocol import batch_rows
 from rlx.source.row_episodes import RowEpisode
-from rlx.source.row_stream import Batch, RowStream, check_finite
+from rlx.source.row_stream import Batch, RowStream
 from rlx.source.ted_rows import (
     DONE,
     TERMINATED,
@@ -30,7 +32,6 @@ from rlx.source.ted_rows import (
     TRUNCATED,
     EpisodeScan,
     TedFields,
-    batch_rows,
     scan_following,
     ted_fields,
 )
@@ -39,7 +40,10 @@ _SCANNED_ROWS = 2**16
 _GROUP = "trajectories/"
 _FINAL = f"{_GROUP}final/"
 _TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b"}
-_LAYOUT = f"expected trajectories/{', trajectories/'.join(_TABLE)}, a row a trajectory"
+_LAYOUT = (
+    "expected arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "
+    f"next/truncated [S]; and perhaps of a row a trajectory: trajectories/{', trajectories/'.join(_TABLE)}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,8 @@ class Npz(OneFile):
             CorruptShardError: it is damaged, or has NaN in it.
         """
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
-        with opened(self.path) as archive, ExitStack() as stack:
-            batches = archive.batches(paths, block_steps(self.schema))
+        with expecting(_LAYOUT), opened(self.path) as archive, ExitStack() as stack:
+            batches = archive.batches(paths, batch_rows(self.schema))
             stream = stack.enter_context(closing(RowStream(archive.path, batches)))
             finals = {name: stack.enter_context(closing(archive.member(path))) for name, path in self.finals.items()}
             row = 0
@@ -105,16 +109,22 @@ class _Columns:
         self._place = place
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        rows = self._stream.rows(self._fields.paths[name], self._first + start, self._first + stop)
-        return rows.reshape(len(rows), *self._fields.schema[name].shape)
+        field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
+        rows = self._stream.rows(path, first, self._first + stop)
+        check_field(name, field, rows, f"{self._stream.path}: {path}", first)
+        return rows.reshape(len(rows), *field.shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        if name not in self._finals:
-            return self._stream.peek(self._fields.after[name], self._first + row, self._first + row + 1)
-        final = self._finals[name]
-        final.skip_to(self._place)
-        rows = final.read(1)
-        check_finite(rows, final.place, self._place)
+        field = self._fields.schema[name]
+        if name in self._finals:
+            final = self._finals[name]
+            final.skip_to(self._place)
+            rows = final.read(1)
+            check_field(name, field, rows, final.place, self._place)
+        else:
+            path, first = self._fields.after[name], self._first + row
+            rows = self._stream.peek(path, first, first + 1)
+            check_field(name, field, rows, f"{self._stream.path}: {path}", first)
         return rows
 
 
@@ -129,6 +139,7 @@ def recognises(path: Path) -> bool:
         return False
 
 
+@expecting(_LAYOUT)
 def open_npz(path: Path) -> Npz:
     """The dataset in an archive.
 
@@ -181,7 +192,9 @@ def _tabled(
     lengths = table["length"]
     for name, column in table.items():
         if column.shape != (len(lengths),) or column.dtype.kind not in _TABLE[name]:
-            raise archive.wrong(_GROUP + name, f"[{len(lengths)}], {_LAYOUT}", f"{column.dtype}{list(column.shape)}")
+            raise archive.wrong(
+                _GROUP + name, f"[{len(lengths)}] of the kind {_TABLE[name]}", f"{column.dtype}{list(column.shape)}"
+            )
     # Checked one by one first: a sum of damaged lengths could overflow to the right total.
     if ((lengths < 1) | (lengths > steps)).any() or lengths.sum() != steps:
         raise archive.wrong(_GROUP + "length", f"lengths that add up to {steps:,} steps", f"{int(lengths.sum()):,}")

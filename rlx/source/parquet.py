@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import Schema
+from rlx.source.expected_layout import expecting
+from rlx.source.finite import check_field
 from rlx.source.one_file import OneFile
 from rlx.source.parquet_file import ParquetFile, opened
+from rlx.source.protocol import batch_rows
 from rlx.source.provenance import KEY, told_notes
 from rlx.source.row_episodes import RowEpisode, shard_bounds
 from rlx.source.row_stream import Batch, RowStream
@@ -27,15 +30,17 @@ from rlx.source.ted_rows import (
     EpisodeScan,
     RowType,
     TedFields,
-    batch_rows,
     scan_following,
     ted_fields,
 )
 from rlx.store.arrow import row_type, to_rows
 
+_LAYOUT = (
+    "expected Parquet of a row a step: columns observation, action, next/reward, next/terminated, next/truncated, "
+    "numbers or lists of as many numbers in every row"
+)
 _MAGIC = b"PAR1"
 _SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET)
-_SCANNED_ROWS = 2**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class Parquet(OneFile):
         first, stop = self.first_episodes[shard : shard + 2]
         row = sum(episode.rows for episode in self.episodes[:first])
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
-        with opened(self.path) as file:
+        with expecting(_LAYOUT), opened(self.path) as file:
             batches = _batches(file, self.kinds, paths, batch_rows(self.schema), row)
             stream = RowStream(file.path, batches, file.group_start(row))
             for episode in self.episodes[first:stop]:
@@ -95,11 +100,16 @@ class _Columns:
         self._first = first
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        rows = self._stream.rows(self._fields.paths[name], self._first + start, self._first + stop)
-        return rows.reshape(len(rows), *self._fields.schema[name].shape)
+        field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
+        rows = self._stream.rows(path, first, self._first + stop)
+        check_field(name, field, rows, f"{self._stream.path}: {path}", first)
+        return rows.reshape(len(rows), *field.shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        return self._stream.peek(self._fields.after[name], self._first + row, self._first + row + 1)
+        path, first = self._fields.after[name], self._first + row
+        rows = self._stream.peek(path, first, first + 1)
+        check_field(name, self._fields.schema[name], rows, f"{self._stream.path}: {path}", first)
+        return rows
 
 
 def recognises(path: Path) -> bool:
@@ -110,6 +120,7 @@ def recognises(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
+@expecting(_LAYOUT)
 def open_parquet(path: Path) -> Parquet:
     """The dataset in a Parquet file.
 
@@ -134,7 +145,7 @@ def open_parquet(path: Path) -> Parquet:
 def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: TedFields) -> list[RowEpisode]:
     flags, after = [name for name in _SCANNED if kinds.get(name)], list(fields.after.values())
     scan, known = EpisodeScan(), 0
-    for batch in _batches(file, kinds, [*flags, *after], _SCANNED_ROWS):
+    for batch in _batches(file, kinds, [*flags, *after], batch_rows(fields.schema)):
         recorded = _recorded(batch, after)
         known += int(recorded.sum())
         scan.add(batch, recorded)

@@ -11,6 +11,7 @@ from rlx.schema import Schema
 # The longest block a source makes: 29 MB of Atari frames, so that a worker's memory does not depend on the episode's.
 MAX_BLOCK_STEPS = 4096
 _MAX_BLOCK_BYTES = 32 * 2**20
+_MAX_BATCH_BYTES = 2**20
 
 
 class Source(Protocol):
@@ -64,5 +65,12 @@ def block_steps(schema: Schema) -> int:
         >>> block_steps(Schema.of(observation=("uint8", (210, 160, 3)), action=("int64", ())))
         332
     """
-    row_bytes = sum(field.row_bytes for field in schema.fields.values())
-    return max(1, min(MAX_BLOCK_STEPS, _MAX_BLOCK_BYTES // row_bytes))
+    return max(1, min(MAX_BLOCK_STEPS, _MAX_BLOCK_BYTES // schema.row_bytes))
+
+
+def batch_rows(schema: Schema) -> int:
+    """Rows to take at once where they take several times their size: as many as a block has, or what fits into a MiB.
+
+    They do where blocks are put together of them, where each is compared with the next, and in Parquet's lists.
+    """
+    return max(1, min(MAX_BLOCK_STEPS, _MAX_BATCH_BYTES // schema.row_bytes))

@@ -15,6 +15,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source.base import local_path
 from rlx.source.expected_layout import expecting
+from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.needed_fields import missing_field
 from rlx.source.picture_file import is_jpeg
@@ -149,9 +150,10 @@ class _Episode:
             rows = self._features[name].rows(self._feature(name), start, stop)
         except MalformedFeatureError as exc:
             raise MalformedFeatureError(f"steps/{name}: {exc}") from exc
-        if rows.dtype.kind == "f" and np.isnan(rows).any():
-            step = start + int(np.argwhere(np.isnan(rows))[0][0])
-            raise MalformedFeatureError(f"steps/{name}: expected numbers, found NaN in step {step:,}")
+        try:
+            check_field(name, self._schema[name], rows, f"steps/{name}", start)
+        except CorruptShardError as exc:
+            raise MalformedFeatureError(str(exc)) from exc  # to be told with the record's number
         return rows
 
     def _feature(self, name: str) -> Values:
@@ -188,10 +190,10 @@ def open_rlds(path: Path) -> RLDS:
         SourceError: it is kept in another file format, or has no episode.
     """
     path = path.absolute()
-    info = read_object(path / _INFO, _LAYOUT)
+    info = read_object(path / _INFO)
     names, lengths = _files(info, path / _INFO)
-    found = steps_features(read_object(path / _FEATURES, _LAYOUT), str(path / _FEATURES))
-    told = read_object(path / _METADATA, _LAYOUT).get(KEY) if (path / _METADATA).is_file() else None
+    found = steps_features(read_object(path / _FEATURES), str(path / _FEATURES))
+    told = read_object(path / _METADATA).get(KEY) if (path / _METADATA).is_file() else None
     if missing := [name for name in (_FIRST, _LAST, _TERMINAL, "reward") if not found.get(name)]:
         raise CorruptShardError(f"{path / _FEATURES}: steps/{missing[0]} is missing")
     features = {name: feature for name, feature in found.items() if feature and name not in _FLAGS}

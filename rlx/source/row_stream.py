@@ -16,13 +16,13 @@ class RowStream:
     """Gives any rows that are not behind those asked for before.
 
     Args:
-        path: where the rows lie, for messages.
+        path: where the rows lie.
         batches: columns of as many rows each.
         first: number of the first row of the first batch.
     """
 
     def __init__(self, path: Path, batches: Generator[Batch, None, None], first: int = 0) -> None:
-        self._path = path
+        self.path = path
         self._batches = batches
         self._batches_held: list[Batch] = []
         self._start = self._stop = first
@@ -43,7 +43,7 @@ class RowStream:
         """Rows [stop - start, ...] of a column; those before ``start`` are forgotten.
 
         Raises:
-            CorruptShardError: there are fewer, or one of them is not a number.
+            CorruptShardError: there are fewer.
         """
         self._forget(start)
         return self.peek(column, start, stop)
@@ -53,15 +53,13 @@ class RowStream:
         while self._stop < stop:
             batch = next(self._batches, None)
             if batch is None:
-                raise CorruptShardError(f"{self._path}: expected {stop:,} rows, found {self._stop:,}")
+                raise CorruptShardError(f"{self.path}: expected {stop:,} rows, found {self._stop:,}")
             self._take(batch)
         pieces, at = [], self._start
         for batch in self._batches_held:
             pieces.append(batch[column][max(0, start - at) : max(0, stop - at)])
             at += _length(batch)
-        rows = np.concatenate(pieces)
-        check_finite(rows, f"{self._path}: {column}", start)
-        return rows
+        return np.concatenate(pieces)
 
     def _take(self, batch: Batch) -> None:
         self._batches_held.append(batch)
@@ -79,13 +77,6 @@ class RowStream:
         """Reads what is left, so that all of it is verified."""
         for _ in self._batches:
             pass
-
-
-def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
-    """Raises CorruptShardError if one of the rows, which are numbered from ``first`` on, is not a number."""
-    if rows.dtype.kind == "f" and np.isnan(rows).any():
-        row = first + int(np.argwhere(np.isnan(rows))[0][0])
-        raise CorruptShardError(f"{place}: expected numbers, found NaN in row {row:,}")
 
 
 def _length(batch: Batch) -> int:

@@ -8,14 +8,13 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
-from rlx.source.protocol import block_steps
+from rlx.source.needed_fields import missing_field
 from rlx.source.row_episodes import RowEpisode
 
 TRAJECTORY = "collector/traj_ids"
 EPISODE = "trajectories/episode"
 FROM_RESET = "trajectories/from_reset"
 TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
-LAYOUT = "expected arrays of a row a step: observation, action, next/reward, next/terminated, next/truncated"
 _FLAGS = ("terminated", "truncated")
 _GROUPS = frozenset({"collector", "trajectories"})
 _DERIVED = frozenset({"index", "done", "terminated", "truncated", "is_init"})
@@ -59,7 +58,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     """
     for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
         if needed not in columns:
-            raise CorruptShardError(f"{place}: {needed} is missing; {LAYOUT}")
+            raise CorruptShardError(f"{place}: {needed} is missing")
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
     after: dict[str, str] = {}
@@ -78,11 +77,13 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     for name, path in after.items():
         if columns[path] != columns[name] and name in fields:
             raise CorruptShardError(f"{place}: {path}: expected {columns[name]} as {name}, found {columns[path]}")
+    if (missing := missing_field(fields)) is not None:
+        raise CorruptShardError(f"{place}: {missing} is missing")
     fields |= {name: Field("bool", (), Role.NEXT) for name in _FLAGS}
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{place}: {exc}; {LAYOUT}") from exc
+        raise CorruptShardError(f"{place}: {exc}") from exc
     return TedFields(schema, paths, {name: path for name, path in after.items() if name in fields}, tuple(left_out))
 
 
@@ -96,15 +97,7 @@ def _field(path: str, name: str, kind: RowType, is_seen: bool, place: str) -> Fi
     try:
         return Field(dtype, shape, role)
     except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{place}: {path}: {exc}; {LAYOUT}") from exc
-
-
-def batch_rows(schema: Schema) -> int:
-    """How many rows to take at once where that takes several times their size.
-
-    That is so where each is compared with the next one, and of Parquet's lists of small numbers.
-    """
-    return max(1, block_steps(schema) // 8)
+        raise CorruptShardError(f"{place}: {path}: {exc}") from exc
 
 
 @dataclass(slots=True)

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.schema import Schema
+from rlx.source.expected_layout import expecting
+from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.one_file import id_of
+from rlx.source.protocol import batch_rows
 from rlx.source.provenance import told_beside
 from rlx.source.row_episodes import RowEpisode, shard_bounds
-from rlx.source.row_stream import check_finite
 from rlx.source.ted_rows import (
     DONE,
     TERMINATED,
@@ -28,7 +30,6 @@ from rlx.source.ted_rows import (
     TRUNCATED,
     RowType,
     TedFields,
-    batch_rows,
     scan_following,
     ted_fields,
 )
@@ -43,7 +44,10 @@ _NUMBERS = """
 bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64
 """
 _DTYPES = {f"torch.{name}": name for name in _NUMBERS.split()}
-_LAYOUT = "expected what TensorDict.memmap writes: meta.json, observation.memmap, next/reward.memmap, ..."
+_LAYOUT = (
+    "expected what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap, next/reward.memmap, "
+    "next/terminated.memmap, next/truncated.memmap, as many rows in each as meta.json says"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class TorchRLMemmap:
         first, stop = self.first_episodes[shard : shard + 2]
         row = sum(episode.rows for episode in self.episodes[:first])
         paths = (*self.fields.paths.values(), *self.fields.after.values())
-        with _opened(self.root, {path: self.kinds[path] for path in paths}, self.rows) as leaves:
+        with expecting(_LAYOUT), _opened(self.root, {path: self.kinds[path] for path in paths}, self.rows) as leaves:
             for episode in self.episodes[first:stop]:
                 yield from episode.blocks(self.schema, _Columns(leaves, self.fields, row), dropped)
                 row += episode.rows
@@ -111,15 +115,15 @@ class _Columns:
         self._first = first
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        return self._read(self._fields.paths[name], start, stop).reshape(-1, *self._fields.schema[name].shape)
+        return self._read(name, self._fields.paths[name], start, stop).reshape(-1, *self._fields.schema[name].shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        return self._read(self._fields.after[name], row, row + 1)
+        return self._read(name, self._fields.after[name], row, row + 1)
 
-    def _read(self, path: str, start: int, stop: int) -> NDArray[np.generic]:
+    def _read(self, name: str, path: str, start: int, stop: int) -> NDArray[np.generic]:
         leaf = self._leaves[path]
         rows = leaf.read(self._first + start, self._first + stop)
-        check_finite(rows, leaf.place, self._first + start)
+        check_field(name, self._fields.schema[name], rows, leaf.place, self._first + start)
         return rows
 
 
@@ -154,6 +158,7 @@ def recognises(path: Path) -> bool:
     return (path / _METADATA).is_file() and (path / "next/reward.memmap").is_file()
 
 
+@expecting(_LAYOUT)
 def open_torchrl(path: Path) -> TorchRLMemmap:
     """The steps in a directory of memory maps, of one batch dimension or of several.
 
@@ -198,16 +203,16 @@ def _episodes(leaves: Mapping[str, _Leaf], fields: TedFields, rows: int, lane: i
 
 def _described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
     """Shape of the batch, and dtype and shape of the rows of every leaf; none where they are no numbers."""
-    batch = _shape(read_object(root / _METADATA, _LAYOUT).get("shape"), root / _METADATA)
+    batch = _shape(read_object(root / _METADATA).get("shape"), root / _METADATA)
     if not batch:
-        raise CorruptShardError(f"{root / _METADATA}: shape: expected a batch of steps, found {list(batch)}; {_LAYOUT}")
+        raise CorruptShardError(f"{root / _METADATA}: shape: expected a batch of steps, found {list(batch)}")
     return batch, dict(_leaves(root, "", batch, 0))
 
 
 def _leaves(directory: Path, prefix: str, batch: tuple[int, ...], depth: int) -> Iterator[tuple[str, RowType | None]]:
     if depth > _MAX_DEPTH:
         raise CorruptShardError(f"{directory}: expected directories at most {_MAX_DEPTH} deep")
-    for name, described in read_object(directory / _METADATA, _LAYOUT).items():
+    for name, described in read_object(directory / _METADATA).items():
         if not isinstance(described, dict):
             continue
         path = prefix + name
@@ -243,7 +248,7 @@ def _filled(root: Path, rows: int) -> int:
     """How many of the rows hold steps."""
     if not (root / _STORAGE).exists():
         return rows
-    length = read_object(root / _STORAGE, _LAYOUT).get("len")
+    length = read_object(root / _STORAGE).get("len")
     if type(length) is not int or not 0 <= length <= rows:
         raise CorruptShardError(f"{root / _STORAGE}: len: expected at most {rows:,}, found {length!r:.80}")
     return length

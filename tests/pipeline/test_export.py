@@ -76,7 +76,7 @@ def test_a_foreign_format_into_another(tmp_path: Path) -> None:
 def test_a_damaged_source_leaves_nothing(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "hopper.hdf5")
     changed(tmp_path / "hopper.hdf5", set_row("rewards", 9, np.nan))
-    with pytest.raises(CorruptShardError, match="rewards: expected numbers, found NaN in row 9"):
+    with pytest.raises(CorruptShardError, match="rewards: expected finite numbers, found NaN in row 9"):
         export(tmp_path / "hopper.hdf5", tmp_path / "new/hopper-v0", "minari", progress=Silent())
     assert not (tmp_path / "new").exists()
 

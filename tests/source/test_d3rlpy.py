@@ -108,7 +108,11 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "another dtype": (replace("actions_2", np.zeros((6, 2))), r"actions_2: expected float32\[2\], found float64\[2\]"),
     "rewards of several": (replace("rewards_0", np.zeros((4, 2), "f4")), "reward: expected one number a step"),
     "text": (objects("rewards_2"), "rewards_2: expected rows of numbers, found object"),
-    "NaN": (set_row("rewards_2", 3, np.nan), "rewards_2: expected numbers, found NaN in row 3"),
+    "infinite rewards": (
+        replace("rewards_1", np.array([[np.inf]], "f4")),
+        "rewards_1: expected finite numbers, found inf in row 0",
+    ),
+    "NaN": (set_row("rewards_2", 3, np.nan), "rewards_2: expected finite numbers, found NaN in row 3"),
     "a group for a dataset": (group_instead("rewards_0"), "rewards_0: expected a dataset, found a group"),
     "nothing behind it": (declare("actions_1", (10**15, 2)), "found none stored"),
     "another file": (external("rewards_1"), "rewards_1: leads to another file"),

@@ -170,12 +170,12 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         replace("next_observations", np.zeros((12, 3), "f4")),
         r"next_observations: expected float32\[12, 2\] as observations, found float32\[12, 3\]",
     ),
-    "NaN seen": (set_row("observations", 7, np.nan), "observations: expected numbers, found NaN in row 7"),
+    "NaN seen": (set_row("observations", 7, np.nan), "observations: expected finite numbers, found NaN in row 7"),
     "NaN seen next": (
         set_row("next_observations", 3, np.nan),
-        "next_observations: expected numbers, found NaN in row 3",
+        "next_observations: expected finite numbers, found NaN in row 3",
     ),
-    "NaN reward": (set_row("rewards", 11, np.nan), "rewards: expected numbers, found NaN in row 11"),
+    "NaN reward": (set_row("rewards", 11, np.nan), "rewards: expected finite numbers, found NaN in row 11"),
     "nothing behind it": (declare("rewards", (10**15,)), "found none stored"),
     "little behind it": (
         declare("observations", (10**12, 2), chunks_written=2),

@@ -41,5 +41,5 @@ def test_what_a_learner_computes_with(name: str, role: Role, checked: bool) -> N
     if not checked:
         check_field(name, field, np.full(2, np.inf, "f4"), "a.h5", 0)
         return
-    with pytest.raises(CorruptShardError, match="a.h5: expected finite numbers, found inf in row 0"):
+    with pytest.raises(CorruptShardError, match=r"a.h5: expected finite numbers, found inf in row 0"):
         check_field(name, field, np.full(2, np.inf, "f4"), "a.h5", 0)

@@ -181,7 +181,7 @@ DAMAGE = {
         ),
         "infos/deep/count: leads to another file",
     ),
-    "NaN": (set_row("episode_2/rewards", 3, np.nan), "rewards: expected numbers, found NaN in row 3"),
+    "NaN": (set_row("episode_2/rewards", 3, np.nan), "rewards: expected finite numbers, found NaN in row 3"),
     "one too many": (lambda f: f.create_group("episode_3"), "expected 3 episodes, found 4"),
 }
 

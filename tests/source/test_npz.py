@@ -81,9 +81,10 @@ def test_rows_that_do_not_follow_each_other_are_trajectories_of_their_own(tmp_pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"next/reward": None}, "next/reward is missing; expected arrays of a row a step: observation, action"),
+        ({"next/reward": None}, "next/reward is missing"),
         ({"next/terminated": None}, "next/terminated is missing"),
-        ({"observation": None}, "schema has no field of role 'observation'; expected arrays"),
+        ({"observation": None}, "observation is missing"),
+        ({"action": None}, "action is missing"),
         ({"action": np.zeros(8)}, "action: expected 9 rows as next/reward, found 8"),
         ({"next/truncated": np.zeros(3, bool)}, "next/truncated: expected 9 rows as next/reward, found 3"),
         ({"collector/traj_ids": np.zeros(3)}, "collector/traj_ids: expected 9 rows"),
@@ -92,11 +93,12 @@ def test_rows_that_do_not_follow_each_other_are_trajectories_of_their_own(tmp_pa
             "action: expected the npy header of a C-ordered array of numbers, found .*O",
         ),
         ({"note": np.array(["x"])}, "note: expected the npy header"),
-        ({"action": np.full(9, np.nan)}, "action: expected numbers, found NaN in row 0"),
+        ({"action": np.full(9, np.nan)}, "action: expected finite numbers, found NaN in row 0"),
+        ({"next/reward": np.full(9, -np.inf)}, "next/reward: expected finite numbers, found -inf in row 0"),
         ({"next/observation": np.zeros((9, 3), np.float32)}, "next/observation: expected .* as observation"),
         ({"trajectories/length": np.array([3, 1, 4])}, "length: expected lengths that add up to 9 steps, found 8"),
         ({"trajectories/length": np.array([3, -1, 7])}, "length: expected lengths that add up to 9 steps"),
-        ({"trajectories/length": np.ones(9)}, r"length: expected \[9\], expected trajectories/length"),
+        ({"trajectories/length": np.ones(9)}, r"length: expected \[9\] of the kind iu, found float64\[9\]"),
         (
             {"trajectories/length": np.array([4, 3, 2])},
             "next/terminated: expected flags at the last step of a trajectory",
@@ -110,7 +112,7 @@ def test_bad_arrays(tmp_path: Path, change: Arrays, message: str) -> None:
     tabled = any(name.startswith("trajectories/") for name in change)
     arrays = {**(with_table(steps()) if tabled else steps()), **change}
     path = write(tmp_path / "a.npz", {name: rows for name, rows in arrays.items() if rows is not None})
-    with pytest.raises(CorruptShardError, match=message) as caught:
+    with pytest.raises(CorruptShardError, match=message + ".*; expected arrays of a row a step: observation") as caught:
         read(open_npz(path), 0)
     assert str(path) in str(caught.value)
 

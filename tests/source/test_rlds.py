@@ -111,7 +111,7 @@ NO_FLAG = "expected a flag a step, found none"
     [
         ({"reward": None}, "steps/reward: expected 3 rows, found none"),
         ({"reward": (_FLOATS, [1.0] * 2)}, "steps/reward: expected 3 rows, found 2"),
-        ({"reward": (_FLOATS, [1.0, float("nan"), 0.0])}, "steps/reward: expected numbers, found NaN in step 1"),
+        ({"reward": (_FLOATS, [1.0, float("nan"), 0.0])}, "steps/reward: expected finite numbers, found NaN in row 1"),
         ({"reward": (_TEXTS, [b"x"] * 3)}, r"steps/reward: expected float32\[\] a step, found 3 texts"),
         ({"observation": (_FLOATS, [1.0] * 7)}, r"steps/observation: expected float32\[2\] a step, found 7 numbers"),
         ({"raw": (_TEXTS, [b"1234"] * 3)}, "steps/raw: expected 8 bytes a step, found 4"),

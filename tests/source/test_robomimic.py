@@ -161,7 +161,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         r"next_obs/robot0_eef_pos: expected float64\[3\], found float64\[4\]",
     ),
     "text": (objects("data/demo_0/rewards"), "demo_0/rewards: expected rows of numbers, found object"),
-    "NaN": (set_row("data/demo_2/obs/robot0_eef_pos", 3, np.nan), "expected numbers, found NaN in row 3"),
+    "NaN": (set_row("data/demo_2/obs/robot0_eef_pos", 3, np.nan), "expected finite numbers, found NaN in row 3"),
     "a group for a dataset": (group_instead("data/demo_0/actions"), "demo_0/actions: expected a dataset"),
     "a dataset for a group": (replace("data", 3), "data: expected a group, found a dataset"),
     "nothing behind it": (declare("data/demo_1/actions", (10**15, 7)), "found none stored"),
