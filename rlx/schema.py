@@ -144,6 +144,11 @@ class Schema:
             }
         )
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of every field."""
+        return sum(field.row_bytes for field in self.fields.values())
+
     def __getitem__(self, name: str) -> Field:
         return self.fields[name]
 
