@@ -106,7 +106,8 @@ def _download(remote: RemoteRun, destination: Path, options: Options, progress: 
     to_come = {name: max(0, size - _bytes_here(directory / name)) for name, size in sizes.items()}
     with job_count(options.engine, options.jobs, options.ray_address) as jobs:
         ahead = jobs + TRANSFERS
-        check_room(destination, _needed(remote, ingest, pending, sizes, to_come, ahead))
+        needed = _needed(remote, ingest, pending, sizes, to_come, ahead)
+        check_room(destination, needed, remedy="choose another directory with -o, or fewer shards with --shards")
         delivery = Fetching(
             remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
         )

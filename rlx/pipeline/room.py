@@ -6,17 +6,18 @@ from pathlib import Path
 from rlx.errors import DiskFullError
 
 
-def check_room(destination: Path, needed: int) -> None:
+def check_room(destination: Path, needed: int, *, remedy: str = "choose another directory with -o") -> None:
     """Raises DiskFullError unless the destination's disk has so many bytes free.
 
     Args:
         destination: a directory, existing or to be.
         needed: an estimate in bytes.
+        remedy: what helps but to free some room.
     """
     existing = next(parent for parent in (destination.absolute(), *destination.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DiskFullError(
             f"no room for {destination}: expected about {needed:,} bytes free, found {free:,}",
-            hint="free some room, choose another directory with -o, or take fewer shards with --shards",
+            hint=f"free some room, or {remedy}",
         )

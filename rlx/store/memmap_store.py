@@ -29,7 +29,9 @@ class MemmapStore:
             CodecError: a codec was asked for; this store has none.
         """
         if codec.name != "none" or dictionary:
-            raise CodecError(f"store memmap cannot hold codec {codec}", hint="leave --codec out, or use --store zarr")
+            raise CodecError(
+                f"store memmap cannot hold codec {codec}", hint="leave --codec out, or choose the store zarr"
+            )
         return _MemmapWriter(directory, name, field)
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:

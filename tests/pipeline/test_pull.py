@@ -62,13 +62,13 @@ def pulled(url: str, destination: Path | None, **options: bool) -> TransferRepor
     return pull(url, destination, progress=Silent(), **options)
 
 
-@pytest.mark.parametrize("kind", ["bucket", "directory", "file", "web"])
+@pytest.mark.parametrize("kind", ["bucket", "container", "directory", "file", "web"])
 def test_what_arrives_is_what_lay_there(
     kind: str, dataset: Path, server: GcsServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = {"directory": str(dataset), "file": dataset.as_uri(), "web": f"{server.url}/set"}.get(kind)
     if url is None:
-        url = f"{request.getfixturevalue('bucket')}/set"
+        url = f"{request.getfixturevalue(kind)}/set"
         push(dataset, url, progress=Silent())
     tally = Tally()
     report = pull(url, tmp_path / "here", progress=tally)
@@ -313,8 +313,9 @@ def test_one_writer_at_a_time(dataset: Path, tmp_path: Path) -> None:
 
 def test_no_room(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(DiskFullError, match="no room for"):
+    with pytest.raises(DiskFullError, match="no room for") as raised:
         pulled(str(dataset), tmp_path / "here")
+    assert raised.value.hint == "free some room, or choose another directory with -o"
     assert not (tmp_path / "here/rlx.json").exists()
 
 
