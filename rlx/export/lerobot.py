@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlx.export.dataset_exporter import Experience, common_losses, left_out
 from rlx.export.lerobot_features import DONE, TRUNCATED, Feature, defaults, feature_of, features_of
 from rlx.export.lerobot_files import Episodes, NumberedFiles
-from rlx.export.pieces import Piece, pieces
+from rlx.export.pieces import Piece, small_pieces
 from rlx.export.provenance import save_provenance
 from rlx.progress import Progress
 from rlx.schema import Field, Role
@@ -79,7 +79,7 @@ def _numbered(
 ) -> Iterator[tuple[dict[str, NDArray[np.generic]], Piece]]:
     """The rows of every feature, piece by piece."""
     index = 0
-    for piece in pieces(experience.blocks(), experience.schema):
+    for piece in small_pieces(experience.blocks(), experience.schema):
         count = piece.steps
         place = np.arange(piece.start, piece.start + count)
         rows = {called: piece.rows(name) for name, called in names.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.export.dataset_exporter import Experience
-from rlx.export.pieces import Piece, pieces
+from rlx.export.pieces import Piece, small_pieces
 from rlx.export.provenance import KEY, provenance
 from rlx.export.ted_columns import EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
 from rlx.progress import Progress
@@ -17,7 +17,7 @@ from rlx.schema import Role, Schema
 from rlx.store.arrow import arrow_type, from_rows, pyarrow
 
 # A trajectory that is longer gets several row groups, so that memory does not depend on its length.
-_GROUP_BYTES = 2**25
+_GROUP_BYTES = 2**24
 _MAX_INDEXED_ROW_BYTES = 64
 _MAGIC = b"PAR1"
 
@@ -76,7 +76,7 @@ def _groups(arrow: ModuleType, experience: Experience) -> Iterator[Any]:
 def _numbered(experience: Experience) -> Iterator[tuple[Piece, int]]:
     """The pieces, each with how many steps came before."""
     index = 0
-    for piece in pieces(experience.blocks(), experience.schema):
+    for piece in small_pieces(experience.blocks(), experience.schema):
         yield piece, index
         index += piece.steps
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.schema import Role, Schema
 
+_MAX_SMALL_BYTES = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -76,6 +78,21 @@ def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
             if piece.is_last and piece.steps:
                 yield piece
             trajectory, start = (trajectory + 1, 0) if piece.is_last else (trajectory, start + piece.steps)
+
+
+def small_pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
+    """The same, none of them larger than a MiB: for whoever makes several times as much of them."""
+    size = max(1, _MAX_SMALL_BYTES // schema.row_bytes)
+    observations = frozenset(schema.names(Role.OBSERVATION))
+    for piece in pieces(blocks, schema):
+        for start in range(0, piece.steps, size):
+            yield _part(piece, start, min(start + size, piece.steps), observations)
+
+
+def _part(piece: Piece, start: int, stop: int, observations: frozenset[str]) -> Piece:
+    data = {name: array[start : stop + (name in observations)] for name, array in piece.data.items()}
+    is_last = piece.is_last and stop == piece.steps
+    return replace(piece, data=data, start=piece.start + start, is_last=is_last)
 
 
 def _completed(held: Piece, follower: Piece, observations: frozenset[str]) -> Piece:

@@ -1,11 +1,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
-from rlx.export.pieces import Piece, pieces
+from rlx.export import pieces as pieces_module
+from rlx.export.pieces import Piece, pieces, small_pieces
 from tests.factories import SMALL, cut, make_block
 
 
@@ -36,6 +38,16 @@ def test_pieces_make_the_trajectories_however_the_blocks_are_cut(lengths: list[i
         )
         for episode, length in enumerate(lengths)
     ]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.lists(st.integers(1, 4), max_size=12), st.integers(1, 5))
+def test_small_pieces_make_the_same_trajectories(lengths: list[int], steps: list[int], most: int) -> None:
+    blocks = cut(make_block(lengths), steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces_module, "_MAX_SMALL_BYTES", most * SMALL.row_bytes)
+        found = list(small_pieces(blocks, SMALL))
+    assert whole(found) == whole(list(pieces(blocks, SMALL)))
+    assert max(piece.steps for piece in found) <= most
 
 
 def test_a_trajectory_that_ends_in_a_segment_without_a_step() -> None:
