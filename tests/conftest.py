@@ -18,6 +18,7 @@ from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx_cli.app import main
+from tests.azure_server import AzureServer, azurite
 from tests.s3_server import S3Server
 
 SAMPLE_RUN = Path(__file__).parents[1] / "scripts/sample_run"
@@ -110,6 +111,26 @@ def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"bucket-{uuid4()}"
     s3_server.make_bucket(name)
     return f"s3://{name}"
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzureServer]:
+    """A server of Azure that runs while the tests do, where there is one to run."""
+    program = azurite()
+    if program is None:
+        pytest.skip("no azurite-blob on the PATH, nor in $RLX_AZURITE: npm install azurite")
+    with AzureServer(program) as server:
+        yield server
+
+
+@pytest.fixture
+def container(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URL of a container of its own, ``az://...``, which the environment lets this process use."""
+    for name, value in azure_server.environment.items():
+        monkeypatch.setenv(name, value)
+    name = f"container-{uuid4()}"
+    azure_server.make_container(name)
+    return f"az://{name}"
 
 
 @pytest.fixture

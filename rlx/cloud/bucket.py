@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -22,7 +23,15 @@ _PIECE_BYTES = 1 << 16
 _PART_BYTES = 8 << 20
 _MAX_PARTS = 9_000
 _PARTS_AT_ONCE = 4
-_CRC32C = "rlx-crc32c"
+# Azure wants a name that is one in C#: no hyphen.
+_CRC32C = "rlxcrc32c"
+_WHO_ASKS: Mapping[str, str] = MappingProxyType(
+    {
+        "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+        "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    }
+)
 _RESUME_HINT = "run the same command again: it goes on from what has arrived"
 
 
@@ -179,9 +188,9 @@ class BucketLocation:
         return SourceNotFoundError(f"{where}: no such file")
 
     def _forbidden(self, where: str) -> ForbiddenError:
+        wanted = _WHO_ASKS.get(urlsplit(where).scheme)
         return ForbiddenError(
-            f"{where}: access denied",
-            hint="give credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            f"{where}: access denied", hint=wanted and f"give credentials in the environment: {wanted}"
         )
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -35,15 +36,36 @@ def server(tmp_path: Path) -> Iterator[GcsServer]:
         yield server
 
 
-class TestS3(LocationContract):
-    @pytest.fixture
-    def empty(self, bucket: str) -> Location:
-        return open_location(f"{bucket}/some prefix/ä")
+class BucketContract(LocationContract):
+    """What a bucket promises beside that: it keeps the checksum that it was told."""
 
     def test_stat_knows_the_checksum(self, location: Location) -> None:
         assert location.stat("shards/00000/zarr.json").crc32c == "c1b581a5"
         put(location, "large", bytes(20_000_000))
         assert location.stat("large").crc32c is not None
+
+    def test_no_such_bucket(self, empty: Location) -> None:
+        scheme = urlsplit(empty.url).scheme
+        location = open_location(f"{scheme}://no-such-bucket/set")
+        for use in (
+            lambda: get(location, "a"),
+            lambda: put(location, "a", b"1"),
+            lambda: list(location.list("shards")),
+        ):
+            with pytest.raises(SourceNotFoundError, match=rf"^{scheme}://no-such-bucket/set: no such bucket"):
+                use()
+
+
+class TestS3(BucketContract):
+    @pytest.fixture
+    def empty(self, bucket: str) -> Location:
+        return open_location(f"{bucket}/some prefix/ä")
+
+
+class TestAzure(BucketContract):
+    @pytest.fixture
+    def empty(self, container: str) -> Location:
+        return open_location(f"{container}/some prefix/ä")
 
 
 class TestHttp(ReadableLocationContract):
@@ -66,18 +88,6 @@ def test_the_end_of_the_url_does_not_matter(bucket: str) -> None:
     assert get(open_location(f"{bucket}/set"), "b") == b"2"
 
 
-@pytest.mark.usefixtures("bucket")
-def test_no_such_bucket() -> None:
-    location = open_location("s3://no-such-bucket/set")
-    for use in (
-        lambda: get(location, "a"),
-        lambda: put(location, "a", b"1"),
-        lambda: list(location.list("shards")),
-    ):
-        with pytest.raises(SourceNotFoundError, match=r"^s3://no-such-bucket/set: no such bucket"):
-            use()
-
-
 def test_a_bucket_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with S3Server(lets_anybody=False) as server:
         server.make_bucket("closed")
@@ -95,6 +105,26 @@ def test_a_bucket_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(ForbiddenError, match="access denied") as refused:
                 use()
             assert "AWS_ACCESS_KEY_ID" in str(refused.value.hint)
+
+
+def test_azure_with_the_key_of_somebody_else(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "bm90IHRoZSBrZXk=")
+    location = open_location(f"{container}/set")
+    for size in (1, 20_000_000):
+        with pytest.raises(ForbiddenError, match="access denied") as refused:
+            put(location, "a", bytes(size))
+        assert "AZURE_STORAGE_ACCOUNT_KEY" in str(refused.value.hint)
+    with pytest.raises(ForbiddenError, match="access denied"):
+        location.delete(["a"])
+
+
+def test_azure_gives_public_data_to_anybody(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(open_location(f"{container}/set"), "a", b"1")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+    location = open_location(f"{container}/set")
+    assert get(location, "a") == b"1"
+    with pytest.raises(ForbiddenError, match="access denied"):
+        put(location, "a", b"2")
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,9 @@ def test_it_can_be_sent_to_another_process(large: Dataset, server: GcsServer) ->
     assert copied._root.files.cache_bytes == 12345
 
 
-def test_in_a_bucket(pong: Path, bucket: str) -> None:
+@pytest.mark.parametrize("kind", ["bucket", "container"])
+def test_in_a_bucket(pong: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    bucket = request.getfixturevalue(kind)
     push(pong, f"{bucket}/pong", progress=Silent())
     local, remote = rlx.open(pong), rlx.open(f"{bucket}/pong/", verify=True)
     steps = np.random.default_rng(0).integers(0, len(local), 40)

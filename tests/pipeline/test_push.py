@@ -38,12 +38,12 @@ from tests.pipeline.processes import child
 from tests.s3_server import S3Server
 
 
-@pytest.fixture(params=["bucket", "directory"])
+@pytest.fixture(params=["bucket", "container", "directory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A location where nothing is."""
     if request.param == "directory":
         return str(tmp_path / "share/pong")
-    return f"{request.getfixturevalue('bucket')}/sets/pong"
+    return f"{request.getfixturevalue(request.param)}/sets/pong"
 
 
 @pytest.fixture
