@@ -119,8 +119,10 @@ def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int6
         TransformError: a selection asks for what there is not.
     """
     numbers = np.arange(len(dataset.trajectories))
+    names = np.array([int(record.name) for record in dataset.shard_records], np.int64)
+    shard = names.repeat(np.diff(dataset.first_trajectories))
     for selection in selections:
-        numbers = numbers[selection.keeps(dataset.trajectories.pick(numbers))]
+        numbers = numbers[selection.keeps(dataset.trajectories.pick(numbers), shard[numbers])]
     return numbers
 
 

@@ -24,6 +24,7 @@ _NUMBER, _TRUTH = "a number", "a condition"
 NAMES = MappingProxyType(
     {
         "id": _NUMBER,
+        "shard": _NUMBER,
         "length": _NUMBER,
         "return": _NUMBER,
         "episode": _NUMBER,

@@ -88,8 +88,12 @@ class Selection(Protocol):
     Selections stand before all transforms, and look at trajectories as the dataset has them.
     """
 
-    def keeps(self, table: Trajectories) -> NDArray[np.bool_]:
-        """[N] whether each trajectory stays; of the table that the selections before it have left.
+    def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[N] whether each trajectory stays, of those that the selections before it have left.
+
+        Args:
+            table: the trajectories.
+            shard: [N] number of the shard that each lies in.
 
         Raises:
             TransformError: the table has not what it asks for.

@@ -15,7 +15,8 @@ class Filter:
     """Keeps the trajectories that a condition holds for: ``filter:return > 10 and length < 5000``.
 
     Args:
-        text: an ``Expression`` over the trajectory table; ``id`` is a trajectory's number among those that it looks at.
+        text: an ``Expression`` over the trajectory table; ``id`` is a trajectory's number among those that it looks at,
+            ``shard`` the number that its shard is named by.
     """
 
     text: str
@@ -23,9 +24,9 @@ class Filter:
     def __post_init__(self) -> None:
         Expression(self.text)
 
-    def keeps(self, table: Trajectories) -> NDArray[np.bool_]:
+    def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[N] whether the condition holds for each trajectory."""
-        return Expression(self.text).holds({**table.columns(), "id": np.arange(len(table))})
+        return Expression(self.text).holds({**table.columns(), "id": np.arange(len(table)), "shard": shard})
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Subsample:
         if self.seed < 0:
             raise TransformError(f"seed is {self.seed}, expected at least 0")
 
-    def keeps(self, table: Trajectories) -> NDArray[np.bool_]:
+    def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:  # noqa: ARG002
         """[N] whether each trajectory is in the sample."""
         kept = np.zeros(len(table), np.bool_)
         if self.every:

@@ -127,6 +127,11 @@ def test_dropped_trajectories_are_not_read(source: Path, tmp_path: Path) -> None
     assert sum(block.steps for block in blocks) == report.steps == 19
 
 
+def test_trajectories_of_some_shards(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "made", parse("subsample:every=2"), parse("filter:shard == 1 and length > 1"))
+    assert Dataset(tmp_path / "made").trajectories.episode.tolist() == [8, 12, 14]
+
+
 def test_only_the_first_steps(source: Path, tmp_path: Path) -> None:
     report = run(source, tmp_path / "made", HALF, steps=20)
     made = Dataset(tmp_path / "made")

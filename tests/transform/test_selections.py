@@ -18,7 +18,7 @@ def table(count: int = 10) -> Trajectories:
 def kept(text: str, count: int = 10) -> list[int]:
     selection = parse(text)
     assert isinstance(selection, Selection)
-    return np.flatnonzero(selection.keeps(table(count))).tolist()
+    return np.flatnonzero(selection.keeps(table(count), np.arange(count) // 3)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,7 @@ def kept(text: str, count: int = 10) -> list[int]:
         ("filter: 2 <= length < 5 and not terminated", [1, 3]),
         ("filter:id % 4 == 1 or episode == 100", [0, 1, 5, 9]),
         ("filter:truncated", []),
+        ("filter:shard == 1 or shard > 2", [3, 4, 5, 9]),
         ("subsample:every=4", [0, 4, 8]),
         ("subsample:every=1", list(range(10))),
         ("subsample:fraction=1", list(range(10))),
