@@ -203,14 +203,15 @@ def _episode_table(root: Path) -> list[list[int]]:
 def _ends(path: Path, episodes: Sequence[tuple[int, int]], flags: Sequence[str]) -> list[tuple[bool, bool]]:
     """Whether each episode of a file terminated, and whether it was truncated, by its last row."""
     found: list[tuple[bool, bool]] = []
-    stops = np.cumsum([length for _, length in episodes])
-    wanted, row = np.repeat([number for number, _ in episodes], np.diff(stops, prepend=0)), 0
+    lengths = [length for _, length in episodes]
     with opened(path) as file:
         _check_columns(file, [_EPISODE, *flags])
-        if file.rows != len(wanted):
+        if file.rows != sum(lengths):
             raise CorruptShardError(
-                f"{path}: expected {len(wanted):,} rows, as its episodes are long, found {file.rows:,}"
+                f"{path}: expected {sum(lengths):,} rows, as its episodes are long, found {file.rows:,}"
             )
+        stops = np.cumsum(lengths)
+        wanted, row = np.repeat([number for number, _ in episodes], lengths), 0
         for batch in file.batches([_EPISODE, *flags], _SCANNED_ROWS):
             numbers = np.array(_numbers(path, _EPISODE, batch[_EPISODE]))
             if (numbers != wanted[row : row + len(numbers)]).any():

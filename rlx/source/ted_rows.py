@@ -19,6 +19,7 @@ _FLAGS = ("terminated", "truncated")
 _GROUPS = frozenset({"collector", "trajectories"})
 _DERIVED = frozenset({"index", "done", "terminated", "truncated", "is_init"})
 RowType = tuple[str, tuple[int, ...]]
+_SINGLE: RowType = ("bool", ())
 Rows = Mapping[str, NDArray[np.generic]]
 
 
@@ -59,6 +60,8 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
         if needed not in columns:
             raise CorruptShardError(f"{place}: {needed} is missing")
+    for path in (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET):
+        _check_single(path, columns.get(path, _SINGLE), place)
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
     after: dict[str, str] = {}
@@ -85,6 +88,14 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{place}: {exc}") from exc
     return TedFields(schema, paths, {name: path for name, path in after.items() if name in fields}, tuple(left_out))
+
+
+def _check_single(path: str, kind: RowType | None, place: str) -> None:
+    """Raises CorruptShardError unless the rows of a column are one flag or number each."""
+    if kind is None or kind[1] not in ((), (1,)):
+        found = "text or objects" if kind is None else f"{kind[0]}{list(kind[1])}"
+        what = "flag" if path.startswith("next/") else "number"
+        raise CorruptShardError(f"{place}: {path}: expected one {what} a step, found {found}")
 
 
 def _field(path: str, name: str, kind: RowType, is_seen: bool, place: str) -> Field:

@@ -115,6 +115,9 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
             "observation: expected finite numbers, found NaN in row 8",
         ),
         ({"action": [1] * 8 + [None]}, "action: expected numbers, found 1 nulls"),
+        ({"next/terminated": ["no"] * 9}, "next/terminated: expected one flag a step, found text or objects"),
+        ({"next/truncated": [[0, 1]] * 9}, r"next/truncated: expected one flag a step, found int64\[2\]"),
+        ({"collector/traj_ids": [[]] * 9}, r"collector/traj_ids: expected one number a step"),
         ({"next/terminated": [False] * 8 + [None]}, "next/terminated: expected numbers, found 1 nulls"),
     ],
 )

@@ -79,9 +79,9 @@ def test_what_is_no_field_is_left_out(tmp_path: Path) -> None:
     assert [one.episode for one in read(source, 0)] == [5, 7, 6]
 
 
-def leaf(name: str, **change: Any) -> Callable[[Path], None]:
+def leaf(name: str, at: str = "", **change: Any) -> Callable[[Path], None]:
     def apply(path: Path) -> None:
-        file = path / "meta.json"
+        file = path / at / "meta.json"
         described = json.loads(file.read_text())
         described.setdefault(name, {}).update(change)
         file.write_text(json.dumps(described))
@@ -120,6 +120,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], type[SourceError], str]] = {
         leaf("action", shape=[9, 2]),
         CorruptShardError,
         r"action.memmap: expected 144 bytes for int64\[9, 2",
+    ),
+    "flags of no value": (
+        leaf("done", at="next", shape=[9, 0]),
+        CorruptShardError,
+        r"next/done: expected one flag a step, found bool\[0\]",
     ),
     "negative": (leaf("action", shape=[9, -1]), CorruptShardError, "action: shape: expected a list of numbers"),
     "no list": (leaf("action", shape="9"), CorruptShardError, "action: shape: expected a list of numbers"),
