@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.batch import rows_of
 from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
 from rlx.buffer.ring import Ring
 from rlx.buffer.segments import Flags
@@ -91,6 +92,15 @@ class RingStorage(ABC):
         self._ring.locate(rows)
         leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
         return TensorDict(nested(leaves), [len(rows)])
+
+    def __getitem__(self, index: Any) -> TensorDictBase:
+        """The steps at rows, which a buffer's own index names the same way; a copy.
+
+        Raises:
+            IndexError: a row that holds nothing.
+        """
+        rows = rows_of(index, self)
+        return self.get(rows.reshape(-1)).reshape(rows.shape)
 
     def _chosen(self, keys: Keys) -> list[Path]:
         chosen: dict[Path, None] = {}

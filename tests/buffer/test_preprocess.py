@@ -41,6 +41,13 @@ def test_steps_in_memory(storage: Any, how: dict[str, Any], tmp_path: Path) -> N
     buffer = ReplayBuffer(storage=made, batch_size=4)
     assert buffer[:]["observation"].tolist() == (torch.arange(36).reshape(18, 2) * 2).tolist()
     assert list(buffer.sample().keys()) == ["observation"]
+    assert len(made) == 18
+    assert (made[:] == buffer[:]).all()
+    for index in (slice(3, 12, 2), [17, 0], -1):
+        assert (made[index] == made[:][index]).all()
+    assert made[-1].shape == ()
+    with pytest.raises(IndexError):
+        made[18]
 
 
 def test_a_transform_has_no_part_in_it(tmp_path: Path) -> None:

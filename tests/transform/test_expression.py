@@ -93,7 +93,7 @@ def test_any_text_is_an_expression_or_a_named_error(text: str) -> None:
     [
         ("retrun > 10", 1, "name 'retrun' is unknown: did you mean return?"),
         ("length > 3 and Return > 1", 16, "name 'Return' is unknown: did you mean return?"),
-        ("reward > 10 and x", 1, "name 'reward' is unknown: expected one of id, length, return, episode,"),
+        ("reward > 10 and x", 1, "name 'reward' is unknown: expected one of id, shard, length, return, episode,"),
         ("return > __import__", 10, "name '__import__' is unknown"),
         ("length (3) > 2", 1, "length (3) is more than names"),
         ("length.real > 2", 7, "'.' has no meaning here"),
