@@ -111,6 +111,11 @@ def open_environment(source: EnvSource, num_envs: int | None = None) -> Environm
     return _copies(made) if isinstance(made, SerialEnv | ParallelEnv) else _of_made(made, source, num_envs)
 
 
+def is_open(source: EnvSource) -> bool:
+    """Whether it is an environment already, and not what one is made of."""
+    return isinstance(source, gymnasium.Env | VectorEnv)
+
+
 def _of_made(made: Any, source: MakeEnv | None, num_envs: int | None) -> Environment:
     """What a user gave or what a function made; others like it are made by that function, if there is one."""
     if isinstance(made, VectorEnv):

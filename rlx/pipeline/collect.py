@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlx import manifest
 from rlx.collector.environment import Environment
-from rlx.collector.opening import EnvSource
+from rlx.collector.opening import EnvSource, is_open
 from rlx.collector.policy_file import PolicySpec
 from rlx.collector.space import schema_of
 from rlx.engine.actor import Actors
@@ -111,6 +111,8 @@ def collect(collection: Collection, destination: Path, options: Options, progres
             shards, steps = len(writer.manifest.shards), writer.manifest.steps
             with _actors(collection, options) as actors:
                 is_here = isinstance(actors, InlineActors)
+                if not is_here and not is_open(collection.environment):
+                    environment.close()  # what a step holds is known, and every worker has its own
                 make = partial(Worker, environment=environment) if is_here else Worker
                 _Run(collection, writer, partial(actors.start, make), progress, options.command).run()
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -71,6 +71,47 @@ def test_exactly_so_many_episodes(tmp_path: Path, is_sync: bool) -> None:
     assert len(dataset.trajectories) == 31
     assert set(dataset.trajectories.length.tolist()) == {3, 5}, "none is cut"
     check_whole(dataset)
+
+
+class Registered(Counter):
+    """A Counter that its process knows of as long as it is not closed."""
+
+    opened: ClassVar[Tally[str]] = Tally()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened["now"] += 1
+        self.opened["ever"] += 1
+
+    def close(self) -> None:
+        self.opened["now"] -= 1
+
+
+class Watching(Silent):
+    """Notes how many environments of this process are open whenever steps were made."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def advance(self, unit: str, amount: int) -> None:  # noqa: ARG002
+        self.seen.append(Registered.opened["now"])
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(1, 2), (2, 0)])
+def test_only_workers_keep_environments_open(tmp_path: Path, workers: int, expected: int) -> None:
+    Registered.opened.clear()
+    progress = Watching()
+    collect(Collection(Registered, Budget(50), num_envs=2, workers=workers), tmp_path / "set", Options(), progress)
+    assert set(progress.seen) == {expected}
+    assert Registered.opened == {"ever": 2, "now": 0}
+
+
+def test_an_environment_that_is_given_stays_open_for_those_that_replace_a_worker(tmp_path: Path) -> None:
+    given, progress = Registered(), Watching()
+    Registered.opened["now"] = 1
+    collect(Collection(given, Budget(50), num_envs=1, workers=2), tmp_path / "set", Options(), progress)
+    assert set(progress.seen) == {1}
+    assert Registered.opened["now"] == 0
 
 
 def test_the_seed_decides_equal_shares(tmp_path: Path) -> None:
