@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rlx.errors import DatasetExistsError
+from rlx.errors import DatasetExistsError, ExportError
 from rlx.export.d3rlpy import D3rlpyExporter
 from rlx.export.d4rl import D4RLExporter
 from rlx.export.dataset_exporter import DatasetExporter, Experience
@@ -19,6 +19,7 @@ from rlx.export.robomimic import RobomimicExporter
 from rlx.export.torchrl_memmap import TorchRLExporter
 from rlx.export.whole import whole
 from rlx.progress import Progress
+from rlx.schema import Schema
 
 logger = logging.getLogger(__name__)
 DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
@@ -62,6 +63,7 @@ def export_dataset(
         MissingExtraError: the format needs a package that is not installed.
     """
     _check_free(destination, exporter, overwrite=overwrite)
+    _check_actions(experience.schema, exporter)
     losses = list(exporter.losses(experience))
     for loss in losses:
         logger.warning("%s cannot hold %s", exporter.title, loss)
@@ -69,6 +71,14 @@ def export_dataset(
     with whole(destination) as partial:
         exporter.write(experience, partial, destination, progress)
     return losses
+
+
+def _check_actions(schema: Schema, exporter: DatasetExporter) -> None:
+    if not any("action" in name.split("/") for name in schema):
+        raise ExportError(
+            f"{exporter.title} holds an action a step, found only {', '.join(schema)}",
+            hint="--to zarr keeps steps without actions",
+        )
 
 
 def _check_free(destination: Path, exporter: DatasetExporter, *, overwrite: bool) -> None:

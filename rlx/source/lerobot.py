@@ -17,10 +17,11 @@ from rlx.source.base import local_path
 from rlx.source.expected_layout import expecting
 from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
-from rlx.source.lerobot_features import DONE, TRUNCATED, Feature, fields_of, read_features
+from rlx.source.lerobot_features import DONE, TRUNCATED, Feature, fields_of, picture_file, read_features
 from rlx.source.needed_fields import missing_field
 from rlx.source.one_file import id_of
 from rlx.source.parquet_file import ParquetFile, opened
+from rlx.source.picture_file import is_jpeg
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import FILE_NAME, KEY, told_beside
 from rlx.source.row_episodes import RowEpisode
@@ -54,7 +55,8 @@ class LeRobot:
     Args:
         root: its directory.
         schema: what one step holds.
-        notes: what rlx noted of the data when it wrote them, what is not recorded, and what was left out.
+        notes: what rlx noted of the data when it wrote them, what is not recorded, what was left out, and which
+            pictures went through JPEG.
         features: the column of every field that has one, by the field's name.
         data: the files, a shard each.
     """
@@ -164,7 +166,19 @@ def open_lerobot(path: Path) -> LeRobot:
     data = tuple(_data(path, info.get("data_path", _PATH), [name for name in (DONE, TRUNCATED) if name in found]))
     if not data:
         raise SourceError(f"{path} has no episode")
+    if lossy := _lossy(path / data[0].name, features):
+        notes["lossy_jpeg"] = lossy
     return LeRobot(path, schema, notes, features, data)
+
+
+def _lossy(path: Path, features: Mapping[str, Feature]) -> list[str]:
+    """Names of the fields whose pictures are JPEG, by the first of them in a file."""
+    images = {name: feature.name for name, feature in features.items() if feature.is_image}
+    if not images:
+        return []
+    with opened(path) as file:
+        first = next(file.batches(list(images.values()), 1))
+    return [name for name, column in images.items() if is_jpeg(picture_file(first[column][0]) or b"")]
 
 
 def _data(root: Path, template: Any, flags: Sequence[str]) -> Iterator[DataFile]:
@@ -186,7 +200,6 @@ def _episode_table(root: Path) -> list[list[int]]:
     for path in paths:
         with opened(path) as file:
             names = (_EPISODE, _LENGTH, _CHUNK, _FILE)
-            _check_columns(file, names)
             for batch in file.batches(names, _SCANNED_ROWS):
                 for column, name in zip(columns, names, strict=True):
                     column += _numbers(path, name, batch[name])
@@ -205,7 +218,6 @@ def _ends(path: Path, episodes: Sequence[tuple[int, int]], flags: Sequence[str])
     found: list[tuple[bool, bool]] = []
     lengths = [length for _, length in episodes]
     with opened(path) as file:
-        _check_columns(file, [_EPISODE, *flags])
         if file.rows != sum(lengths):
             raise CorruptShardError(
                 f"{path}: expected {sum(lengths):,} rows, as its episodes are long, found {file.rows:,}"
@@ -237,11 +249,6 @@ def _name(template: Any, chunk: int, file: int) -> str:
         raise CorruptShardError(f"{_INFO}: data_path: expected {_PATH}, found {template!r:.100}")
     local_path(Path(), name)
     return name
-
-
-def _check_columns(file: ParquetFile, names: Sequence[str]) -> None:
-    if missing := [name for name in names if name not in file.names]:
-        raise CorruptShardError(f"{file.path}: {missing[0]} is missing; expected {', '.join(names)}")
 
 
 def _numbers(path: Path, name: str, column: Any) -> list[int]:

@@ -59,12 +59,18 @@ class Feature:
     def _pictures(self, column: Any) -> NDArray[Any]:
         pictures = np.empty((len(column), *self.shape), np.uint8)
         for row, value in enumerate(column):
-            content = value.as_py()
-            content = content.get("bytes") if isinstance(content, dict) else content
-            if not isinstance(content, bytes):
-                raise MalformedPictureError(f"expected a picture's file in every row, found {content!r:.40}")
+            content = picture_file(value)
+            if content is None:
+                raise MalformedPictureError(f"expected a picture's file in every row, found {value.as_py()!r:.80}")
             pictures[row] = decode_picture(content, self.shape)
         return pictures
+
+
+def picture_file(value: Any) -> bytes | None:
+    """The file in a cell of a column of pictures; none where there is none."""
+    content = value.as_py()
+    content = content.get("bytes") if isinstance(content, dict) else content
+    return content if isinstance(content, bytes) else None
 
 
 def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], list[str]]:

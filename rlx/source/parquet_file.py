@@ -38,8 +38,10 @@ class ParquetFile:
         """Arrow arrays of at most ``size`` rows each, from the start of the row group on that a row lies in.
 
         Raises:
-            CorruptShardError: they cannot be decoded.
+            CorruptShardError: there is no column of a name, or they cannot be decoded.
         """
+        if missing := [name for name in names if name not in self.names]:
+            raise CorruptShardError(f"{self.path}: {missing[0]} is missing")
         groups, wanted = range(self._group(row), self._file.num_row_groups), list(dict.fromkeys(names))
         with translated(self.path):
             for batch in self._file.iter_batches(batch_size=size, row_groups=groups, columns=wanted):

@@ -182,6 +182,14 @@ class DatasetExporterContract:
         ]
         assert open_source(path, None)[0].notes.get("lost", []) == list(report.losses)
 
+    def test_steps_without_actions_are_refused(self, tmp_path: Path, path: Path) -> None:
+        """As they are of files: what rlx writes it can read."""
+        chosen = schema(_VECTOR)
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
+        with pytest.raises(ExportError, match="holds an action a step, found only observation, reward, terminated"):
+            self.export(dataset.path, path)
+        assert not path.parent.exists()
+
     def test_the_same_dataset_gives_the_same_bytes(self, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", self.held()[0])
         self.export(dataset.path, path)

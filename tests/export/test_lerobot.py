@@ -107,13 +107,15 @@ class TestLeRobot(DatasetExporterContract):
         assert tasks.to_pydict() == {"task_index": [0], "task": ["Test/1"]}
 
     def test_arrays_of_six_dimensions(self, tmp_path: Path, path: Path) -> None:
-        chosen = schema({"observation": Field("float32", (1, 2, 1, 2, 1, 2), Role.OBSERVATION)})
+        action = {"action": Field("float32", (2,), Role.STEP)}
+        chosen = schema({"observation": Field("float32", (1, 2, 1, 2, 1, 2), Role.OBSERVATION)}, action)
         dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
         with pytest.raises(ExportError, match=r"at most 5 dimensions, found observation \[1, 2, 1, 2, 1, 2\]"):
             self.export(dataset.path, path)
 
     def test_arrays_of_several_dimensions(self, tmp_path: Path, path: Path) -> None:
-        chosen = schema({"observation": Field("float32", (2, 3), Role.OBSERVATION)})
+        action = {"action": Field("float32", (2,), Role.STEP)}
+        chosen = schema({"observation": Field("float32", (2, 3), Role.OBSERVATION)}, action)
         dataset = write_dataset(tmp_path / "data", [[random_block(chosen, ends="t")]], schema=chosen)
         self.export(dataset.path, path)
         source, _ = open_source(path, None)
