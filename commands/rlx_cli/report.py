@@ -1,5 +1,6 @@
 """What a command that writes datasets tells when it is done, and when it is interrupted."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlx.errors import DatasetError, PartialError, RlxError
+from rlx.errors import DatasetError, DownloadError, PartialError, RlxError
 from rlx.quantities import duration, plural, size
 from rlx_cli.exit_codes import InterruptedWorkError, exit_code
 from rlx_cli.output import Output, describe
@@ -54,7 +55,11 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
         transferred: what the library tells of it.
         verb: what was done to the files: ``sent``.
     """
-    report, error = transferred.report, _error(transferred.report)
+    report, failures = transferred.report, transferred.report.failures.values()
+    # What is damaged or gone where it lies is so the next time.
+    lasting = failures and not any(isinstance(failure, DownloadError) for failure in failures)
+    hint = shlex.join(["rlx", "push", "--overwrite", "COPY", transferred.url]) if lasting else _RESUME_HINT
+    error = _error(report, hint=hint)
     said = f"{verb} {plural(transferred.files, 'file')}, {size(transferred.bytes)}; {transferred.url}"
     output.show({**transferred.to_json(), **(describe(error) if error else {})}, _summary(report), said)
     if error is not None:
@@ -67,14 +72,14 @@ def _document(report: "Report") -> dict[str, Any]:
     return {**report.to_json(), **(describe(error) if error else {})}
 
 
-def _error(report: "Report") -> RlxError | None:
+def _error(report: "Report", *, hint: str = _RESUME_HINT) -> RlxError | None:
     if not report.failures:
         return None
     if not report.shards:
         # Nothing is safe, so nothing is partial: what went wrong is the whole story.
         return report.failures[report.failed_shards[0]]
     failed = ", ".join(report.failed_shards)
-    return PartialError(f"{report.id}: {plural(len(report.failures), 'shard')} failed: {failed}", hint=_RESUME_HINT)
+    return PartialError(f"{report.id}: {plural(len(report.failures), 'shard')} failed: {failed}", hint=hint)
 
 
 def _summary(report: "Report") -> str:

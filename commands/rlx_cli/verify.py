@@ -7,14 +7,14 @@ import typer
 
 from rlx.quantities import plural, size
 from rlx_cli.exit_codes import CORRUPT
-from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
+from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
 
 
 def verify(
     ctx: typer.Context,
-    dataset: DatasetArgument,
+    dataset: AnyDatasetArgument,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
@@ -25,16 +25,16 @@ def verify(
     Examples:
       rlx verify Pong/5
       rlx verify ./pong --json
+      rlx verify s3://bucket/pong
 
     Exits with 3 if anything is wrong.
     """
-    from rlx.home import locate
+    from rlx.cloud.location import is_url
     from rlx.store.verification import verify as verify_dataset
 
     output: Output = ctx.obj
-    path = locate(dataset)
     with showing(output, f"verify {dataset}") as progress:
-        found = verify_dataset(path, progress=progress)
+        found = verify_dataset(dataset, progress=progress)
     seen = f"{plural(found.shards, 'shard')}, {plural(found.files, 'file')}, {size(found.bytes)}"
     document = {
         "ok": found.ok,
@@ -51,5 +51,6 @@ def verify(
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
     output.show(document, table(["shard", "file", "problem"], rows))
     output.say("error", f"{dataset} is damaged: {plural(len(found.problems), 'problem')} in {seen}")
-    output.say("hint", shlex.join(["rlx", "repair", dataset]))
+    remedy = ["rlx", "push", "--overwrite", "COPY", dataset] if is_url(dataset) else ["rlx", "repair", dataset]
+    output.say("hint", shlex.join(remedy))
     raise typer.Exit(CORRUPT)

@@ -9,7 +9,7 @@ import typer
 
 from rlx.quantities import plural, size
 from rlx_cli.exit_codes import UsageError
-from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
+from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 
@@ -21,7 +21,7 @@ _FILM_SUFFIXES = (".gif", ".mp4")
 
 def view(
     ctx: typer.Context,
-    dataset: DatasetArgument,
+    dataset: AnyDatasetArgument,
     episode: Annotated[
         int | None,
         typer.Option("--episode", min=0, metavar="N", help="The episode to show.", show_default="best, median, worst"),

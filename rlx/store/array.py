@@ -52,7 +52,7 @@ class Store(Protocol):
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Writes what ties the finished arrays of a directory together."""
 
-    def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
+    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         """Raises CorruptDatasetError unless the metadata of an array say that dtype, that shape and so many rows."""
 
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:

@@ -110,6 +110,11 @@ class Dataset:
         )
 
     @property
+    def where(self) -> str:
+        """The dataset's directory, or its URL."""
+        return str(self._root)
+
+    @property
     def schema(self) -> Schema:
         """What one step holds."""
         return self.manifest.schema

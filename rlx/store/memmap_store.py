@@ -51,9 +51,9 @@ class MemmapStore:
         """A reader of one field."""
         return raw_reader(directory / f"{name}.memmap", field, rows)
 
-    def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
+    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         """Compares ``meta.json`` with what is expected."""
-        path = (directory / name).with_name(META)
+        path = directory.joinpath(*Path(name).parent.parts, META)
         try:
             described = json.loads(path.read_bytes())[Path(name).name]
             found = (described["dtype"], described["shape"])

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx import manifest
+from rlx.cloud.finding import find_dataset
+from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
-from rlx.home import locate
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
@@ -67,24 +68,28 @@ class Verification:
 def verify(path: str | Path, *, progress: Progress | None = None) -> Verification:
     """Reads every byte of a dataset and compares all that its manifest says with what is there.
 
+    Of a dataset at a URL it fetches what is listed; whether more lies there is not asked.
+
     Args:
-        path: the dataset's directory, or its id.
+        path: the dataset's directory, its id, or a URL.
         progress: is told of ``bytes``.
 
     Raises:
         DatasetNotFoundError: there is no dataset.
         IncompleteDatasetError: its writing has not come as far as a manifest.
         FormatVersionError: a newer rlx wrote it.
+        ForbiddenError: the server of a URL refuses.
+        DownloadError: it keeps failing.
+        MissingExtraError: a URL needs obstore, which is not installed.
     """
-    dataset = locate(path)
     progress = progress or Silent()
     try:
-        listed = Manifest.load(dataset)
+        dataset, listed = find_dataset(path)
         store = store_named(listed.store)
     except CorruptDatasetError as exc:
         return Verification(0, 0, 0, [Problem(None, manifest.FILE_NAME, str(exc))], [])
     progress.expect("bytes", listed.bytes)
-    problems = list(_unlisted_shards(dataset, listed))
+    problems = list(_unlisted_shards(dataset, listed)) if isinstance(dataset, Path) else []
     for record in listed.shards:
         problems += _shard_problems(shard_directory(dataset, record.name), store, listed.schema, record, progress)
     files = sum(len(record.files) for record in listed.shards)
@@ -102,36 +107,45 @@ def _unlisted_shards(dataset: Path, listed: Manifest) -> Iterator[Problem]:
 
 
 def _shard_problems(
-    directory: Path, store: Store, schema: Schema, record: ShardRecord, progress: Progress
+    directory: AnyPath, store: Store, schema: Schema, record: ShardRecord, progress: Progress
 ) -> list[Problem]:
-    problems = []
-    for name, file in record.files.items():
-        if found := _file_problem(directory / name, file):
-            problems.append(Problem(record.name, name, found))
-        progress.advance("bytes", file.bytes)
+    def problem_of(name: str) -> str | None:
+        found = _file_problem(directory / name, record.files[name])
+        progress.advance("bytes", record.files[name].bytes)
+        return found
+
+    names = list(record.files)
+    if isinstance(directory, RemotePath):
+        found = directory.files.at_once(problem_of, names)
+    else:
+        found = [problem_of(name) for name in names]
+    problems = [Problem(record.name, name, problem) for name, problem in zip(names, found, strict=True) if problem]
     if not problems:  # else what the files say is not worth a look
         try:
             _check_contents(directory, store, schema, record)
         except CorruptDatasetError as exc:
             problems.append(Problem(record.name, None, str(exc)))
+    if isinstance(directory, RemotePath):
+        return problems
     there = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
     return problems + [Problem(record.name, name, UNLISTED) for name in sorted(there - set(record.files))]
 
 
-def _file_problem(path: Path, expected: FileRecord) -> str | None:
-    if not path.is_file():
+def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
+    if isinstance(path, Path) and not path.is_file():
         return "is missing"
     try:
-        size = path.stat().st_size
-        if size != expected.bytes:
-            return f"has {size:,} bytes, expected {expected.bytes:,}"
         found = file_record(path)
     except OSError as exc:
         return f"cannot be read: {exc.strerror}"
+    except CorruptDatasetError:
+        return "is missing"  # at a URL, where nobody asked before
+    if found.bytes != expected.bytes:
+        return f"has {found.bytes:,} bytes, expected {expected.bytes:,}"
     return None if found == expected else f"has crc32c {found.crc32c}, expected {expected.crc32c}"
 
 
-def _check_contents(directory: Path, store: Store, schema: Schema, record: ShardRecord) -> None:
+def _check_contents(directory: AnyPath, store: Store, schema: Schema, record: ShardRecord) -> None:
     """Raises CorruptDatasetError where whole files and the manifest tell different stories."""
     for name, field, rows in _arrays(schema, record):
         store.check(directory, name, field, rows)

@@ -53,7 +53,7 @@ class ZarrStore:
         chunk, codec = _parse_sharding(node / NODE, _read_node(node, field, rows), field)
         return shard_reader(path, field, codec, chunk=chunk, rows=rows)
 
-    def check(self, directory: Path, name: str, field: Field, rows: int) -> None:
+    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         """Compares ``zarr.json`` with what is expected."""
         _read_node(directory / name, field, rows)
 

@@ -82,7 +82,7 @@ def write_view(
     if episode is not None:
         Episode(dataset, episode)
     elif format != "html" and not len(dataset):
-        raise SamplingError(f"{dataset.path} is empty: expected an episode to show")
+        raise SamplingError(f"{dataset.where} is empty: expected an episode to show")
     with whole(path) as partial:
         shown = _WRITERS[format](dataset, partial, _Asked(episode, fps, progress))
     rows = film_rows(Episode(dataset, shown[0]), format) if format in MAX_FRAMES else None

@@ -73,7 +73,7 @@ def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False)
     narrow, wide, under = (overview.drawings(width, _HEIGHT) for width in (_WIDTH, _WIDE, _UNDER))
     return Template(_part("page.html")).substitute(
         id=_e(listed.id),
-        path=_e(str(dataset.path)),
+        path=_e(dataset.where),
         version=_e(version("rlx")),
         style=style,
         script=script,

@@ -79,7 +79,7 @@ def test_a_damaged_object(cli: Cli, pong: Path, tmp_path: Path) -> None:
     result = cli("pull", shared, "-o", tmp_path / "here")
     assert result.code == 6
     assert f"warning: shard 00001: {victim} arrived corrupt" in result.err
-    assert "error: Pong/5: 1 shard failed: 00001\nhint: run the same command again" in result.err
+    assert f"error: Pong/5: 1 shard failed: 00001\nhint: rlx push --overwrite COPY {shared}\n" in result.err
     document = json.loads(cli("pull", shared, "-o", tmp_path / "here", "--json").out)
     assert document["failed_shards"] == ["00001"]
     assert document["error"]["type"] == "PartialError"

@@ -2,6 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
+from rlx.cloud.location import open_location
 from tests.conftest import SAMPLE_RUN, Cli
 
 
@@ -19,6 +20,19 @@ def test_a_whole_dataset(cli: Cli, pong: Path) -> None:
         "problems": [],
         "missing_shards": [],
     }
+
+
+def test_at_a_url(cli: Cli, pong: Path, bucket: str) -> None:
+    assert cli("push", pong, f"{bucket}/pong").code == 0
+    result = cli("verify", f"{bucket}/pong")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{bucket}/pong is whole: 3 shards, ")
+    open_location(f"{bucket}/pong").delete(["shards/00001/reward/c/0"])
+    result = cli("verify", f"{bucket}/pong")
+    assert result.code == 3
+    assert result.out.splitlines()[1].split() == ["00001", "reward/c/0", "is", "missing"]
+    assert result.err.endswith(f"hint: rlx push --overwrite COPY {bucket}/pong\n")
+    assert cli("verify", f"{bucket}/nothing").code == 5
 
 
 def test_a_flipped_bit(cli: Cli, pong: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from rlx.pipeline.push import push
+from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.view.server import ViewServer
 from tests.conftest import Cli
@@ -56,6 +58,16 @@ def test_what_is_wrong_is_named(cli: Cli, pong: Path, tmp_path: Path) -> None:
         result = cli("view", *arguments)
         assert (result.code, problem in result.err) == (code, True), result.err
     assert not list(tmp_path.glob("a.*"))
+
+
+@pytest.mark.parametrize("name", ["pong.png", "pong.gif", "report.html"])
+def test_at_a_url_it_is_the_same_file(cli: Cli, pong: Path, bucket: str, tmp_path: Path, name: str) -> None:
+    url = f"{bucket}/pong"
+    push(pong, url, progress=Silent())
+    assert cli("view", pong, "-o", tmp_path / f"here-{name}").code == 0
+    assert cli("view", url, "-o", tmp_path / name).code == 0
+    here = (tmp_path / f"here-{name}").read_bytes().replace(str(pong).encode(), url.encode())
+    assert (tmp_path / name).read_bytes() == here
 
 
 def test_a_port_that_is_taken(cli: Cli, pong: Path) -> None:

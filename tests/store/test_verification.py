@@ -13,6 +13,7 @@ from rlx.manifest import Manifest, ShardRecord
 from rlx.store.dataset import Dataset
 from rlx.store.verification import UNLISTED, Problem, verify
 from tests.factories import LARGE, make_block, relist, write_dataset
+from tests.gcs_server import GcsServer
 
 SHARDS = [[make_block([3, 5], first_episode=2 * shard, schema=LARGE)] for shard in range(2)]
 
@@ -44,6 +45,43 @@ def test_a_whole_dataset(path: Path) -> None:
     assert found.files == sum(len(shard.files) for shard in manifest.shards)
     assert tally.expected == tally.done == Counter({"bytes": manifest.bytes})
     assert len(rlx.open(path, verify=True)) == 16
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        Path.stat,
+        flip,
+        lambda file: file.write_bytes(file.read_bytes()[:-1]),
+        lambda file: file.write_bytes(file.read_bytes() + b"more"),
+        lambda file: file.unlink(),
+    ],
+    ids=["whole", "flipped", "shorter", "longer", "gone"],
+)
+def test_at_a_url_the_same_is_found(path: Path, harm: Callable[[Path], object]) -> None:
+    for name in list(Manifest.load(path).shards[1].files)[::5]:
+        harm(path / "shards/00001" / name)
+    tally = Tally()
+    with GcsServer(path.parent) as server:
+        found = verify(f"{server.url}/data", progress=tally)
+    assert found == verify(path)
+    assert tally.expected == tally.done == Counter({"bytes": found.bytes})
+
+
+def test_at_a_url_a_manifest_that_tells_another_story(path: Path) -> None:
+    manifest = Manifest.load(path)
+    manifest.shards[0].statistics["length"]["max"] += 1
+    manifest.save(path)
+    with GcsServer(path.parent) as server:
+        found = verify(f"{server.url}/data")
+    assert found.problems == verify(path).problems
+    assert "the manifest's statistics of length differ" in found.problems[0].problem
 
 
 def test_a_flipped_bit_in_any_file(path: Path) -> None:
