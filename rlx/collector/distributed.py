@@ -21,9 +21,10 @@ _BACKENDS = ("ray", "rpc", "distributed")
 class DistributedCollector(MultiCollector):
     """A MultiCollector whose workers are actors of Ray, on any machine of the cluster.
 
-    Batches, and new weights, are sent by value; for the rest all is as there. A worker that is lost, with its machine
-    or alone, is replaced. Where whole datasets are wanted and no learner waits, ``rlx collect --engine ray`` has every
-    worker write shards of its own.
+    Batches, and new weights, are sent by value, and a worker that has begun a batch cannot be told to stop: there is no
+    ``preemptive_threshold``. For the rest all is as there. A worker that is lost, with its machine or alone, is
+    replaced. Where whole datasets are wanted and no learner waits, ``rlx collect --engine ray`` has every worker write
+    shards of its own.
 
     Args:
         create_env_fn: an environment a worker, or one for all ``num_collectors`` of them; see ``MultiCollector``.
@@ -88,7 +89,7 @@ class DistributedCollector(MultiCollector):
         frames_per_batch: int | Sequence[int] | None = None,
         total_frames: int = -1,
         max_frames_per_traj: int | None = None,
-        init_random_frames: int = 0,
+        init_random_frames: int | None = 0,
         reset_at_each_iter: bool = False,
         split_trajs: bool = False,
         trajs_per_batch: int | None = None,
