@@ -16,6 +16,7 @@ from rlx.pipeline.report import Report
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.source.protocol import Source, block_steps
+from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
@@ -115,6 +116,10 @@ def _warn(run: Source) -> None:
     left_out = [name for key in ("left_out", "left_out_not_numbers") for name in run.notes.get(key, [])]
     if left_out:
         logger.warning("%s: left out: %s", run.id, ", ".join(left_out))
+    if count := run.notes.get(STEPS_WITHOUT_OUTCOME):
+        logger.warning(
+            "%s: left out: the last steps of %s episodes, as what they led to is not recorded", run.id, count
+        )
     for name in run.notes.get("lossy_jpeg", []):
         logger.warning("%s: %s went through JPEG, which is lossy, before it came here", run.id, name)
 

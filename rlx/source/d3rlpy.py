@@ -18,7 +18,7 @@ from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
 from rlx.source.hdf5_text import texts
-from rlx.source.row_episodes import RowEpisode, shard_bounds
+from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 
 _KEYS = ("version", "num_episodes", "columns")
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
@@ -58,7 +58,7 @@ def _opened(path: Path) -> Hdf5Episodes:
             raise SourceError(f"{path} has no episode")
         fields, paths = _fields(file)
         episodes = tuple(_episode(file, number) for number in range(episode_count))
-        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "d3rlpy 2.1"}
+        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "d3rlpy 2.1", **without_outcome(episodes)}
         if left_out := sorted(set(texts(file, "columns")) - set(_COLUMNS)):
             notes["left_out"] = left_out
     try:

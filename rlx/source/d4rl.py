@@ -17,7 +17,7 @@ from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import Hdf5Columns, field_shape
 from rlx.source.one_file import OneFile
-from rlx.source.row_episodes import RowEpisode, shard_bounds
+from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 
 KEYS = ("observations", "actions", "rewards", "terminals")
 # What the first version of d3rlpy adds to the same layout; its episodes end where these flags stand.
@@ -38,7 +38,7 @@ class D4RL(OneFile):
         notes: what the file does not record, and what was left out.
         paths: name in the file of every field but the flags.
         ends: the row behind the last of every episode.
-        flags: whether each episode was terminated, and whether it was truncated.
+        episodes: all of them.
         first_episodes: first episode of every shard, and the number of episodes.
     """
 
@@ -46,7 +46,7 @@ class D4RL(OneFile):
     notes: Mapping[str, Any]
     paths: Mapping[str, str]
     ends: tuple[int, ...]
-    flags: tuple[tuple[bool, bool], ...]
+    episodes: tuple[RowEpisode, ...]
     first_episodes: tuple[int, ...]
 
     def shards(self) -> Sequence[int]:
@@ -64,10 +64,9 @@ class D4RL(OneFile):
             columns = {name: hdf5_file.numbers(file, path, rows=self.ends[-1]) for name, path in self.paths.items()}
             after = {"observation": hdf5_file.numbers(file, _NEXT)} if hdf5_file.has(file, _NEXT) else {}
             for number in range(*self.first_episodes[shard : shard + 2]):
-                start = self.ends[number - 1] if number else 0
-                rows = self.ends[number] - start
-                episode = RowEpisode(number, rows, *self.flags[number], final_recorded=bool(after))
-                yield from episode.blocks(self.schema, Hdf5Columns(columns, after, self.schema, first=start), dropped)
+                episode = self.episodes[number]
+                rows = Hdf5Columns(columns, after, self.schema, first=self.ends[number] - episode.rows)
+                yield from episode.blocks(self.schema, rows, dropped)
 
 
 def recognises(path: Path) -> bool:
@@ -92,10 +91,16 @@ def open_d4rl(path: Path) -> D4RL:
             raise SourceError(f"{path} has no step")
         fields, paths, left_out = _fields(file, count)
         terminals, timeouts, ends = _episodes(file, count)
-        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "D4RL"}
+        table = zip(np.diff(ends, prepend=0), terminals[ends - 1], timeouts[ends - 1], strict=True)
+        has_next = hdf5_file.has(file, _NEXT)
+        episodes = tuple(
+            RowEpisode(number, int(rows), bool(terminated), bool(truncated), has_next)
+            for number, (rows, terminated, truncated) in enumerate(table)
+        )
+        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "D4RL", **without_outcome(episodes)}
         if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
             notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
-            if hdf5_file.has(file, _NEXT):
+            if has_next:
                 notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
         if left_out:
             notes["left_out"] = left_out
@@ -103,11 +108,8 @@ def open_d4rl(path: Path) -> D4RL:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{path}: {exc}") from exc
-    lengths = np.diff(ends, prepend=0)
-    flags = tuple((bool(terminals[end - 1]), bool(timeouts[end - 1])) for end in ends.tolist())
-    return D4RL(
-        path.parent, path.name, schema, notes, paths, tuple(ends.tolist()), flags, shard_bounds(lengths.tolist())
-    )
+    bounds = shard_bounds(episode.rows for episode in episodes)
+    return D4RL(path.parent, path.name, schema, notes, paths, tuple(ends.tolist()), episodes, bounds)
 
 
 def _fields(file: h5py.File, count: int) -> tuple[dict[str, Field], dict[str, str], list[str]]:

@@ -24,7 +24,7 @@ from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.picture_file import is_jpeg
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import FILE_NAME, KEY, told_beside
-from rlx.source.row_episodes import RowEpisode
+from rlx.source.row_episodes import RowEpisode, without_outcome
 from rlx.source.row_stream import Batch, RowStream
 from rlx.store.arrow import to_rows
 
@@ -166,6 +166,7 @@ def open_lerobot(path: Path) -> LeRobot:
     data = tuple(_data(path, info.get("data_path", _PATH), [name for name in (DONE, TRUNCATED) if name in found]))
     if not data:
         raise SourceError(f"{path} has no episode")
+    notes |= without_outcome(episode for file in data for episode in file.episodes)
     if lossy := _lossy(path / data[0].name, features):
         notes["lossy_jpeg"] = lossy
     return LeRobot(path, schema, notes, features, data)

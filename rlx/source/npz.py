@@ -23,7 +23,7 @@ from rlx.source.finite import check_field
 from rlx.source.npz_archive import Archive, Member, opened
 from rlx.source.one_file import OneFile
 from rlx.source.protocol import batch_rows
-from rlx.source.row_episodes import RowEpisode
+from rlx.source.row_episodes import RowEpisode, without_outcome
 from rlx.source.row_stream import Batch, RowStream
 from rlx.source.ted_rows import (
     DONE,
@@ -167,7 +167,7 @@ def open_npz(path: Path) -> Npz:
         else:
             finals = {}
             episodes = _scanned(archive, flags, fields)
-        notes = {**archive.told(), "format": "npz"}
+        notes = {**archive.told(), "format": "npz", **without_outcome(episodes)}
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
     return Npz(path.parent, path.name, fields, notes, tuple(episodes), finals)

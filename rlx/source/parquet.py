@@ -18,7 +18,7 @@ from rlx.source.one_file import OneFile
 from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import KEY, told_notes
-from rlx.source.row_episodes import RowEpisode, shard_bounds
+from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 from rlx.source.row_stream import Batch, RowStream
 from rlx.source.ted_rows import (
     DONE,
@@ -133,8 +133,8 @@ def open_parquet(path: Path) -> Parquet:
     with opened(path) as file:
         kinds = _kinds(file)
         fields = ted_fields(kinds, str(path))
-        notes = {**told_notes(file.note(KEY)), "format": "Parquet"}
         episodes = _episodes(file, kinds, fields)
+        notes = {**told_notes(file.note(KEY)), "format": "Parquet", **without_outcome(episodes)}
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
     return Parquet(

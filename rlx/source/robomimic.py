@@ -13,7 +13,7 @@ from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
-from rlx.source.row_episodes import RowEpisode, shard_bounds
+from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
 _OBS, _NEXT, _DONES, _STATES = "obs", "next_obs", "dones", "states"
@@ -53,7 +53,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             # Demonstrations may go on after a success; where they do, the flags themselves are of worth.
             paths["dones"] = f"data/demo_{{}}/{_DONES}"
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
-        notes = _notes(file, [*left_out, *more])
+        notes = {**_notes(file, [*left_out, *more]), **without_outcome(episodes)}
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:

@@ -19,6 +19,7 @@ from rlx.schema import Role, Schema
 from rlx.source.protocol import block_steps
 
 STEPS_PER_SHARD = 100_000
+STEPS_WITHOUT_OUTCOME = "steps_without_outcome"
 WITHOUT_OUTCOME = "step_whose_outcome_is_not_recorded"
 _FLAGS = ("terminated", "truncated")
 
@@ -88,6 +89,18 @@ class RowEpisode:
             final_recorded=np.array([self.final_recorded or self.rows > self.steps]),
             is_open=not is_last,
         )
+
+
+def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
+    """The note that says how many rows give no step; none where all do.
+
+    Example:
+        >>> cut = RowEpisode(0, 100, terminated=False, truncated=True, final_recorded=False)
+        >>> without_outcome([cut, cut])
+        {'steps_without_outcome': 2}
+    """
+    count = sum(episode.rows - episode.steps for episode in episodes)
+    return {STEPS_WITHOUT_OUTCOME: count} if count else {}
 
 
 def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from rlx.source.json_file import read_object
 from rlx.source.one_file import id_of
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import told_beside
-from rlx.source.row_episodes import RowEpisode, shard_bounds
+from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 from rlx.source.ted_rows import (
     DONE,
     TERMINATED,
@@ -178,7 +178,7 @@ def open_torchrl(path: Path) -> TorchRLMemmap:
         raise SourceError(f"{path} has no step")
     with _opened(path, kinds, math.prod(batch)) as opened:
         episodes = _episodes(opened, fields, stored, batch[-1] if len(batch) > 1 else None)
-    notes = {**told_beside(path), "format": "TorchRL's memmap"}
+    notes = {**told_beside(path), "format": "TorchRL's memmap", **without_outcome(episodes)}
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
     bounds = shard_bounds(one.rows for one in episodes)

@@ -277,6 +277,25 @@ def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:
     assert cli("convert", tmp_path / "out", tmp_path / "copy", "--jobs", 1).err == ""
 
 
+def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_path: Path) -> None:
+    """LeRobot has no place for what was seen last: of a truncated episode the last action led nobody knows where."""
+    assert cli("collect", "Pendulum-v1", "--steps", 600, "-o", tmp_path / "swings").code == 0
+    assert cli("convert", tmp_path / "swings", tmp_path / "lerobot", "--to", "lerobot").code == 0
+    result = cli("convert", tmp_path / "lerobot", tmp_path / "back", "--jobs", 1)
+    table = rlx.open(tmp_path / "swings").trajectories
+    count = int((~table.terminated).sum())
+    said = f"left out: the last steps of {count} episodes, as what they led to is not recorded"
+    assert (result.code, result.err) == (0, f"warning: lerobot: {said}\n")
+    back = rlx.open(tmp_path / "back")
+    assert count > 1
+    assert len(back) == 600 - count
+    assert back.trajectories.final_recorded.all()
+    assert back.manifest.notes["steps_without_outcome"] == count
+    assert [shard.dropped for shard in back.manifest.shards] == [{"step_whose_outcome_is_not_recorded": count}]
+    result = cli("convert", tmp_path / "lerobot", tmp_path / "steps.npz", "--to", "npz")
+    assert (result.code, result.err) == (0, f"warning: lerobot: {said}\n")
+
+
 def test_the_capacity_of_dopamines_files(cli: Cli, pong: Path, tmp_path: Path) -> None:
     result = cli("convert", pong, tmp_path / "Pong/1", "--to", "dopamine", "--capacity", 1000, "--json")
     assert (result.code, json.loads(result.out)["steps"]) == (0, 2491)

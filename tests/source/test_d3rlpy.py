@@ -75,7 +75,7 @@ def test_every_value(name: str) -> None:
                 seen = one[observation] if one.final_recorded else one[observation][:-1]
                 assert seen.dtype == stored.dtype
                 np.testing.assert_array_equal(seen, stored)
-    assert (source.id, source.notes) == (name, {"format": "d3rlpy 2.1"})
+    assert (source.id, source.notes) == (name, {"format": "d3rlpy 2.1", "steps_without_outcome": 1})
 
 
 def test_columns_of_other_episodes_are_left_out(tmp_path: Path) -> None:
