@@ -25,6 +25,10 @@ _MAX_PARTS = 9_000
 _PARTS_AT_ONCE = 4
 # Azure wants a name that is one in C#: no hyphen.
 _CRC32C = "rlxcrc32c"
+# In what obstore says: users and signatures in URLs; how long it took, after how many retries; the server's word for it.
+_SECRETS = re.compile(r"(?<=://)[^/\s]*@|\?\S*")
+_TIMES = re.compile(r" in [\d.]+\S*?s(, after \d+ retries)?(?:, max_retries: .*?)? +- ")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 _WHO_ASKS: Mapping[str, str] = MappingProxyType(
     {
         "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -234,9 +238,11 @@ def _ignoring_missing() -> Iterator[None]:
 
 
 def _told(exc: Exception) -> str:
-    """What an error of obstore says, in one line and without what may be signed or secret."""
-    line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
-    return re.sub(r"\?\S*", "", line).partition(": <?xml")[0].rstrip(" :")
+    """What an error of obstore says, in one line without what may be secret, and the server's own word for it."""
+    line = str(exc).partition("\n")[0].partition(": <?xml")[0] or type(exc).__name__
+    line = _TIMES.sub(r"\1: ", _SECRETS.sub("", line)).rstrip(" :")
+    code = _CODE.search(str(exc))
+    return f"{line} ({code[1]})" if code else line
 
 
 def _without_secrets(url: str) -> str:

@@ -129,13 +129,30 @@ def test_azure_gives_public_data_to_anybody(container: str, monkeypatch: pytest.
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 0)
-    with pytest.raises(DownloadError, match=r"^http://127\.0\.0\.1:1/set/a: "):
+    with pytest.raises(DownloadError, match=r"^http://127\.0\.0\.1:1/set/a: .*error sending request$") as failed:
         get(open_location("http://somebody:secret@127.0.0.1:1/set"), "a")
+    assert "secret" not in str(failed.value)
 
 
 def test_a_server_that_fails_at_first(server: GcsServer) -> None:
     server.fault("*/rlx.json", Fault(status=503), times=2)
     assert get(open_location(f"{server.url}/a b"), "rlx.json") == FILES["rlx.json"]
+
+
+def test_a_server_that_does_not_like_a_request(server: GcsServer) -> None:
+    server.fault("*", Fault(status=400))
+    with pytest.raises(DownloadError) as failed:
+        get(open_location(f"{server.url}/a b"), "rlx.json")
+    asked = f"Error performing GET {server.url}/a%20b/rlx.json"
+    said = f"{asked}: Server returned non-2xx status code: 400 Bad Request (400)"
+    assert str(failed.value) == f"{server.url}/a b/rlx.json: Generic HTTP error: {said}"
+
+
+def test_a_server_that_keeps_failing(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 2)
+    server.fault("*", Fault(status=503), times=None)
+    with pytest.raises(DownloadError, match=r"rlx\.json, after 2 retries: .* 503 Service Unavailable \(503\)$"):
+        get(open_location(f"{server.url}/a b"), "rlx.json")
 
 
 def test_a_connection_that_breaks_is_taken_up_again(server: GcsServer) -> None:
