@@ -13,10 +13,12 @@ from rlx.store.arrow import pyarrow
 
 _NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 _BUFFERED_EPISODES = 100
+# Of each, a kilobyte or two stays in memory until the file is closed, and whoever opens the file has all of them.
+_FILE_COLUMN_CHUNKS = 20_000
 
 
 class NumberedFiles:
-    """Writes tables into one file until that is full, then into the next.
+    """Writes tables into one file until that is full, or of too many row groups, then into the next.
 
     Args:
         directory: where to.
@@ -36,6 +38,7 @@ class NumberedFiles:
         self._raw: Any = None
         self._writer: Any = None
         self._held: list[Any] = []
+        self._chunks = 0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -52,7 +55,7 @@ class NumberedFiles:
 
     def turn(self) -> None:
         """Goes on in the next file, if this one is full."""
-        if self._raw.tell() >= self._limit:
+        if self._raw.tell() >= self._limit or self._chunks >= _FILE_COLUMN_CHUNKS:
             self._close()
             self._open()
 
@@ -70,10 +73,11 @@ class NumberedFiles:
             table = arrow.concat_tables(self._held)
             self._held = []
             self._writer.write_table(table, row_group_size=len(table))
+            self._chunks += len(self._schema.names)
 
     def _open(self) -> None:
         arrow, parquet = pyarrow()
-        self._number += 1
+        self._number, self._chunks = self._number + 1, 0
         chunk, file = self.place
         path = self._directory / (self._template.format(chunk_index=chunk, file_index=file) + ".parquet")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A dataset as Parquet: a row a step, columns by TED path, and a row group an episode."""
+"""A dataset as Parquet: a row a step, columns by TED path, and a row group an episode, or for several short ones."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,9 @@ from rlx.progress import Progress
 from rlx.schema import Role, Schema
 from rlx.store.arrow import arrow_type, from_rows, pyarrow
 
-# A trajectory that is longer gets several row groups, so that memory does not depend on its length.
+# A trajectory that is longer gets several row groups, so that memory does not depend on its length. Short ones share
+# one: for every row group there are kilobytes in memory until the file is closed.
+_GROUP_STEPS = 1000
 _GROUP_BYTES = 2**24
 _MAX_INDEXED_ROW_BYTES = 64
 _MAGIC = b"PAR1"
@@ -66,11 +68,15 @@ class ParquetDatasetExporter:
 def _groups(arrow: ModuleType, experience: Experience) -> Iterator[Any]:
     """The tables of the row groups."""
     held: list[Any] = []
+    steps = size = 0
     for piece, index in _numbered(experience):
         held.append(_batch(arrow, experience.schema, piece, index))
-        if piece.is_last or sum(batch.nbytes for batch in held) >= _GROUP_BYTES:
+        steps, size = steps + piece.steps, size + held[-1].nbytes
+        if (piece.is_last and steps >= _GROUP_STEPS) or size >= _GROUP_BYTES:
             yield arrow.Table.from_batches(held)
-            held = []
+            held, steps, size = [], 0, 0
+    if held:
+        yield arrow.Table.from_batches(held)
 
 
 def _numbered(experience: Experience) -> Iterator[tuple[Piece, int]]:

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from rlx.errors import ExportError
-from rlx.export import lerobot
+from rlx.export import lerobot, lerobot_files
 from rlx.pipeline.convert import open_source
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
@@ -73,6 +73,21 @@ class TestLeRobot(DatasetExporterContract):
         assert names == [f"data/chunk-{place}.parquet" for place in ("000/file-000", "000/file-001", "001/file-000")]
         source, _ = open_source(path, None)
         assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [2], [3, 4]]
+
+    def test_so_many_short_episodes_that_a_file_would_have_too_many_row_groups(
+        self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dataset = whole_dataset(tmp_path / "data", "vectors")
+        monkeypatch.setattr(lerobot_files, "_FILE_COLUMN_CHUNKS", 1)
+        monkeypatch.setattr(lerobot_files, "_BUFFERED_EPISODES", 2)
+        self.export(dataset.path, path)
+        names = [name for name in contents(path) if "/file-" in name]
+        assert names == [
+            *(f"data/chunk-000/file-{number:03d}.parquet" for number in range(5)),
+            *(f"meta/episodes/chunk-000/file-{number:03d}.parquet" for number in range(3)),
+        ]
+        source, _ = open_source(path, None)
+        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [], [2], [3], [4]]
 
     def test_as_the_format_says(self, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", "pictures")

@@ -17,12 +17,19 @@ class TestParquet(DatasetExporterContract):
     def _small_row_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(parquet_dataset, "_GROUP_BYTES", 2**19)
 
-    def test_as_pyarrow_reads_it(self, tmp_path: Path, path: Path) -> None:
+    def test_short_episodes_share_a_row_group(
+        self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parquet_dataset, "_GROUP_STEPS", 5)
+        self.export(whole_dataset(tmp_path / "data", "vectors").path, path)
+        assert _groups(path) == [5, 7, 11]
+
+    def test_as_pyarrow_reads_it(self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(parquet_dataset, "_GROUP_STEPS", 1)
         dataset = whole_dataset(tmp_path / "data", "pictures")
         self.export(dataset.path, path)
-        read = pyarrow.parquet.ParquetFile(path)
-        assert [read.metadata.row_group(number).num_rows for number in range(read.num_row_groups)] == [4, 1, 7, 2, 9]
-        table = read.read()
+        assert _groups(path) == [4, 1, 7, 2, 9]
+        table = pyarrow.parquet.ParquetFile(path).read()
         ted = dataset[:]
         frames = np.array(table["observation"].to_pylist(), np.uint8)
         np.testing.assert_array_equal(frames, ted["observation"].numpy())
@@ -36,3 +43,9 @@ class TestParquet(DatasetExporterContract):
         assert np.flatnonzero(last).tolist() == [3, 4, 11, 13, 22]
         finals = np.array(table["next/observation"].drop_null().to_pylist(), np.uint8)
         np.testing.assert_array_equal(finals, ted["next", "observation"].numpy()[last])
+
+
+def _groups(path: Path) -> list[int]:
+    """Rows of every row group."""
+    metadata = pyarrow.parquet.ParquetFile(path).metadata
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
