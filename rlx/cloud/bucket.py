@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from rlx.cloud.environment import store_for
-from rlx.cloud.location import Stored, checked_name
+from rlx.cloud.location import Stored, checked_name, without_secrets
 from rlx.errors import DatasetError, DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ _MAX_PARTS = 9_000
 _PARTS_AT_ONCE = 4
 # Azure wants a name that is one in C#: no hyphen.
 _CRC32C = "rlxcrc32c"
-# In what obstore says: users and signatures in URLs; how long it took, after how many retries; the server's word for it.
-_SECRETS = re.compile(r"(?<=://)[^/\s]*@|\?\S*")
+# In what obstore says: how long it took, after how many retries; and the server's word for it.
 _TIMES = re.compile(r" in [\d.]+\S*?s(, after \d+ retries)?(?:, max_retries: .*?)? +- ")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _WHO_ASKS: Mapping[str, str] = MappingProxyType(
@@ -55,8 +54,8 @@ class BucketLocation:
         if not parts.netloc:
             raise SourceError(f"{url} is no URL: expected {parts.scheme}://BUCKET/...")
         if parts.query or parts.fragment:
-            raise SourceError(f"{_without_secrets(url)}: expected no query behind the URL of a dataset")
-        self.url = _without_secrets(url).rstrip("/")
+            raise SourceError(f"{without_secrets(url)}: expected no query behind the URL of a dataset")
+        self.url = without_secrets(url).rstrip("/")
         self.is_read_only = parts.scheme in ("http", "https")
         self._address = url.rstrip("/")
         _import_obstore()
@@ -240,11 +239,6 @@ def _ignoring_missing() -> Iterator[None]:
 def _told(exc: Exception) -> str:
     """What an error of obstore says, in one line without what may be secret, and the server's own word for it."""
     line = str(exc).partition("\n")[0].partition(": <?xml")[0] or type(exc).__name__
-    line = _TIMES.sub(r"\1: ", _SECRETS.sub("", line)).rstrip(" :")
+    line = _TIMES.sub(r"\1: ", without_secrets(line)).rstrip(" :")
     code = _CODE.search(str(exc))
     return f"{line} ({code[1]})" if code else line
-
-
-def _without_secrets(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

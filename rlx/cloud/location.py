@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from rlx.errors import SourceError
 
+_SECRETS = re.compile(r"(?<=://)[^/\s]*@|\?\S*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "http", "https")
 
@@ -124,6 +125,16 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
         known = ", ".join(f"{scheme}://" for scheme in (*BUCKETS, "file"))
         raise SourceError(f"{parts.scheme}:// is not supported: expected one of {known}, or a directory")
     return None
+
+
+def without_secrets(text: str) -> str:
+    """A text, in whose URLs nobody is named and nothing signed.
+
+    Example:
+        >>> without_secrets("https://me:secret@host/set?token=secret: no such file")
+        'https://host/set no such file'
+    """
+    return _SECRETS.sub("", text)
 
 
 def checked_name(name: str) -> str:

@@ -183,12 +183,20 @@ def test_a_web_server_cannot_be_written(server: GcsServer) -> None:
         ("s3://", "expected s3://BUCKET"),
         ("https:///set", "is no URL"),
         ("https://host/set?token=secret", "https://host/set: expected no query"),
+        ("https://me:secret@host/set?token=secret", "https://host/set: expected no query"),
         ("file://elsewhere/set", "on another machine"),
     ],
 )
 def test_urls_that_are_none(url: str, said: str) -> None:
     with pytest.raises(SourceError, match=said) as failed:
         open_location(url)
+    assert "secret" not in str(failed.value)
+
+
+def test_a_url_that_the_client_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    with pytest.raises(SourceError, match=r"^az://container/set: .* did not match any known pattern") as failed:
+        get(open_location("az://me:secret@container/set"), "a")
     assert "secret" not in str(failed.value)
 
 
