@@ -195,7 +195,7 @@ def open_rlds(path: Path) -> RLDS:
     found = steps_features(read_object(path / _FEATURES), str(path / _FEATURES))
     told = read_object(path / _METADATA).get(KEY) if (path / _METADATA).is_file() else None
     if missing := [name for name in (_FIRST, _LAST, _TERMINAL, "reward") if not found.get(name)]:
-        raise CorruptShardError(f"{path / _FEATURES}: steps/{missing[0]} is missing")
+        raise CorruptShardError(f"{path / _FEATURES}: steps/{missing[0]} is missing, or no numbers of a known shape")
     features = {name: feature for name, feature in found.items() if feature and name not in _FLAGS}
     schema = _schema(features, _roles(told), path / _FEATURES)
     notes = {**told_notes(told), "format": "RLDS"}
@@ -209,7 +209,7 @@ def open_rlds(path: Path) -> RLDS:
 def _schema(features: Mapping[str, Feature], roles: Mapping[str, str], place: Path) -> Schema:
     fields = {name: Field(one.dtype, one.shape, _role(name, roles)) for name, one in features.items()}
     if (missing := missing_field(fields)) is not None:
-        raise CorruptShardError(f"{place}: steps/{missing} is missing")
+        raise CorruptShardError(f"{place}: steps/{missing} is missing, or no numbers of a known shape")
     order = sorted(fields, key=lambda name: (name.split("/")[0] != "observation", name.split("/")[0] != "action"))
     flags = {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     try:

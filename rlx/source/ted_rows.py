@@ -60,7 +60,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
         if needed not in columns:
             raise CorruptShardError(f"{place}: {needed} is missing")
-    for path in (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET):
+    for path in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET):
         _check_single(path, columns.get(path, _SINGLE), place)
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
@@ -81,7 +81,8 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
         if columns[path] != columns[name] and name in fields:
             raise CorruptShardError(f"{place}: {path}: expected {columns[name]} as {name}, found {columns[path]}")
     if (missing := missing_field(fields)) is not None:
-        raise CorruptShardError(f"{place}: {missing} is missing")
+        problem = ": expected numbers, found none" if missing in left_out else " is missing"
+        raise CorruptShardError(f"{place}: {missing}{problem}")
     fields |= {name: Field("bool", (), Role.NEXT) for name in _FLAGS}
     try:
         schema = Schema(fields)
@@ -93,8 +94,8 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
 def _check_single(path: str, kind: RowType | None, place: str) -> None:
     """Raises CorruptShardError unless the rows of a column are one flag or number each."""
     if kind is None or kind[1] not in ((), (1,)):
-        found = "text or objects" if kind is None else f"{kind[0]}{list(kind[1])}"
-        what = "flag" if path.startswith("next/") else "number"
+        found = "no numbers" if kind is None else f"{kind[0]}{list(kind[1])}"
+        what = "flag" if path in (TERMINATED, TRUNCATED, DONE) else "number"
         raise CorruptShardError(f"{place}: {path}: expected one {what} a step, found {found}")
 
 

@@ -1,15 +1,69 @@
-"""What ``rlx convert`` says of files that are not what they should be, and what it leaves behind: nothing."""
+"""What ``rlx convert`` says of files that are not what they should be, and what it leaves behind: nothing.
 
+A dataset that rlx has written in every format is damaged in every way that the format allows. ``tests/source`` has more
+of each format's own.
+"""
+
+import json
+import shutil
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+import rlx.errors
+from rlx.errors import RlxError
+from rlx.pipeline.export import EXPORT_FORMATS, export
+from rlx.progress import Silent
+from tests.bad_files import CASES, LAYOUTS, NAMES, NOT_FOUND, REFUSED
 from tests.conftest import Cli
+from tests.contracts.dataset_exporter import whole_dataset
 from tests.hdf5_files import write_d4rl
 
-LAYOUTS = ("Minari's layout: ", "; or D4RL's layout: ", "; or robomimic's layout: ", "; or d3rlpy's layout: ")
+GOLDEN = Path(__file__).parents[1] / "golden"
+HDF5 = ("minari", "d4rl", "robomimic", "d3rlpy")
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small dataset in every format, by the format's name."""
+    root = tmp_path_factory.mktemp("exported")
+    vectors, pictures = (whole_dataset(root / sample, sample).path for sample in ("vectors", "pictures"))
+    for format in EXPORT_FORMATS:
+        source = pictures if format == "dopamine" else vectors
+        export(source, root / format / NAMES.get(format, "a.h5"), format, progress=Silent())
+    return root
+
+
+@pytest.mark.parametrize(("format", "kind"), [(format, kind) for format in CASES for kind in CASES[format]])
+def test_bad_input(format: str, kind: str, exported: Path, cli: Cli, tmp_path: Path) -> None:
+    damage, message = CASES[format][kind]
+    shutil.copytree(exported / format, tmp_path / "in")
+    path = tmp_path / "in" / NAMES.get(format, "a.h5")
+    damage(path)
+    (tmp_path / "out").mkdir()
+    result = cli("convert", path, tmp_path / "out/new", "--jobs", 1, "--json")
+    error = json.loads(result.out)["error"]
+    assert issubclass(getattr(rlx.errors, error["type"]), RlxError)
+    case = f"{kind} of {format}"
+    assert result.code == (5 if case in NOT_FOUND else 1 if case in REFUSED else 3)
+    said, _, layout = error["message"].partition("; expected ")
+    assert (message in said, LAYOUTS[format] in layout) == (True, True), error["message"]
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_every_format_has_every_kind() -> None:
+    assert set(CASES) == set(EXPORT_FORMATS)
+    for format, cases in CASES.items():
+        assert {"missing key", "unequal lengths", "objects", "infinite rewards", "cut off"} <= set(cases), format
+
+
+@pytest.mark.parametrize("format", CASES)
+def test_what_is_whole(format: str, exported: Path, cli: Cli, tmp_path: Path) -> None:
+    """Else the damage above might not be what is told of."""
+    path = exported / format / NAMES.get(format, "a.h5")
+    assert cli("convert", path, tmp_path / "new", "--jobs", 1).code == 0
 
 
 def test_hdf5_of_no_format(cli: Cli, tmp_path: Path) -> None:
@@ -18,7 +72,7 @@ def test_hdf5_of_no_format(cli: Cli, tmp_path: Path) -> None:
     result = cli("convert", tmp_path / "a.h5", tmp_path / "b")
     assert (result.code, result.out) == (5, "")
     assert result.err.startswith(f"error: no run in {tmp_path / 'a.h5'}: found pixels, speed; expected Minari's")
-    assert all(layout in result.err for layout in LAYOUTS)
+    assert all(LAYOUTS[format] in result.err for format in HDF5)
     assert not (tmp_path / "b").exists()
 
 
@@ -41,7 +95,7 @@ def test_hdf5_cut_off(cli: Cli, tmp_path: Path) -> None:
     assert result.code == 3
     assert result.err.startswith(f"error: {tmp_path / 'a.h5'} is missing or damaged: ")
     assert "truncated file" in result.err
-    assert all(layout in result.err for layout in LAYOUTS)
+    assert all(LAYOUTS[format] in result.err for format in HDF5)
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a..."])
@@ -51,3 +105,9 @@ def test_a_file_of_no_format(content: bytes, cli: Cli, tmp_path: Path) -> None:
     assert result.code == 5
     said = f"error: no run in {tmp_path / 'a.bin'}: expected HDF5, Parquet or npz, found {content[:8]!r}\n"
     assert result.err.startswith(said)
+
+
+def test_frames_that_went_through_jpeg_are_said_to_be_lossy(cli: Cli, tmp_path: Path) -> None:
+    result = cli("convert", GOLDEN / "rlds", tmp_path / "new", "--jobs", 1)
+    assert result.code == 0
+    assert "warning: walks: observation/photo went through JPEG, which is lossy, before it came here\n" in result.err
