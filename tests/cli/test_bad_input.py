@@ -50,6 +50,8 @@ def test_bad_input(format: str, kind: str, exported: Path, cli: Cli, tmp_path: P
     assert result.code == (5 if case in NOT_FOUND else 1 if case in REFUSED else 3)
     said, _, layout = error["message"].partition("; expected ")
     assert (message in said, LAYOUTS[format] in layout) == (True, True), error["message"]
+    other = cli("convert", path, tmp_path / "out/other.npz", "--to", "npz", "--json")
+    assert (other.code, json.loads(other.out)["error"]) == (result.code, error)
     assert list((tmp_path / "out").iterdir()) == []
 
 
