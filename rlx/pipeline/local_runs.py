@@ -117,22 +117,25 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
         SourceError: what is there is of a format that it resembles, but for what the message says.
     """
     runs = find_runs(directory, layout)
-    if not runs and layout is None and (resembled := _resembled(directory)) is not None:
-        runs = find_runs(directory, resembled) or [minari.open_minari(directory)]
+    if not runs and (resembled := layout or _resembled(directory)) is not None:
+        runs = [minari.open_minari(directory)] if resembled == "minari" else find_runs(directory, resembled)
     chosen = [run for run in runs if id is None or run.id == id]
     if len(chosen) == 1:
         return chosen[0]
     there = ", ".join(sorted({run.id for run in runs}))
     if not runs:
-        raise _nothing_known(directory)
+        raise _nothing_known(directory, layout)
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")
     hint = f"rlx download {chosen[0].id} --source {directory}"
     raise SourceNotFoundError(f"{len(chosen)} runs in {directory}: {there}; expected one", hint=hint)
 
 
-def _nothing_known(path: Path) -> SourceNotFoundError:
+def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
     """The error that what lies at a path resembles no format; raises another where it cannot be read."""
+    if layout is not None:
+        expected = dopamine.LAYOUT if layout == "dopamine" else rl_unplugged.LAYOUT
+        return SourceNotFoundError(f"no run in {path}; {expected}")
     hint = f"--from {'|'.join(LAYOUTS)} says what is wrong with it"
     if not path.is_file():
         return SourceNotFoundError(

@@ -28,7 +28,7 @@ from rlx.source.provenance import told_beside
 
 # 200 iterations of at least 250,000 steps fill a ring of a million 50 times; the buffer at the end makes 51.
 PUBLIC_SUFFIXES = range(51)
-_LAYOUT = (
+LAYOUT = (
     "expected Dopamine's layout: in replay_logs for every number N of a file $store$_observation_ckpt.N.gz [C, ...], "
     "$store$_action_ckpt.N.gz [C], $store$_reward_ckpt.N.gz [C], $store$_terminal_ckpt.N.gz [C], "
     "add_count_ckpt.N.gz, invalid_range_ckpt.N.gz, each a gzipped npy"
@@ -102,14 +102,14 @@ class Dopamine:
         """
         position = self._plan.position(shard)
         dropped.update(+Counter(self._plan.nothing_new(position)))
-        with expecting(_LAYOUT), Rows(self.root / self.folder, self._plan, self._observation) as rows:
+        with expecting(LAYOUT), Rows(self.root / self.folder, self._plan, self._observation) as rows:
             episodes = trajectories(self._plan, position, rows, dropped)
             for pieces in pack(episodes, MAX_BLOCK_STEPS):
                 yield read_block(pieces, rows)
             rows.finish()
 
     @cached_property
-    @expecting(_LAYOUT)
+    @expecting(LAYOUT)
     def _plan(self) -> Plan:
         return make_plan(self.root / self.folder)
 

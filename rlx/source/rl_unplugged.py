@@ -26,7 +26,7 @@ from rlx.source.protocol import MAX_BLOCK_STEPS
 from rlx.source.tf_example import Feature, MalformedExampleError, parse_example
 from rlx.source.tfrecord import records
 
-_LAYOUT = (
+LAYOUT = (
     "expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN, a gzipped TFRecord of an episode an example with "
     "observations (PNG), actions, clipped_rewards and discounts, T of each"
 )
@@ -140,7 +140,7 @@ class RLUnplugged:
         """
         (name,) = self.files(shard)
         path = self.root / name
-        with expecting(_LAYOUT):
+        with expecting(LAYOUT):
             for number, record in enumerate(records(path)):
                 try:
                     episode = _episode(parse_example(record))

@@ -68,6 +68,26 @@ def test_what_is_whole(format: str, exported: Path, cli: Cli, tmp_path: Path) ->
     assert cli("convert", path, tmp_path / "new", "--jobs", 1).code == 0
 
 
+@pytest.mark.parametrize(
+    ("format", "message"),
+    [
+        ("rlu", "no run in {}; expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN"),
+        ("dopamine", "no run in {}; expected Dopamine's layout: in replay_logs"),
+        ("minari", "{}/metadata.json is missing; expected Minari's layout"),
+        ("lerobot", "{}/meta/info.json is missing; expected LeRobot's layout"),
+        ("rlds", "{}/dataset_info.json is missing; expected a version of a dataset of TensorFlow Datasets"),
+        ("torchrl", "{}/meta.json is missing; expected what TensorDict.memmap writes"),
+        ("d4rl", "{} is missing; expected D4RL's layout"),
+        ("npz", "{} is missing; expected arrays of a row a step"),
+    ],
+)
+def test_nothing_of_the_format_that_is_asked_for(format: str, message: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    result = cli("convert", tmp_path / "in", tmp_path / "new", "--from", format)
+    assert (result.code, result.out) == (5, "")
+    assert result.err.startswith("error: " + message.format(tmp_path / "in"))
+
+
 def test_hdf5_of_no_format(cli: Cli, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["speed"], file["pixels/left"] = np.zeros(3), np.zeros(3)
