@@ -31,6 +31,17 @@ def seen_manifest(location: Location) -> Stored | None:
         return None
 
 
+def differing(there: Manifest, here: Manifest) -> str | None:
+    """Why two datasets cannot lie at one location, in words; None where the shards that both have are the same."""
+    if different := there.difference(here):
+        return different
+    ours = {record.name: record.files for record in here.shards}
+    for record in there.shards:
+        if ours.get(record.name, record.files) != record.files:
+            return f"its shard {record.name} has other files there"
+    return None
+
+
 def listed_files(manifest: Manifest) -> dict[str, FileRecord]:
     """Every file of the shards, by its name below the dataset."""
     return {f"shards/{shard.name}/{name}": file for shard in manifest.shards for name, file in shard.files.items()}

@@ -68,7 +68,8 @@ def pull(
         skipped = len(writer.manifest.shards)
         pulling = _Pulling(location, writer, _pending(remote, writer, location), progress)
         pulling.run(jobs)
-        _take_over(remote, writer)
+        if writer.manifest.shards or not pulling.failures:  # a dataset of which nothing came is not there
+            _take_over(remote, writer)
     seconds = time.perf_counter() - started
     report = Report.of(path, writer.manifest, seconds, pulling.steps, skipped_shards=skipped, failures=pulling.failures)
     return TransferReport(report, location.url, pulling.files, pulling.bytes)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import google_crc32c
 
+from rlx.cloud.claim import check_claim, claimed_for
 from rlx.cloud.directory import DirectoryLocation
 from rlx.cloud.location import Location, Stored, open_location
-from rlx.cloud.remote_manifest import listed_files, read_manifest, seen_manifest
+from rlx.cloud.remote_manifest import differing, listed_files, read_manifest, seen_manifest
 from rlx.errors import (
     CorruptDatasetError,
     DatasetError,
@@ -55,7 +56,7 @@ def push(
         IncompleteDatasetError: another process is writing it.
         CorruptDatasetError: a file of it is damaged; the manifest there is as it was.
         DatasetExistsError: another dataset lies there, or shards that this one lacks.
-        DatasetLockedError: somebody else pushed to the same place meanwhile.
+        DatasetLockedError: another dataset is on its way there, or somebody else has pushed one meanwhile.
         ForbiddenError: the server refuses.
         PartialError: some files could not be sent; the same command sends the rest.
         MissingExtraError: obstore is not installed.
@@ -64,15 +65,16 @@ def push(
     location = open_location(url)
     if location.is_read_only:
         raise DatasetError(f"{location.url} can only be read", hint="push to s3://, gs://, az:// or a directory")
-    with _held(local, location):
+    with _held(local, location, overwrite=overwrite):
         return _push(local, location, jobs, progress, overwrite=overwrite)
 
 
 @contextmanager
-def _held(local: Dataset, location: Location) -> Iterator[None]:
-    """Holds the right to write a location, where there is such a right: in a directory."""
+def _held(local: Dataset, location: Location, *, overwrite: bool) -> Iterator[None]:
+    """Holds the right to write a location: a lock of a directory, a claim of a bucket, which has no locks."""
     if not isinstance(location, DirectoryLocation):
-        yield
+        with claimed_for(location, local.manifest, overwrite=overwrite):
+            yield
         return
     check_apart(local.path, location.root)
     with claimed(location.root):
@@ -90,6 +92,7 @@ def _push(local: Dataset, location: Location, jobs: int, progress: Progress, *, 
         location.delete(plan.unwanted)
     sending = _Sending(local.path, location, plan, progress)
     sending.run(jobs)
+    check_claim(location, local.manifest)
     _list(location, local.manifest, None if overwrite else seen, known)
     if not overwrite and seen is not None:
         location.delete(plan.unwanted)
@@ -103,12 +106,9 @@ def _push(local: Dataset, location: Location, jobs: int, progress: Progress, *, 
 def _same_dataset(local: Dataset, location: Location) -> Manifest:
     """The manifest of the dataset that lies there, of which the local one is a continuation."""
     there, here = read_manifest(location), local.manifest
-    different = there.difference(here)
-    ours = {record.name: record.files for record in here.shards}
-    for record in there.shards:
-        if different is None and ours.get(record.name) != record.files:
-            found = "has other files there" if record.name in ours else f"is not in {local.path}"
-            different = f"its shard {record.name} {found}"
+    different = differing(there, here)
+    if different is None and (lost := [record.name for record in there.shards if record.name not in here.listed]):
+        different = f"its shard {lost[0]} is not in {local.path}"
     if different is not None:
         raise DatasetExistsError(
             f"{location.url} holds another dataset: {different}",

@@ -7,7 +7,8 @@ import pytest
 
 from rlx.store.verification import verify
 from tests.conftest import Cli
-from tests.factories import write_dataset
+from tests.factories import make_block, write_dataset
+from tests.s3_server import S3Server
 
 
 def test_there_and_back(cli: Cli, pong: Path, bucket: str, tmp_path: Path) -> None:
@@ -83,6 +84,34 @@ def test_a_damaged_object(cli: Cli, pong: Path, tmp_path: Path) -> None:
     document = json.loads(cli("pull", shared, "-o", tmp_path / "here", "--json").out)
     assert document["failed_shards"] == ["00001"]
     assert document["error"]["type"] == "PartialError"
+
+
+@pytest.mark.parametrize(("harm", "code"), [("damage", 3), ("remove", 5)])
+def test_the_only_shard_is_damaged_or_gone(cli: Cli, tmp_path: Path, harm: str, code: int) -> None:
+    victim = write_dataset(tmp_path / "there", [[make_block((3,))]]).path / "shards/00000/action/c/0"
+    if harm == "damage":
+        victim.write_bytes(bytes(reversed(victim.read_bytes())))
+    else:
+        victim.unlink()
+    result = cli("pull", tmp_path / "there", "-o", tmp_path / "here")
+    assert result.code == code
+    assert str(victim) in result.err.splitlines()[-1]
+    assert not (tmp_path / "here/rlx.json").exists()
+
+
+def test_a_bucket_that_refuses(cli: Cli, pong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with S3Server(lets_anybody=False) as server:
+        server.make_bucket("closed")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        for arguments in (
+            ["push", pong, "s3://closed/set"],
+            ["pull", "s3://closed/set"],
+            ["verify", "s3://closed/set"],
+        ):
+            result = cli(*arguments)
+            assert result.code == 4
+            assert "hint: give credentials in the environment: AWS_ACCESS_KEY_ID" in result.err
 
 
 def test_ctrl_c(cli: Cli, pong: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,13 @@
 """Pushing a dataset: what is sent, in which order, and what a half-done push leaves."""
 
 import time
-from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rlx
+from rlx.cloud.claim import CLAIM
 from rlx.cloud.location import Location, open_location
 from rlx.cloud.remote_manifest import read_manifest
 from rlx.errors import (
@@ -25,16 +24,15 @@ from rlx.errors import (
 )
 from rlx.manifest import Manifest
 from rlx.pipeline.push import push
-from rlx.pipeline.transfers import TransferReport, transfer
 from rlx.progress import Silent
-from rlx.store import lock
 from rlx.store.dataset_writer import claimed
 from rlx.store.repair import repair
 from rlx.store.verification import verify
 from tests.contracts.base import Tally
-from tests.factories import LARGE, make_block, write_dataset
+from tests.factories import make_block, write_dataset
 from tests.pipeline.datasets import tree
 from tests.pipeline.processes import child
+from tests.pipeline.pushes import During, content, files, sent, stop_after, write
 from tests.s3_server import S3Server
 
 
@@ -50,35 +48,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def dataset(tmp_path: Path) -> Path:
     """Three shards, of pictures."""
     return write(tmp_path / "set", 3)
-
-
-def write(path: Path, shards: int, *, planned: int = 3, first_episode: int = 0) -> Path:
-    blocks = [[make_block((3, 5), first_episode=first_episode + 2 * n, schema=LARGE)] for n in range(shards)]
-    return write_dataset(path, blocks, schema=LARGE, planned=planned).path
-
-
-def sent(dataset: Path, url: str, *, overwrite: bool = False) -> TransferReport:
-    return push(dataset, url, overwrite=overwrite, progress=Silent())
-
-
-def content(location: Location) -> dict[str, bytes]:
-    """Every file at a location."""
-    names = [stored.name for stored in location.list("shards")]
-    found = {name: location.get(name, max_bytes=2**30)[0] for name in names}
-    try:
-        found["rlx.json"] = location.get("rlx.json", max_bytes=2**30)[0]
-    except SourceNotFoundError:
-        return found
-    return found
-
-
-def files(dataset: Path) -> dict[str, bytes]:
-    """Every file of a dataset."""
-    return {
-        path.relative_to(dataset).as_posix(): path.read_bytes()
-        for path in dataset.rglob("*")
-        if path.is_file() and path.name != lock.FILE_NAME
-    }
 
 
 def test_all_of_it_is_there(dataset: Path, url: str) -> None:
@@ -177,13 +146,14 @@ def test_the_manifest_is_last_and_first_to_go(
     monkeypatch.setattr("rlx.pipeline.push.open_location", lambda _: location)
     monkeypatch.setattr("rlx.pipeline.push.DirectoryLocation", type(None))
     sent(dataset, url)
-    *sends, listed = location.writes
-    assert listed == "replace rlx.json"
+    claimed, *sends, listed, released = location.writes
+    assert (claimed, listed, released) == (f"replace {CLAIM}", "replace rlx.json", f"delete {CLAIM}")
     assert sorted(sends) == sorted(f"put {name}" for name in files(dataset) if name != "rlx.json")
     location.writes.clear()
     other = write(tmp_path / "other", 2, planned=2)
     sent(other, url, overwrite=True)
-    first, second, *sends, listed = location.writes
+    claimed, first, second, *sends, listed, released = location.writes
+    assert (claimed, released) == (f"replace {CLAIM}", f"delete {CLAIM}")
     gone = sorted(set(files(dataset)) - set(files(other)))
     assert all(name.startswith("shards/00002/") for name in gone)
     assert (first, second, listed) == ("delete rlx.json", f"delete {' '.join(gone)}", "replace rlx.json")
@@ -263,18 +233,6 @@ def test_an_interrupted_push_goes_on(dataset: Path, bucket: str, monkeypatch: py
     assert content(open_location(url)) == files(dataset)
 
 
-def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C when so many files have been told of."""
-
-    def stopped(items: Sequence[str], move: Any, *, jobs: int) -> Generator[Any, None, None]:
-        for number, moved in enumerate(transfer(items, move, jobs=jobs)):
-            if number == files:
-                raise KeyboardInterrupt
-            yield moved
-
-    monkeypatch.setattr("rlx.pipeline.push.transfer", stopped)
-
-
 @pytest.mark.parametrize("wait_s", [0.0, 0.02, 0.1])
 def test_a_killed_push_never_looks_whole_and_goes_on(dataset: Path, url: str, wait_s: float) -> None:
     with child("push", str(dataset), url, 2) as started:
@@ -310,14 +268,10 @@ def test_whoever_is_overtaken_lists_nothing(dataset: Path, url: str) -> None:
     location = open_location(url)
     manifest = Manifest.load(dataset)
 
-    class Overtaking:
-        def expect(self, unit: str, amount: int) -> None:  # noqa: ARG002
-            location.replace("rlx.json", replace(manifest, notes={"by": "another"}).encode(), seen=None)
-
-        def advance(self, unit: str, amount: int) -> None: ...
-
+    another = replace(manifest, notes={"by": "another"}).encode()
+    overtaking = During(lambda: location.replace("rlx.json", another, seen=None))
     with pytest.raises(DatasetLockedError, match="pushed to by somebody else meanwhile"):
-        push(dataset, url, progress=Overtaking())
+        push(dataset, url, progress=overtaking)
     assert read_manifest(location).notes == {"by": "another"}
 
 
