@@ -24,7 +24,7 @@ _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 _FPS = 10
 _FILE_MEGABYTES, _CHUNK_FILES = 100, 1000
 # A trajectory that is longer gets several row groups, so that memory does not depend on its length.
-_GROUP_BYTES = 2**25
+_GROUP_BYTES = 2**24
 
 
 class LeRobotExporter:

@@ -169,7 +169,7 @@ def _seams(file: h5py.File, count: int) -> NDArray[np.bool_]:
     """[N] behind which rows the file goes on with something else than what was seen next."""
     seams = np.zeros(count, bool)
     seen, after = hdf5_file.numbers(file, "observations"), hdf5_file.numbers(file, _NEXT)
-    rows = max(1, min(_PIECE_ROWS, 2**24 * count // max(1, seen.nbytes)))
+    rows = max(1, min(_PIECE_ROWS, 2**22 * count // max(1, seen.nbytes)))
     for start in range(0, count - 1, rows):
         stop = min(start + rows, count - 1)
         differ = hdf5_file.read(after, start, stop) != hdf5_file.read(seen, start + 1, stop + 1)

@@ -71,7 +71,8 @@ def opened(path: Path) -> Iterator[ParquetFile]:
         raise SourceNotFoundError(f"{path} is missing")
     _, parquet = pyarrow()
     with translated(path):
-        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES)
+        # Else pyarrow reads ahead all row groups that are asked for, and keeps what it has read of each.
+        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     try:
         with translated(path):
             found = ParquetFile(path, file)

@@ -40,6 +40,12 @@ class ArrayReader(Protocol):
     def read_range(self, start: int, stop: int) -> Rows:
         """The rows [stop - start, *shape] from start to stop."""
 
+    def release(self) -> None:
+        """Gives back the memory that what was read so far takes: for whoever reads on, and not again.
+
+        The pages of a mapped file would else stay with the process until it has all of the file.
+        """
+
 
 class Store(Protocol):
     """How the arrays of a shard lie on disk."""

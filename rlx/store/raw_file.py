@@ -50,16 +50,17 @@ class RawFileReader:
         dtype = np.dtype(field.dtype).newbyteorder("<")
         shape = (rows, *field.shape)
         expected = rows * field.row_bytes
+        self._mapped: mmap.mmap | None = None
         if expected == 0:
             self._array: NDArray[Any] = np.empty(shape, dtype)
             return
         check_size(path, expected)
         with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if field.row_bytes < mmap.PAGESIZE:
             # A row is a hundredth or less of what the kernel would read around it.
-            mapped.madvise(mmap.MADV_RANDOM)
-        self._array = np.frombuffer(mapped, dtype).reshape(shape)
+            self._mapped.madvise(mmap.MADV_RANDOM)
+        self._array = np.frombuffer(self._mapped, dtype).reshape(shape)
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
         """The rows at these indices."""
@@ -72,6 +73,11 @@ class RawFileReader:
     def read_range(self, start: int, stop: int) -> Rows:
         """The rows from start to stop, copied."""
         return self._array[start:stop].copy()
+
+    def release(self) -> None:
+        """Gives back the pages that were read; they stay in the kernel's cache."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class RangedRawReader:
@@ -96,6 +102,9 @@ class RangedRawReader:
     def read_range(self, start: int, stop: int) -> Rows:
         """The rows from start to stop."""
         return self._read([(start, stop)], max(stop - start, 0))
+
+    def release(self) -> None:
+        """Nothing is kept."""
 
     def _read(self, runs: list[tuple[int, int]], count: int) -> Rows:
         size = self._row_bytes

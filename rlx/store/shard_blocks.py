@@ -57,6 +57,8 @@ def shard_blocks(
         stop = _stop(ends, position, max_steps)
         yield _block(shards, number, chosen, ends, position, stop)
         position = stop
+        for array in shards[number].arrays.values():
+            array.release()
 
 
 def _chosen(shards: Shards, number: int, trajectories: NDArray[np.int64] | None, steps: int | None) -> _Chosen:

@@ -1,0 +1,64 @@
+"""Of what is exported and imported only some blocks are in memory at once, in every format."""
+
+import ctypes
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow
+import pytest
+
+from rlx.export import lerobot, parquet_dataset
+from rlx.export.dataset_formats import DATASET_EXPORTERS
+from rlx.pipeline.convert import open_source
+from rlx.pipeline.export import export
+from rlx.progress import Silent
+from rlx.schema import Schema
+from tests.contracts.dataset_exporter import random_block
+from tests.factories import write_dataset
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+pytestmark = pytest.mark.skipif(not _CLEAR.exists(), reason="only Linux says how much memory was used at most")
+
+_EPISODE, _NUMBERS = 2000, 128  # a megabyte of observations
+_EPISODES = {"small": 10, "large": 40}
+_MOST = 15_000_000  # half of what the large dataset has more
+_BY_EPISODE = {"rlds"}  # an episode is an example, and read at once; elsewhere all steps are one episode
+_ACTIONS: Mapping[str, tuple[str, tuple[int, ...]]] = {"robomimic": ("float32", (2,))}
+
+
+def peak(work: Callable[[str], None], name: str) -> int:
+    """Bytes that this process has at most during some work, pages of mapped files included."""
+    # What is free may be there still, and would hide what the work takes.
+    pyarrow.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+    _CLEAR.write_text("5")
+    work(name)
+    found = re.search(r"VmHWM:\s+(\d+)", _STATUS.read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.parametrize("format", DATASET_EXPORTERS)
+def test_memory_does_not_depend_on_the_size(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (lerobot, parquet_dataset):
+        monkeypatch.setattr(module, "_GROUP_BYTES", 2**20)
+    schema = Schema.of(observation=("float32", (_NUMBERS,)), action=_ACTIONS.get(format, ("int64", ())))
+    for name, count in _EPISODES.items():
+        lengths = (_EPISODE,) * count if format in _BY_EPISODE else (_EPISODE * count,)
+        block = random_block(schema, lengths, ends="t")
+        write_dataset(tmp_path / name, [[block]], schema=schema, codec="none")
+
+    def exported(name: str) -> None:
+        export(tmp_path / name, tmp_path / f"{name}-v0", format, progress=Silent())
+
+    def imported(name: str) -> None:
+        source, _ = open_source(tmp_path / f"{name}-v0", None)
+        for shard in source.shards():
+            for _ in source.blocks(shard, Counter()):
+                pass
+
+    for work in (exported, imported):
+        small, large = peak(work, "small"), peak(work, "large")
+        assert large - small < _MOST, f"{work.__name__}: {small:,} and {large:,} bytes"
