@@ -150,7 +150,8 @@ def open_npz(path: Path) -> Npz:
     """
     with opened(path) as archive:
         types = {name: archive.type_of(name) for name in archive.names}
-        seen = [name.removeprefix(_FINAL) for name in types if name.startswith(_FINAL)]
+        is_tabled = _GROUP + "length" in types
+        seen = [name.removeprefix(_FINAL) for name in types if name.startswith(_FINAL) and is_tabled]
         kinds = {name: (dtype.name, shape[1:]) for name, (dtype, shape) in types.items() if shape}
         fields = ted_fields(kinds, str(path), seen)
         counts = {path: types[path][1][0] for path in (*fields.paths.values(), *fields.after.values())}
@@ -162,7 +163,7 @@ def open_npz(path: Path) -> Npz:
         if not steps:
             raise SourceError(f"{path} has no step")
         finals = {name: _FINAL + name for name in fields.schema if _FINAL + name in types}
-        if _GROUP + "length" in types:
+        if is_tabled:
             episodes = _tabled(archive, flags, steps, fields, finals)
         else:
             finals = {}

@@ -80,6 +80,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     for name, path in after.items():
         if columns[path] != columns[name] and name in fields:
             raise CorruptShardError(f"{place}: {path}: expected {columns[name]} as {name}, found {columns[path]}")
+    _check_after(fields, {*after, *seen}, place)
     if (missing := missing_field(fields)) is not None:
         problem = ": expected numbers, found none" if missing in left_out else " is missing"
         raise CorruptShardError(f"{place}: {missing}{problem}")
@@ -89,6 +90,13 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{place}: {exc}") from exc
     return TedFields(schema, paths, {name: path for name, path in after.items() if name in fields}, tuple(left_out))
+
+
+def _check_after(fields: Mapping[str, Field], told: Collection[str], place: str) -> None:
+    """Raises CorruptShardError where it is told of some observations what was seen next, and of others not."""
+    lacking = [name for name, field in fields.items() if field.role == Role.OBSERVATION and name not in told]
+    if told and lacking:
+        raise CorruptShardError(f"{place}: next/{lacking[0]} is missing, of other observations it is there")
 
 
 def _check_single(path: str, kind: RowType | None, place: str) -> None:

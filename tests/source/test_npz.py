@@ -13,6 +13,7 @@ from rlx.source.npz import Npz, open_npz, recognises
 from tests.contracts.source import SourceContract, read
 
 Arrays = dict[str, Any]
+ONES, FINAL = np.ones(9), "trajectories/final/observation"
 LENGTHS = (3, 1, 5)
 
 
@@ -95,6 +96,25 @@ def test_rows_that_do_not_follow_each_other_are_trajectories_of_their_own(tmp_pa
         ({"note": np.array(["x"])}, "note: expected the npy header"),
         ({"action": np.full(9, np.nan)}, "action: expected finite numbers, found NaN in row 0"),
         ({"next/reward": np.full(9, -np.inf)}, "next/reward: expected finite numbers, found -inf in row 0"),
+        (
+            {
+                "observation/a": np.zeros(9),
+                "observation/b": np.zeros(9),
+                "observation": None,
+                "next/observation/b": ONES,
+            },
+            "next/observation/a is missing",
+        ),
+        (
+            {
+                "observation/a": np.zeros(9),
+                "observation/b": np.zeros(9),
+                "observation": None,
+                FINAL: None,
+                FINAL + "/b": ONES[:3],
+            },
+            "next/observation/a is missing",
+        ),
         ({"next/observation": np.zeros((9, 3), np.float32)}, "next/observation: expected .* as observation"),
         ({"trajectories/length": np.array([3, 1, 4])}, "length: expected lengths that add up to 9 steps, found 8"),
         ({"trajectories/length": np.array([3, -1, 7])}, "length: expected lengths that add up to 9 steps"),

@@ -106,6 +106,15 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
         ({"observation": ["x"] * 9}, "observation: expected numbers, found none"),
         ({"next/reward": ["x"] * 9}, "next/reward: expected one number a step, found no numbers"),
         ({"next/reward": [[1.0, 2.0]] * 9}, "reward: expected one number a step"),
+        (
+            {
+                "observation/a": [1.0] * 9,
+                "observation/b": [1.0] * 9,
+                "observation": None,
+                "next/observation/b": [1.0] * 9,
+            },
+            "next/observation/a is missing",
+        ),
         ({"next/observation": [[1.0]] * 9}, "next/observation: expected .* as observation, found"),
         ({"observation": [[1.0, 2.0]] * 8 + [[1.0]]}, "observation: expected lists of 2 numbers, found others"),
         ({"observation": [[1.0, 2.0]] * 8 + [None]}, "observation: expected numbers, found 1 nulls"),
