@@ -17,9 +17,9 @@ from rlx.export.dataset_exporter import (
     left_out,
     observation_fields,
 )
-from rlx.export.hdf5_writer import Hdf5Output, Rows, created
+from rlx.export.hdf5_writer import Hdf5Output, Rows, created, write_episodes
 from rlx.export.pictures import Arranged, channels_first
-from rlx.export.pieces import Piece, pieces
+from rlx.export.pieces import Piece
 from rlx.export.provenance import provenance
 from rlx.progress import Progress
 from rlx.schema import Field, Schema
@@ -71,13 +71,7 @@ class D3rlpyExporter:
             output.file.create_dataset("columns", data=list(_COLUMNS))
             output.file.create_dataset("num_episodes", data=len(experience.trajectories))
             output.file.create_dataset("version", data=_VERSION)
-            episode = None
-            for piece in pieces(experience.blocks(), experience.schema):
-                if piece.start == 0:
-                    episode = _Episode(output, piece.trajectory, experience)
-                assert episode is not None
-                episode.append(piece)
-                progress.advance("steps", piece.steps)
+            write_episodes(experience, lambda piece: _Episode(output, piece.trajectory, experience), progress)
 
 
 class _Episode:

@@ -2,16 +2,19 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from rlx.export.dataset_exporter import Experience
+from rlx.export.pieces import Piece, pieces
 from rlx.export.provenance import KEY
+from rlx.progress import Progress
 
 _CHUNK_BYTES = 2**16
 # Smaller rows gain little, and every reader is fastest where nothing is compressed.
@@ -83,6 +86,28 @@ class Rows:
         self._dataset[self._filled : stop] = rows.reshape(len(rows), *self._dataset.shape[1:])
         self._filled = stop
         self._disk.check()
+
+
+class EpisodeWriter(Protocol):
+    """The datasets of one episode."""
+
+    def append(self, piece: Piece) -> None:
+        """Writes its next steps."""
+
+
+def write_episodes(experience: Experience, begin: Callable[[Piece], EpisodeWriter], progress: Progress) -> None:
+    """Writes trajectories piece by piece, each by a writer of its own.
+
+    Args:
+        experience: what to write.
+        begin: makes the writer of a trajectory of which this is the first piece.
+        progress: is advanced in ``steps``.
+    """
+    for piece in pieces(experience.blocks(), experience.schema):
+        if piece.start == 0:
+            writer = begin(piece)
+        writer.append(piece)
+        progress.advance("steps", piece.steps)
 
 
 @contextmanager

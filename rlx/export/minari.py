@@ -21,10 +21,10 @@ from rlx.export.dataset_exporter import (
     left_out,
     observation_fields,
 )
-from rlx.export.hdf5_writer import Hdf5Output, Rows, created
+from rlx.export.hdf5_writer import Hdf5Output, Rows, created, write_episodes
 from rlx.export.minari_space import is_image, nested, space_of
 from rlx.export.pictures import Arranged, as_it_is, channels_first
-from rlx.export.pieces import Piece, pieces
+from rlx.export.pieces import Piece
 from rlx.export.provenance import KEY, provenance
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
@@ -79,13 +79,7 @@ class MinariExporter:
         (path / "data").mkdir(parents=True)
         leaves = _leaves(experience.schema)
         with created(path / _MAIN_DATA, track_order=True) as output:
-            episode = None
-            for piece in pieces(experience.blocks(), experience.schema):
-                if piece.start == 0:
-                    episode = _Episode(output, piece, experience, leaves)
-                assert episode is not None
-                episode.append(piece)
-                progress.advance("steps", piece.steps)
+            write_episodes(experience, lambda piece: _Episode(output, piece, experience, leaves), progress)
         metadata = self._metadata(experience, leaves, dataset_id, (path / _MAIN_DATA).stat().st_size)
         (path / _METADATA).write_text(json.dumps(metadata))
         for directory in namespaces:

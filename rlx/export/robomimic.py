@@ -16,9 +16,9 @@ from rlx.export.dataset_exporter import (
     left_out,
     observation_fields,
 )
-from rlx.export.hdf5_writer import Hdf5Output, created
+from rlx.export.hdf5_writer import Hdf5Output, created, write_episodes
 from rlx.export.pictures import channels_last
-from rlx.export.pieces import Piece, pieces
+from rlx.export.pieces import Piece
 from rlx.export.provenance import provenance
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
@@ -62,13 +62,7 @@ class RobomimicExporter:
             data.attrs["total"] = int(experience.trajectories.length.sum())
             name = str(experience.notes.get("environment", experience.id))
             data.attrs["env_args"] = json.dumps({"env_name": name, "env_type": _GYM, "env_kwargs": {}})
-            demo = None
-            for piece in pieces(experience.blocks(), experience.schema):
-                if piece.start == 0:
-                    demo = _Demo(output, piece.trajectory, experience)
-                assert demo is not None
-                demo.append(piece)
-                progress.advance("steps", piece.steps)
+            write_episodes(experience, lambda piece: _Demo(output, piece.trajectory, experience), progress)
 
 
 class _Demo:
