@@ -59,20 +59,26 @@ class RemoteFiles:
         self._versions: dict[str, str | None] = {}
         self._traffic = Traffic()
         self._lock = threading.Lock()
-        # Two pools: those who wait for requests must not keep the requests from being made.
+        # Several pools: those who wait for requests, or for others that wait, must not keep these from being made.
         self._requests = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="requests")
-        self._waiting = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="reads")
+        self._waiting = [ThreadPoolExecutor(_REQUESTS, thread_name_prefix=f"reads-{depth}") for depth in range(2)]
 
     @property
     def traffic(self) -> Traffic:
         """What had to be fetched so far."""
         return self._traffic
 
-    def at_once(self, read: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """What a function gives for every item, which it may have to wait for; it must not call this itself."""
+    def at_once(self, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:
+        """What a function gives for every item, which it may have to wait for.
+
+        Args:
+            read: the function; it may call this with a lower depth only.
+            items: what to call it with.
+            depth: 0 or 1.
+        """
         if len(items) == 1:
             return [read(items[0])]
-        return list(self._waiting.map(read, items))
+        return list(self._waiting[depth].map(read, items))
 
     def length(self, name: str) -> int:
         """Bytes of a file, as the manifest has it.

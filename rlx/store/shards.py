@@ -63,6 +63,7 @@ class Shards:
         self.first_row = np.concatenate([[0], np.cumsum(steps + trajectories)])
         self._open: OrderedDict[int, Shard] = OrderedDict()
         self._lock = threading.Lock()
+        self._is_cached = False
 
     def __getitem__(self, number: int) -> Shard:
         """The shard at this place in ``records``.
@@ -87,6 +88,22 @@ class Shards:
         if isinstance(self.dataset, RemotePath):
             return self.dataset.files.at_once(read, numbers)
         return [read(number) for number in numbers]
+
+    def each_field(self, read: Callable[[str], T], numbers: NDArray[np.int64]) -> list[T]:
+        """What a function reads of every field, in these shards: all fields at once where they have to be fetched."""
+        if not isinstance(self.dataset, RemotePath):
+            return [read(name) for name in self.schema.fields]
+        files = self.dataset.files
+        before = files.traffic.requests
+        if self._is_cached:
+            found = [read(name) for name in self.schema.fields]
+        else:
+            # Opened before, or every field would open them.
+            self.each(self.__getitem__, np.unique(numbers).tolist())
+            found = files.at_once(read, list(self.schema.fields), depth=1)
+        # A guess at the next time: threads cost as much as reading what is in the cache.
+        self._is_cached = files.traffic.requests == before
+        return found
 
     def _opened(self, record: ShardRecord) -> Shard:
         directory = self._checked(record)

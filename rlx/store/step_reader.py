@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
+from rlx.schema import Role
 from rlx.store.array import ArrayReader, Rows
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.raw_file import RawFileReader
@@ -58,6 +59,16 @@ class StepReader:
         rows = steps + trajectory
         starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1] + 1)[: len(rows)])
         return Places(steps, trajectory, self._shard[trajectory], self._last[trajectory] == steps, starts)
+
+    def read_all(self, places: Places) -> dict[str, tuple[Rows, Rows | None]]:
+        """Every field at each step; of observations the one that followed it, too."""
+
+        def read(name: str) -> tuple[Rows, Rows | None]:
+            if self._shards.schema[name].role == Role.OBSERVATION:
+                return self.read_observations(name, places)
+            return self.read(name, places), None
+
+        return dict(zip(self._shards.schema.fields, self._shards.each_field(read, places.shard), strict=True))
 
     def read(self, name: str, places: Places) -> Rows:
         """[n, *shape] of a field that has a row a step (its role is ``step`` or ``next``), in the order asked for."""

@@ -23,14 +23,13 @@ def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> Te
     places = reader.locate(steps)
     root: Tree = {}
     after: Tree = {}
-    for name, field in schema.fields.items():
-        if field.role == Role.OBSERVATION:
-            now, then = reader.read_observations(name, places)
-            _put(root, name, now)
+    for name, (rows, then) in reader.read_all(places).items():
+        if then is not None:
+            _put(root, name, rows)
             _put(after, name, then)
         else:
-            rows = reader.read(name, places)
-            _put(root if field.role == Role.STEP else after, name, rows[:, None] if name in SCALAR_COLUMNS else rows)
+            tree = root if schema[name].role == Role.STEP else after
+            _put(tree, name, rows[:, None] if name in SCALAR_COLUMNS else rows)
     after["done"] = after["terminated"] | after["truncated"]
     for name, flags in zip(("done", "terminated", "truncated"), np.zeros((3, len(steps), 1), np.bool_), strict=True):
         _put(root, name, flags)

@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,8 @@ from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler import RandomSampler
 from rlx.buffer.slice_sampler import SliceSampler
+from rlx.cloud.bucket import BucketLocation
+from rlx.cloud.location import Stored
 from rlx.cloud.remote_files import PAGE_BYTES, Traffic
 from rlx.errors import (
     CorruptDatasetError,
@@ -140,6 +143,24 @@ def test_one_transition_costs_a_fraction_of_its_shard(large: Dataset, server: Gc
     before = remote.traffic
     assert same(remote[[1234, 1234]], large[[1234, 1234]])
     assert remote.traffic == before
+
+
+def test_no_field_waits_for_another(large: Dataset, server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = rlx.open(f"{server.url}/large")
+    assert len(remote.trajectories) == 20
+    waiting: list[str] = []
+    read, steps = BucketLocation.read, threading.Barrier(3, timeout=5)
+
+    def together(self: BucketLocation, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
+        waiting.append(name)
+        if len(waiting) in (2, 3, 4):  # behind that of zarr.json: the index of the frames, actions and rewards
+            steps.wait()
+        return read(self, name, start, stop)
+
+    monkeypatch.setattr(BucketLocation, "read", together)
+    assert same(remote[1234], large[1234])
+    assert {name.split("/")[2] for name in waiting[1:4]} == {"observation", "action", "reward"}
+    assert same(remote[1234], large[1234])
 
 
 def test_a_slice_comes_by_few_requests(large: Dataset, server: GcsServer) -> None:
