@@ -74,6 +74,10 @@ def lengths(change: Any) -> Damage:
     return at("meta/episodes/chunk-000/file-000.parquet", column("length", change))
 
 
+def finals(name: str, change: Any) -> Damage:
+    return at("meta/final_observations.parquet", column(name, change))
+
+
 def info(**said: Any) -> Damage:
     return at("meta/info.json", members(lambda _: said))
 
@@ -214,6 +218,24 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "infinite actions": (steps("action", value(INF, 9)), "action: expected finite numbers, found inf in row 9"),
         "infinite rewards": (steps("next.reward", value(INF, 9)), "next.reward: expected finite numbers, found inf"),
+        "NaN seen last": (
+            finals("observation.state", value(NAN, 2)),
+            "final_observations.parquet: observation.state: expected finite numbers, found NaN in row 2",
+        ),
+        "nothing seen last": (finals("observation.state", None), "observation.state is missing"),
+        "seen last in other episodes": (
+            finals("length", lambda rows: [*rows[:2], 8, *rows[3:]]),
+            "expected the numbers and lengths of episodes, found 2 of 8 steps",
+        ),
+        "seen last in no episode": (
+            finals("episode_index", lambda rows: [*rows[:4], 5]),
+            "expected the numbers and lengths of episodes, found 5 of 9 steps",
+        ),
+        "seen last twice": (
+            finals("episode_index", lambda rows: [0, *rows[:4]]),
+            "expected the numbers and lengths of episodes, found 0 of 1 steps",
+        ),
+        "seen last cut off": (at("meta/final_observations.parquet", cut), "final_observations.parquet is damaged"),
         "a path that leaves": (info(data_path="../../secret.parquet"), "'../../secret.parquet' is not a relative path"),
         "cut off": (at(CHUNKS, cut), "file-000.parquet is damaged"),
         "more than the file": (lengths(lambda rows: [2**39, *rows[1:]]), "expected 549,755,813,907 rows"),

@@ -75,6 +75,7 @@ def common_losses(
     experience: Experience,
     *,
     final: bool = False,
+    unrecorded: bool = True,
     truncation: bool = False,
     episodes: bool = False,
     starts: bool = True,
@@ -84,6 +85,7 @@ def common_losses(
     Args:
         experience: what is to be exported.
         final: whether the format has no place for final observations.
+        unrecorded: whether it has none for that one was not recorded.
         truncation: whether it has none for truncations.
         episodes: whether it has none for the numbers of episodes.
         starts: whether it has none for where in its episode a trajectory starts.
@@ -91,7 +93,7 @@ def common_losses(
     table, losses = experience.trajectories, []
     if final and (recorded := int(table.final_recorded.sum())):
         losses.append(f"the final observation of {_of(recorded, len(table))}")
-    if not final and (missing := int((~table.final_recorded).sum())):
+    if unrecorded and not final and (missing := int((~table.final_recorded).sum())):
         losses.append(f"that the final observation of {_of(missing, len(table))} was not recorded: it is zeros")
     if truncation and (truncated := int(table.truncated.sum())):
         losses.append(f"that {_of(truncated, len(table))} were truncated")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlx.export.dataset_exporter import Experience, common_losses, left_out
 from rlx.export.lerobot_features import DONE, TRUNCATED, Feature, defaults, feature_of, features_of
 from rlx.export.lerobot_files import Episodes, NumberedFiles
+from rlx.export.lerobot_finals import FinalObservations
 from rlx.export.pieces import Piece, small_pieces
 from rlx.export.provenance import save_provenance
 from rlx.progress import Progress
@@ -33,10 +34,10 @@ class LeRobotExporter:
     title = "LeRobot"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Final observations, numbers of episodes, times, pictures as they were, and fields whose names are taken."""
+        """Numbers of episodes, times, pictures as they were, and fields whose names are taken."""
         schema, table = experience.schema, experience.trajectories
         names = features_of(schema)
-        losses = common_losses(experience, final=True, episodes=True)
+        losses = common_losses(experience, unrecorded=False, episodes=True)
         if both := int((table.terminated & table.truncated).sum()):
             losses.append(f"that {both:,} of {len(table):,} trajectories terminated as they were truncated")
         losses.append(f"steps without a time: it has them {_FPS} a second")
@@ -58,7 +59,9 @@ class LeRobotExporter:
         limit = _FILE_MEGABYTES * 2**20
         data = NumberedFiles(path / "data", _FILE, _schema(features), limit, _CHUNK_FILES)
         episodes = Episodes(path / "meta/episodes", _FILE, features, limit, _CHUNK_FILES, experience.id)
-        with data, episodes:
+        seen = [name for name in experience.schema.names(Role.OBSERVATION) if name in names]
+        finals = FinalObservations(path, {name: features[names[name]] for name in seen}, names)
+        with data, episodes, finals:
             for rows, piece in _numbered(experience, names):
                 if piece.start == 0:
                     data.turn()
@@ -67,6 +70,7 @@ class LeRobotExporter:
                 data.write({called: features[called].column(column) for called, column in rows.items()}, _GROUP_BYTES)
                 if piece.is_last:
                     data.flush()
+                    finals.add(piece)
                     episodes.finish(piece.trajectory, piece.start + piece.steps)
                 progress.advance("steps", piece.steps)
         _save_tasks(path / "meta/tasks.parquet", experience.id)

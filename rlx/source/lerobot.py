@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from rlx.source.expected_layout import expecting
 from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.lerobot_features import DONE, TRUNCATED, Feature, fields_of, picture_file, read_features
+from rlx.source.lerobot_finals import FILE_NAME as FINALS
+from rlx.source.lerobot_finals import with_finals
 from rlx.source.needed_fields import missing_field
 from rlx.source.one_file import id_of
 from rlx.source.parquet_file import ParquetFile, opened
@@ -77,8 +80,9 @@ class LeRobot:
         return range(len(self.data))
 
     def files(self, shard: int) -> Sequence[str]:
-        """The one file of a shard."""
-        return [self.data[shard].name]
+        """The one file of a shard, and that of the final observations of all."""
+        has_finals = any(episode.final_recorded for episode in self.data[shard].episodes)
+        return [self.data[shard].name, FINALS] if has_finals else [self.data[shard].name]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """The episodes of a file.
@@ -88,38 +92,54 @@ class LeRobot:
             CorruptShardError: it is damaged, or has NaN, nulls or pictures of another size in it.
         """
         data, row = self.data[shard], 0
-        with expecting(_LAYOUT), opened(self.root / data.name) as file:
-            stream = RowStream(file.path, self._batches(file))
+        place = sum(episode.final_recorded for file in self.data[:shard] for episode in file.episodes)
+        with expecting(_LAYOUT), ExitStack() as stack:
+            file = stack.enter_context(opened(self.root / data.name))
+            stream = RowStream(file.path, self._batches(file, self.features))
+            finals: RowStream | None = None
+            if FINALS in self.files(shard):
+                seen = {name: self.features[name] for name in self.schema.names(Role.OBSERVATION)}
+                beside = stack.enter_context(opened(self.root / FINALS))
+                finals = RowStream(beside.path, self._batches(beside, seen, place), beside.group_start(place))
             for episode in data.episodes:
                 stream.skip_to(row)
-                yield from episode.blocks(self.schema, _Columns(stream, self, row), dropped)
+                yield from episode.blocks(self.schema, _Columns(stream, finals, self, row, place), dropped)
                 row += episode.rows
+                place += episode.final_recorded
 
-    def _batches(self, file: ParquetFile) -> Generator[Batch, None, None]:
-        named = {feature.name: feature for feature in self.features.values()}
-        for batch in file.batches([*named], batch_rows(self.schema)):
+    def _batches(
+        self, file: ParquetFile, features: Mapping[str, Feature], row: int = 0
+    ) -> Generator[Batch, None, None]:
+        named = {feature.name: feature for feature in features.values()}
+        for batch in file.batches([*named], batch_rows(self.schema), row):
             yield {name: named[name].rows(column, file.path) for name, column in batch.items()}
 
 
 class _Columns:
-    """The rows of an episode that begins at a row of its file."""
+    """The rows of an episode that begins at a row of its file; how many final observations come before its own."""
 
-    def __init__(self, stream: RowStream, source: LeRobot, first: int) -> None:
+    def __init__(self, stream: RowStream, finals: RowStream | None, source: LeRobot, first: int, place: int) -> None:
         self._stream = stream
+        self._finals = finals
         self._source = source
         self._first = first
+        self._place = place
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         field = self._source.schema[name]
         if name not in self._source.features:
             return np.zeros((stop - start, *field.shape), field.dtype)
-        column = self._source.features[name].name
-        rows = self._stream.rows(column, self._first + start, self._first + stop)
-        check_field(name, field, rows, f"{self._stream.path}: {column}", self._first + start)
-        return rows.reshape(-1, *field.shape)
+        return self._read(self._stream, name, self._first + start, self._first + stop)
 
-    def after(self, name: str, row: int) -> NDArray[np.generic]:
-        raise NotImplementedError(f"{name} after row {row}: no episode says that it is recorded")
+    def after(self, name: str, row: int) -> NDArray[np.generic]:  # noqa: ARG002  (it is the episode's last)
+        assert self._finals is not None
+        return self._read(self._finals, name, self._place, self._place + 1)
+
+    def _read(self, stream: RowStream, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        field, column = self._source.schema[name], self._source.features[name].name
+        rows = stream.rows(column, start, stop)
+        check_field(name, field, rows, f"{stream.path}: {column}", start)
+        return rows.reshape(-1, *field.shape)
 
 
 def recognises(path: Path) -> bool:
@@ -166,7 +186,10 @@ def open_lerobot(path: Path) -> LeRobot:
     data = tuple(_data(path, info.get("data_path", _PATH), [name for name in (DONE, TRUNCATED) if name in found]))
     if not data:
         raise SourceError(f"{path} has no episode")
-    notes |= without_outcome(episode for file in data for episode in file.episodes)
+    episodes = with_finals(path, [episode for file in data for episode in file.episodes])
+    notes |= without_outcome(episodes)
+    left = iter(episodes)
+    data = tuple(DataFile(file.name, tuple(islice(left, len(file.episodes)))) for file in data)
     if lossy := _lossy(path / data[0].name, features):
         notes["lossy_jpeg"] = lossy
     return LeRobot(path, schema, notes, features, data)

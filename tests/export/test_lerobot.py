@@ -28,36 +28,18 @@ from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
 from tests.factories import write_dataset
 
-FINAL = "the final observation of 5 of 5 trajectories"
 TIMES = "steps without a time: it has them 10 a second"
 
 
 class TestLeRobot(DatasetExporterContract):
     format = "lerobot"
-    lost: ClassVar = {sample: [FINAL, TIMES] for sample in SAMPLES} | {
-        "pictures": [FINAL, TIMES, "observation as [84, 84]: it becomes [84, 84, 1]"],
-        "finals not recorded": [TIMES],
+    lost: ClassVar = {sample: [TIMES] for sample in SAMPLES} | {
+        "pictures": [TIMES, "observation as [84, 84]: it becomes [84, 84, 1]"],
     }
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:
-        """Of an episode that did not terminate, the last row tells what was seen, and no step."""
         arrays = super().expected(trajectory, sample) or {}
-        terminated = bool(arrays["terminated"][-1])
-        kept = trajectory.steps if terminated else trajectory.steps - 1
-        if not kept:
-            return None
-        for name, rows in arrays.items():
-            if SAMPLES[sample][name].role == Role.OBSERVATION:
-                arrays[name] = np.concatenate([rows[:kept], rows[kept : kept + 1] * (not terminated)])
-            else:
-                arrays[name] = rows[:kept]
-        arrays["truncated"][-1] = trajectory["truncated"][-1]
-        if sample == "pictures":
-            arrays["observation"] = arrays["observation"][..., None]
-        return arrays
-
-    def keeps_final(self, trajectory: Trajectory) -> bool:
-        return not trajectory["terminated"][-1]
+        return arrays | {"observation": arrays["observation"][..., None]} if sample == "pictures" else arrays
 
     @pytest.fixture(autouse=True)
     def _small_row_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +54,7 @@ class TestLeRobot(DatasetExporterContract):
         names = [name for name in contents(path) if name.startswith("data/")]
         assert names == [f"data/chunk-{place}.parquet" for place in ("000/file-000", "000/file-001", "001/file-000")]
         source, _ = open_source(path, None)
-        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [2], [3, 4]]
+        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0, 1], [2], [3, 4]]
 
     def test_so_many_short_episodes_that_a_file_would_have_too_many_row_groups(
         self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +69,7 @@ class TestLeRobot(DatasetExporterContract):
             *(f"meta/episodes/chunk-000/file-{number:03d}.parquet" for number in range(3)),
         ]
         source, _ = open_source(path, None)
-        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [], [2], [3], [4]]
+        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [1], [2], [3], [4]]
 
     def test_as_the_format_says(self, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", "pictures")
