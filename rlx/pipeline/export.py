@@ -1,6 +1,7 @@
 """``rlx convert --to``: a dataset, or a run's files at hand, into the format of another project."""
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from rlx.pipeline.local_runs import check_apart
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.source.protocol import Source
-from rlx.store.trajectories import Trajectories
+from rlx.store.trajectories import COLUMNS, Trajectories
 
 EXPORT_FORMATS = tuple(DATASET_EXPORTERS)
 
@@ -104,18 +105,21 @@ class SelectedShards:
 
 def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
     """The table of the trajectories in some blocks."""
-    rows: list[list[Any]] = []
+    # Lists of Python's numbers would take ten times as much, for millions of short trajectories.
+    columns = [array(code) for code in "qdqbbbb"]
+    row: list[Any] = []
     for piece in pieces(blocks, schema):
         if piece.start == 0:
-            rows.append([0, 0.0, piece.episode, False, False, piece.from_reset, True])
-        row = rows[-1]
+            row = [0, 0.0, piece.episode, False, False, piece.from_reset, True]
         row[0] += piece.steps
         row[1] += float(piece.data["reward"].sum(dtype=np.float64))
         row[3:5] = bool(piece.data["terminated"][-1]), bool(piece.data["truncated"][-1])
         row[6] = piece.final_recorded
-    columns = list(zip(*rows, strict=True)) or [()] * 7
-    types = ("i8", "f8", "i8", "?", "?", "?", "?")
-    return Trajectories(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
+        if piece.is_last:
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+    fields = zip(columns, COLUMNS.values(), strict=True)
+    return Trajectories(*(np.array(column, field.dtype) for column, field in fields))
 
 
 def export(
