@@ -83,10 +83,16 @@ class Shards:
                 self._open.popitem(last=False)
             return shard
 
-    def each(self, read: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
-        """What a function reads of these shards: one after the other, or all at once where they are far away."""
+    def each(self, read: Callable[[int], T], numbers: Sequence[int], *, depth: int = 0) -> list[T]:
+        """What a function reads of these shards: one after the other, or all at once where they are far away.
+
+        Args:
+            read: the function.
+            numbers: of the shards.
+            depth: 1 where the function itself reads many things at once.
+        """
         if isinstance(self.dataset, RemotePath):
-            return self.dataset.files.at_once(read, numbers)
+            return self.dataset.files.at_once(read, numbers, depth=depth)
         return [read(number) for number in numbers]
 
     def each_field(self, read: Callable[[str], T], numbers: NDArray[np.int64]) -> list[T]:
@@ -134,7 +140,7 @@ class Shards:
 
     def trajectories(self) -> Trajectories:
         """The trajectory table of all shards."""
-        return Trajectories.concatenate(self.each(self.table, range(len(self.records))))
+        return Trajectories.concatenate(self.each(self.table, range(len(self.records)), depth=1))
 
     def of_steps(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] which shard each of these steps is in."""

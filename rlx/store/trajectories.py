@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.cloud.remote_path import AnyPath
+from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Field, Role
 from rlx.store.array import Store
@@ -84,11 +84,16 @@ class Trajectories:
         Raises:
             CorruptDatasetError: a column is damaged, or the lengths do not add up to the steps.
         """
-        columns: dict[str, Any] = {}
-        for column, field in COLUMNS.items():
-            reader = store.reader(directory, f"{GROUP}/{column}", field, count)
-            columns[_ATTRIBUTES[column]] = reader.read_range(0, count)
-        table = cls(**columns)
+
+        def read(column: str) -> Any:
+            return store.reader(directory, f"{GROUP}/{column}", COLUMNS[column], count).read_range(0, count)
+
+        names = list(COLUMNS)
+        if isinstance(directory, RemotePath):
+            found = directory.files.at_once(read, names)
+        else:
+            found = [read(column) for column in names]
+        table = cls(**{_ATTRIBUTES[column]: rows for column, rows in zip(names, found, strict=True)})
         # Checked one by one first: a sum of damaged lengths could overflow to the right total.
         if ((table.length < 1) | (table.length > steps)).any() or table.length.sum() != steps:
             raise CorruptDatasetError(f"{directory}: the lengths of its trajectories do not add up to {steps} steps")

@@ -138,6 +138,8 @@ def main() -> None:
         push_s = time.perf_counter() - start
         here = rlx.open(path)
         dataset, open_ms = opened(url)
+        with Delayed(options.delay_ms / 1e3):
+            _, delayed_ms = opened(url)
         result = {
             "game": options.game,
             "shards": len(here.manifest.shards),
@@ -145,6 +147,7 @@ def main() -> None:
             "push": {"s": round(push_s, 2), "files": pushed.files},
             "open": {
                 "ms": round(open_ms, 1),
+                "delayed_ms": round(delayed_ms, 1),
                 "requests": dataset.traffic.requests,
                 "kb": round(dataset.traffic.bytes / 1e3, 1),
             },
