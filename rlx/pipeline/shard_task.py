@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rlx.block import Block
-from rlx.manifest import ShardRecord
+from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
 from rlx.source.protocol import Source
 from rlx.store.writer import ShardFormat, file_record, write_shard
@@ -56,9 +57,20 @@ def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
     record = write_shard(task.directory, task.name, task.format, blocks)
     origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
     if task.root is not None:
-        records = {name: file_record(task.root / name) for name in task.source.files(task.shard)}
+        records = {name: _source_file(task.root / name) for name in task.source.files(task.shard)}
         origin["files"] = {name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in records.items()}
     return ShardResult(record, origin, dict(sorted(dropped.items())))
+
+
+def _source_file(path: Path) -> FileRecord:
+    """Length and checksum of a file, which is read once for all the shards that come from it."""
+    found = path.stat()
+    return _recorded(path, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=1000)
+def _recorded(path: Path, *_: int) -> FileRecord:
+    return file_record(path)
 
 
 def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:

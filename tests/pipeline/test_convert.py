@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 import rlx
@@ -13,10 +15,13 @@ from rlx.errors import (
     IncompleteDatasetError,
     SourceNotFoundError,
 )
-from rlx.manifest import FILE_NAME
+from rlx.manifest import FILE_NAME, FileRecord
+from rlx.pipeline import shard_task
 from rlx.pipeline.convert import convert
+from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.source import row_episodes
 from rlx.source.rl_unplugged import find_runs
 from rlx.store.codec import Codec
 from rlx.store.writer import file_record
@@ -180,3 +185,28 @@ def test_lineage(dataset: Path, tmp_path: Path) -> None:
     assert (origin["source"], origin["shard"]) == ("Pong/5", 1)
     reward = origin["files"]["shards/00001/reward/c/0"]
     assert reward["crc32c"] == file_record(dataset / "shards/00001/reward/c/0").crc32c
+
+
+def test_a_file_that_several_shards_come_from_is_summed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 5)
+    summed: list[str] = []
+
+    def counted(path: Path) -> FileRecord:
+        summed.append(path.name)
+        return file_record(path)
+
+    monkeypatch.setattr(shard_task, "file_record", counted)
+    path = tmp_path / "steps.npz"
+    rows = np.arange(20)
+    arrays = {"observation": rows[:, None], "action": rows, "next/reward": rows, "next/terminated": rows % 4 == 3}
+    np.savez(path, **arrays)
+    export(path, tmp_path / "steps.hdf5", "d4rl", progress=Silent())
+    for overwrite in (False, True):
+        report = converted(tmp_path / "steps.hdf5", tmp_path / "made", overwrite=overwrite)
+        files = [shard.origin["files"]["steps.hdf5"] for shard in rlx.open(report.dataset).manifest.shards]
+        assert len(files) > 1
+        assert {one["crc32c"] for one in files} == {file_record(tmp_path / "steps.hdf5").crc32c}
+        assert summed == ["steps.hdf5"] * (1 + overwrite)
+        # The same name, length and inode: only the time tells that it is another file.
+        with h5py.File(tmp_path / "steps.hdf5", "r+") as file:
+            file["actions"][0] = 7
