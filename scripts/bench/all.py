@@ -21,6 +21,7 @@ BENCHMARKS = (
     "size",
     "read",
     "convert",
+    "convert_memory",
     "engine",
     "collect",
     "preprocess",

@@ -9,8 +9,6 @@ measures the peak memory of a conversion of one file of 1,000,000 frames (7 GB u
 import argparse
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,12 +24,11 @@ from rlx.progress import Silent
 from rlx.source.rl_unplugged import shard_file
 from scripts.bench import peer, timing
 from scripts.bench.dopamine_source import write_run
+from scripts.bench.peak import peak_mb
 from scripts.bench.play import GAMES, Play, play
 from scripts.rlu_writer import Episode, tf_example, write_shard
 
 FILES = 2
-# Not getrusage's, which a new process inherits from the one that started it.
-_PEAK = "import re; print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)"
 
 
 def anew(source: Path, destination: Path, jobs: int) -> None:
@@ -130,11 +127,7 @@ def measure_memory(folder: Path, frames: NDArray[np.uint8], rows: int) -> dict[s
         f"source, destination = Path({str(logs)!r}), Path({str(folder / 'rlx')!r}); "
         "convert(source, destination, Options(jobs=1), source_format=None, progress=Silent())"
     )
-    return {"rows": rows, "peak_mb": int(_output(f"{program}; {_PEAK}")), "before_mb": int(_output(_PEAK))}
-
-
-def _output(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    return {"rows": rows, "peak_mb": peak_mb(program), "before_mb": peak_mb()}
 
 
 def main() -> None:

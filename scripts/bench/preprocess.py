@@ -12,8 +12,6 @@ take. Memory is the highest of a process that halves the whole shard alone, as a
 
 import argparse
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,13 +24,13 @@ from rlx.pipeline.recipe import Recipe
 from rlx.progress import Silent
 from rlx.transform.images import Resize
 from scripts.bench import peer, timing
+from scripts.bench.peak import peak_mb
 from scripts.bench.run import converted_run
 
 GAME = "Pong"
 CHUNKS = (256, 1024, 4096, 16384)
 DEFAULT_STEPS = 20_000
 SINGLE_STEPS = 1000
-_PEAK = "import re; print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)"
 
 
 def halve(source: Path, destination: Path, workers: int) -> None:
@@ -81,7 +79,7 @@ def measure(folder: Path, rows: int, peer_rows: int, rounds: int) -> dict[str, A
         their_rate = rate(count, None if taken is None else [taken])
         ratio = None if their_rate is None else round(rate(steps, two) / their_rate, 1)
         result[name] = {"torchrl_steps_per_s": their_rate, "ratio": ratio}
-    return {**result, "peak_mb": peak_mb(source, folder / "alone")}
+    return {**result, "peak_mb": peak_mb(_halving(source, folder / "alone"))}
 
 
 def rate(steps: int, seconds: list[float] | None) -> Any:
@@ -89,14 +87,12 @@ def rate(steps: int, seconds: list[float] | None) -> Any:
     return None if seconds is None else round(steps / statistics.median(seconds))
 
 
-def peak_mb(source: Path, destination: Path) -> int:
-    """Peak memory of a process that halves a run, and has imported nothing else."""
-    program = (
+def _halving(source: Path, destination: Path) -> str:
+    """A program that halves a run."""
+    return (
         "from pathlib import Path; from scripts.bench.preprocess import halve; "
-        f"halve(Path({str(source)!r}), Path({str(destination)!r}), 1); {_PEAK}"
+        f"halve(Path({str(source)!r}), Path({str(destination)!r}), 1)"
     )
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    return int(found.stdout.splitlines()[-1])
 
 
 def main() -> None:
