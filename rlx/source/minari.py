@@ -272,6 +272,8 @@ class _Episode:
         self._schema = schema
         self._datasets = {name: hdf5_file.dataset(group, path) for name, path in leaves.items()}
         self.steps = self._rows("reward")
+        if (said := hdf5_file.attribute(group, "total_steps")) != self.steps:
+            raise self._corrupt("reward", f"{said:,} rows as total_steps of the episode says", f"{self.steps:,}")
         for name, field in schema.fields.items():
             expected = self.steps + (field.role == Role.OBSERVATION)
             if self._rows(name) != expected:

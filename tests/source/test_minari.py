@@ -135,6 +135,8 @@ def test_an_episode_without_steps_is_counted(tmp_path: Path) -> None:
             file[f"episode_1/{name}"].resize(0, axis=0)
         for name in ("observations", "infos/score", "infos/deep/count"):
             file[f"episode_1/{name}"].resize(1, axis=0)
+        file["episode_1"].attrs["total_steps"] = 0
+    change_metadata(root, total_steps=11)
     dropped: Counter[str] = Counter()
     assert sum(block.steps for block in open_minari(root).blocks(0, dropped)) == 11
     assert dropped == {"episode_without_step": 1}
@@ -182,6 +184,10 @@ DAMAGE = {
         "infos/deep/count: leads to another file",
     ),
     "NaN": (set_row("episode_2/rewards", 3, np.nan), "rewards: expected finite numbers, found NaN in row 3"),
+    "a number of steps of another episode": (
+        lambda f: (f["episode_0"].attrs.modify("total_steps", 7), f["episode_2"].attrs.modify("total_steps", 4)),
+        "/episode_0/rewards: expected 7 rows as total_steps of the episode says, found 4",
+    ),
     "one too many": (lambda f: f.create_group("episode_3"), "expected 3 episodes, found 4"),
 }
 
