@@ -187,6 +187,11 @@ def open_lerobot(path: Path) -> LeRobot:
     if not data:
         raise SourceError(f"{path} has no episode")
     episodes = with_finals(path, [episode for file in data for episode in file.episodes])
+    for name, count in (("total_episodes", len(episodes)), ("total_frames", sum(one.rows for one in episodes))):
+        if info.get(name) != count:
+            raise CorruptShardError(
+                f"{path / _INFO}: {name}: expected {count:,} as meta/episodes lists, found {info.get(name)!r:.80}"
+            )
     notes |= without_outcome(episodes)
     left = iter(episodes)
     data = tuple(DataFile(file.name, tuple(islice(left, len(file.episodes)))) for file in data)

@@ -175,6 +175,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
         "expected v3.0, found 'v2.1'",
     ),
     "no version": (info(lambda _: {}), SourceError, "codebase_version: expected v3.0, found None"),
+    "fewer episodes than said": (
+        info(lambda one: {**one, "total_episodes": 4}),
+        CorruptShardError,
+        "total_episodes: expected 3 as meta/episodes lists, found 4",
+    ),
+    "no number of frames": (
+        info(lambda one: {**one, "total_frames": None}),
+        CorruptShardError,
+        "total_frames: expected 12 as meta/episodes lists, found None",
+    ),
     "no features": (
         info(lambda one: {**one, "features": None}),
         CorruptShardError,
