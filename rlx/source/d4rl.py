@@ -14,10 +14,11 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
+from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_columns import Hdf5Columns, field_shape
 from rlx.source.one_file import OneFile
-from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.source.row_episodes import shard_bounds, without_outcome
 
 KEYS = ("observations", "actions", "rewards", "terminals")
 # What the first version of d3rlpy adds to the same layout; its episodes end where these flags stand.
@@ -37,7 +38,6 @@ class D4RL(OneFile):
         schema: what one step holds.
         notes: what the file does not record, and what was left out.
         paths: name in the file of every field but the flags.
-        ends: the row behind the last of every episode.
         episodes: all of them.
         first_episodes: first episode of every shard, and the number of episodes.
     """
@@ -45,8 +45,7 @@ class D4RL(OneFile):
     schema: Schema
     notes: Mapping[str, Any]
     paths: Mapping[str, str]
-    ends: tuple[int, ...]
-    episodes: tuple[RowEpisode, ...]
+    episodes: EpisodeTable
     first_episodes: tuple[int, ...]
 
     def shards(self) -> Sequence[int]:
@@ -61,12 +60,15 @@ class D4RL(OneFile):
             CorruptShardError: it is damaged, or has NaN in it.
         """
         with expecting(LAYOUT), hdf5_file.opened(self.path) as file:
-            columns = {name: hdf5_file.numbers(file, path, rows=self.ends[-1]) for name, path in self.paths.items()}
+            count = int(self.episodes.rows.sum())
+            columns = {name: hdf5_file.numbers(file, path, rows=count) for name, path in self.paths.items()}
             after = {"observation": hdf5_file.numbers(file, _NEXT)} if hdf5_file.has(file, _NEXT) else {}
-            for number in range(*self.first_episodes[shard : shard + 2]):
-                episode = self.episodes[number]
-                rows = Hdf5Columns(columns, after, self.schema, first=self.ends[number] - episode.rows)
+            first, stop = self.first_episodes[shard : shard + 2]
+            row = int(self.episodes.rows[:first].sum())
+            for episode in self.episodes[first:stop]:
+                rows = Hdf5Columns(columns, after, self.schema, first=row)
                 yield from episode.blocks(self.schema, rows, dropped)
+                row += episode.rows
 
 
 def recognises(path: Path) -> bool:
@@ -91,11 +93,13 @@ def open_d4rl(path: Path) -> D4RL:
             raise SourceError(f"{path} has no step")
         fields, paths, left_out = _fields(file, count)
         terminals, timeouts, ends = _episodes(file, count)
-        table = zip(np.diff(ends, prepend=0), terminals[ends - 1], timeouts[ends - 1], strict=True)
         has_next = hdf5_file.has(file, _NEXT)
-        episodes = tuple(
-            RowEpisode(number, int(rows), bool(terminated), bool(truncated), has_next)
-            for number, (rows, terminated, truncated) in enumerate(table)
+        episodes = EpisodeTable(
+            np.diff(ends, prepend=0),
+            number=np.arange(len(ends)),
+            terminated=terminals[ends - 1],
+            truncated=timeouts[ends - 1],
+            final_recorded=has_next,
         )
         notes: dict[str, Any] = {**hdf5_file.told(file), "format": "D4RL", **without_outcome(episodes)}
         if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
@@ -108,8 +112,8 @@ def open_d4rl(path: Path) -> D4RL:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{path}: {exc}") from exc
-    bounds = shard_bounds(episode.rows for episode in episodes)
-    return D4RL(path.parent, path.name, schema, notes, paths, tuple(ends.tolist()), episodes, bounds)
+    bounds = shard_bounds(episodes.rows)
+    return D4RL(path.parent, path.name, schema, notes, paths, episodes, bounds)
 
 
 def _fields(file: h5py.File, count: int) -> tuple[dict[str, Field], dict[str, str], list[str]]:

@@ -8,7 +8,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.schema import Schema
+from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.finite import check_field
 from rlx.source.npz_archive import Archive, Member, opened
 from rlx.source.one_file import OneFile
 from rlx.source.protocol import batch_rows
-from rlx.source.row_episodes import RowEpisode, without_outcome
+from rlx.source.row_episodes import without_outcome
 from rlx.source.row_stream import Batch, RowStream
 from rlx.source.ted_rows import (
     DONE,
@@ -61,7 +62,7 @@ class Npz(OneFile):
 
     fields: TedFields
     notes: Mapping[str, Any]
-    episodes: tuple[RowEpisode, ...]
+    episodes: EpisodeTable
     finals: Mapping[str, str]
 
     @property
@@ -171,10 +172,10 @@ def open_npz(path: Path) -> Npz:
         notes = {**archive.told(), "format": "npz", **without_outcome(episodes)}
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
-    return Npz(path.parent, path.name, fields, notes, tuple(episodes), finals)
+    return Npz(path.parent, path.name, fields, notes, episodes, finals)
 
 
-def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> list[RowEpisode]:
+def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> EpisodeTable:
     """The episodes, by what the rows themselves say."""
     names = [*flags, *([TRAJECTORY] if TRAJECTORY in archive.names else [])]
 
@@ -187,7 +188,7 @@ def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> list[
 
 def _tabled(
     archive: Archive, flags: Sequence[str], steps: int, fields: TedFields, finals: Mapping[str, str]
-) -> list[RowEpisode]:
+) -> EpisodeTable:
     """The episodes, by the table of trajectories."""
     table = {name: archive.whole(_GROUP + name) for name in _TABLE if _GROUP + name in archive.names}
     lengths = table["length"]
@@ -215,8 +216,4 @@ def _tabled(
     never = np.zeros(len(lengths), bool)
     known = table.get("final_recorded", ~never) if finals else never
     numbers, resets = table.get("episode", np.arange(len(lengths))), table.get("from_reset", ~never)
-    told = zip(episodes, numbers.tolist(), known.tolist(), resets.tolist(), strict=True)
-    return [
-        replace(episode, number=number, final_recorded=final, from_reset=reset)
-        for episode, number, final, reset in told
-    ]
+    return episodes.but(number=numbers, final_recorded=known, from_reset=resets)

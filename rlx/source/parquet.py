@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import Schema
+from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.finite import check_field
 from rlx.source.one_file import OneFile
 from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import KEY, told_notes
-from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.source.row_episodes import shard_bounds, without_outcome
 from rlx.source.row_stream import Batch, RowStream
 from rlx.source.ted_rows import (
     DONE,
@@ -60,7 +61,7 @@ class Parquet(OneFile):
     kinds: Mapping[str, RowType | None]
     fields: TedFields
     notes: Mapping[str, Any]
-    episodes: tuple[RowEpisode, ...]
+    episodes: EpisodeTable
     first_episodes: tuple[int, ...]
 
     @property
@@ -80,7 +81,7 @@ class Parquet(OneFile):
             CorruptShardError: it is damaged, or has NaN or nulls in it.
         """
         first, stop = self.first_episodes[shard : shard + 2]
-        row = sum(episode.rows for episode in self.episodes[:first])
+        row = int(self.episodes.rows[:first].sum())
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
         with expecting(_LAYOUT), opened(self.path) as file:
             batches = _batches(file, self.kinds, paths, batch_rows(self.schema), row)
@@ -137,12 +138,10 @@ def open_parquet(path: Path) -> Parquet:
         notes = {**told_notes(file.note(KEY)), "format": "Parquet", **without_outcome(episodes)}
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
-    return Parquet(
-        path.parent, path.name, kinds, fields, notes, tuple(episodes), shard_bounds(one.rows for one in episodes)
-    )
+    return Parquet(path.parent, path.name, kinds, fields, notes, episodes, shard_bounds(episodes.rows))
 
 
-def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: TedFields) -> list[RowEpisode]:
+def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: TedFields) -> EpisodeTable:
     flags, after = [name for name in _SCANNED if kinds.get(name)], list(fields.after.values())
     scan, known = EpisodeScan(), 0
     for batch in _batches(file, kinds, [*flags, *after], batch_rows(fields.schema)):

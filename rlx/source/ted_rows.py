@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+from rlx.source.episode_table import EpisodeTable
 from rlx.source.needed_fields import missing_field
-from rlx.source.row_episodes import RowEpisode
 
 TRAJECTORY = "collector/traj_ids"
 EPISODE = "trajectories/episode"
@@ -157,19 +157,18 @@ class EpisodeScan:
         self._last = {name: column[-1:] for name, column in now.items()}
         self.rows += count
 
-    def episodes(self) -> list[RowEpisode]:
+    def episodes(self) -> EpisodeTable:
         """The episodes of all rows."""
         if not self.rows:
-            return []
+            return EpisodeTable([], number=0, terminated=False, truncated=False, final_recorded=False)
         starts = np.concatenate(self._starts)
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         numbers = columns.get(EPISODE, columns.get(TRAJECTORY, np.arange(len(starts))))
         resets = columns.get(FROM_RESET, np.ones(len(starts), bool))
         # What ends an episode was noted where the next one begins.
         ends = {name: np.append(columns[name][1:], self._last[name]) for name in (*_FLAGS, "recorded")}
-        lengths = np.diff(starts, append=self.rows)
-        table = zip(numbers, lengths, *ends.values(), resets, strict=True)
-        return [RowEpisode(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in table]
+        ends["final_recorded"] = ends.pop("recorded")
+        return EpisodeTable(np.diff(starts, append=self.rows), number=numbers, from_reset=resets, **ends)
 
     @staticmethod
     def _told(rows: Rows, recorded: NDArray[np.bool_]) -> dict[str, NDArray[np.generic]]:
@@ -190,7 +189,7 @@ def scan_following(
     recorded: Callable[[Rows], NDArray[np.bool_]],
     *,
     lane: int | None = None,
-) -> list[RowEpisode]:
+) -> EpisodeTable:
     """The episodes of rows that each hold what was seen next: another begins where the next row does not begin with it.
 
     Args:

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.schema import Schema
+from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.one_file import id_of
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import told_beside
-from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.source.row_episodes import shard_bounds, without_outcome
 from rlx.source.ted_rows import (
     DONE,
     TERMINATED,
@@ -69,7 +70,7 @@ class TorchRLMemmap:
     rows: int
     fields: TedFields
     notes: Mapping[str, Any]
-    episodes: tuple[RowEpisode, ...]
+    episodes: EpisodeTable
     first_episodes: tuple[int, ...]
 
     @property
@@ -98,7 +99,7 @@ class TorchRLMemmap:
             CorruptShardError: one has not the length that it should have, or has NaN in it.
         """
         first, stop = self.first_episodes[shard : shard + 2]
-        row = sum(episode.rows for episode in self.episodes[:first])
+        row = int(self.episodes.rows[:first].sum())
         paths = (*self.fields.paths.values(), *self.fields.after.values())
         with expecting(_LAYOUT), _opened(self.root, {path: self.kinds[path] for path in paths}, self.rows) as leaves:
             for episode in self.episodes[first:stop]:
@@ -181,11 +182,11 @@ def open_torchrl(path: Path) -> TorchRLMemmap:
     notes = {**told_beside(path), "format": "TorchRL's memmap", **without_outcome(episodes)}
     if fields.left_out:
         notes["left_out"] = list(fields.left_out)
-    bounds = shard_bounds(one.rows for one in episodes)
-    return TorchRLMemmap(path, kinds, math.prod(batch), fields, notes, tuple(episodes), bounds)
+    bounds = shard_bounds(episodes.rows)
+    return TorchRLMemmap(path, kinds, math.prod(batch), fields, notes, episodes, bounds)
 
 
-def _episodes(leaves: Mapping[str, _Leaf], fields: TedFields, rows: int, lane: int | None) -> list[RowEpisode]:
+def _episodes(leaves: Mapping[str, _Leaf], fields: TedFields, rows: int, lane: int | None) -> EpisodeTable:
     """The episodes of the first rows."""
     names = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, *fields.after, *fields.after.values())
     scanned = {name: leaves[name] for name in names if name in leaves}
