@@ -177,6 +177,16 @@ class Schema:
         return cls({name: Field.from_json(field) for name, field in described.items()})
 
 
+def is_action(name: str) -> bool:
+    """Whether a field of this name is an action, or a part of one.
+
+    Example:
+        >>> [name for name in ("action", "agents/action", "action/arm", "reaction") if is_action(name)]
+        ['action', 'agents/action', 'action/arm']
+    """
+    return "action" in name.split("/")
+
+
 def _check_name(name: str, field: Field) -> None:
     parts = name.split("/")
     if not all(_PART.fullmatch(part) for part in parts):

@@ -12,6 +12,7 @@ from rlx.errors import ExportError
 from rlx.export.dataset_exporter import (
     Experience,
     action_fields,
+    check_names,
     common_losses,
     extra_fields,
     left_out,
@@ -36,6 +37,7 @@ class D3rlpyExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Final observations and with them last steps, numbers of episodes, exact rewards, and how fields are named."""
         schema, table = experience.schema, experience.trajectories
+        check_names(self.title, schema)
         action = _action(schema)
         losses = common_losses(experience, final=True, episodes=True) + left_out(extra_fields(schema))
         if cut := int((~table.terminated).sum()):
@@ -120,7 +122,7 @@ def _action(schema: Schema) -> str:
         kind = np.dtype(field.dtype).kind
         if (kind in "iu" and field.shape == ()) or (kind == "f" and len(field.shape) <= 1):
             return names[0]
-    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names) or "none"
+    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
     raise ExportError(
         f"d3rlpy holds one discrete action or one vector of floats a step, found {found}",
         hint="--to minari holds actions of any kind",

@@ -9,6 +9,7 @@ from rlx.errors import ExportError
 from rlx.export.dataset_exporter import (
     Experience,
     action_fields,
+    check_names,
     common_losses,
     extra_fields,
     left_out,
@@ -77,10 +78,12 @@ def _has_next(experience: Experience) -> bool:
 
 def _check(experience: Experience) -> None:
     """Raises ExportError unless there is one observation and one action."""
+    check_names(D4RLExporter.title, experience.schema)
     for kind, names in (
         ("observation", observation_fields(experience.schema)),
         ("action", action_fields(experience.schema)),
     ):
         if len(names) != 1:
-            found = ", ".join(names) or "none"
-            raise ExportError(f"D4RL holds one {kind} a step, found {found}", hint="--to minari holds any number")
+            raise ExportError(
+                f"D4RL holds one {kind} a step, found {', '.join(names)}", hint="--to minari holds any number"
+            )

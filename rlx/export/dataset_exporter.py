@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlx.block import Block
+from rlx.errors import ExportError
 from rlx.progress import Progress
-from rlx.schema import Role, Schema
+from rlx.schema import Role, Schema, is_action
 from rlx.store.trajectories import Trajectories
 
 
@@ -118,6 +119,19 @@ def observation_fields(schema: Schema) -> list[str]:
 def action_fields(schema: Schema) -> list[str]:
     """Names of ``action``, or of the parts it has."""
     return [name for name in schema.names(Role.STEP) if name.split("/")[0] == "action"]
+
+
+def check_names(title: str, schema: Schema) -> None:
+    """Raises ExportError where nothing is called ``observation``, or ``action``: some formats know no other names."""
+    for kind, known, found in (
+        ("observation", observation_fields(schema), schema.names(Role.OBSERVATION)),
+        ("action", action_fields(schema), [name for name in schema if is_action(name)]),
+    ):
+        if not known:
+            raise ExportError(
+                f"{title} holds what is called {kind}, found {', '.join(found) or 'none'}",
+                hint=f"rlx preprocess SRC DST --transform rename:{found[0]}={kind}" if found else None,
+            )
 
 
 def left_out(names: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from rlx.export.robomimic import RobomimicExporter
 from rlx.export.torchrl_memmap import TorchRLExporter
 from rlx.export.whole import whole
 from rlx.progress import Progress
-from rlx.schema import Schema
+from rlx.schema import Schema, is_action
 
 logger = logging.getLogger(__name__)
 DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
@@ -74,7 +74,7 @@ def export_dataset(
 
 
 def _check_actions(schema: Schema, exporter: DatasetExporter) -> None:
-    if not any("action" in name.split("/") for name in schema):
+    if not any(map(is_action, schema)):
         raise ExportError(
             f"{exporter.title} holds an action a step, found only {', '.join(schema)}",
             hint="--to zarr keeps steps without actions",

@@ -12,6 +12,7 @@ from rlx.errors import ExportError
 from rlx.export.dataset_exporter import (
     Experience,
     action_fields,
+    check_names,
     common_losses,
     extra_fields,
     left_out,
@@ -107,13 +108,13 @@ def _small(actions: NDArray[np.generic], name: str) -> NDArray[np.generic]:
 
 def _check(schema: Schema) -> None:
     """Raises ExportError unless there is one observation and one discrete action."""
+    check_names(DopamineExporter.title, schema)
     observations, actions = observation_fields(schema), action_fields(schema)
     if len(observations) != 1:
-        found = ", ".join(observations) or "none"
-        raise ExportError(f"Dopamine's layout holds one observation a step, found {found}")
+        raise ExportError(f"Dopamine's layout holds one observation a step, found {', '.join(observations)}")
     is_discrete = [schema[name].shape == () and np.dtype(schema[name].dtype).kind in "iu" for name in actions]
     if is_discrete != [True]:
-        found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in actions) or "none"
+        found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in actions)
         raise ExportError(
             f"Dopamine's layout holds one discrete action a step, found {found}",
             hint="--to minari holds actions of any kind",

@@ -16,6 +16,7 @@ from rlx.errors import ExportError
 from rlx.export.dataset_exporter import (
     Experience,
     action_fields,
+    check_names,
     common_losses,
     extra_fields,
     left_out,
@@ -61,8 +62,7 @@ class MinariExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Unrecorded final observations, numbers of episodes, pictures as they were, and fields of its own."""
         schema = experience.schema
-        if not action_fields(schema):
-            raise ExportError("Minari holds an action a step, found none")
+        check_names(self.title, schema)
         leaves = _leaves(schema)
         held = {leaf.name for leaf in leaves.values()}
         losses = common_losses(experience, episodes=True)

@@ -11,6 +11,7 @@ from rlx.errors import ExportError
 from rlx.export.dataset_exporter import (
     Experience,
     action_fields,
+    check_names,
     common_losses,
     extra_fields,
     left_out,
@@ -39,6 +40,7 @@ class RobomimicExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Truncations, numbers of episodes, pictures as they were, and fields of its own."""
         schema = experience.schema
+        check_names(self.title, schema)
         _action(schema)
         keys = _keys(schema)
         losses = common_losses(experience, final=not _has_next(experience), truncation=True, episodes=True)
@@ -135,7 +137,7 @@ def _action(schema: Schema) -> str:
         field = schema[names[0]]
         if np.dtype(field.dtype).kind == "f" and len(field.shape) <= 1:
             return names[0]
-    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names) or "none"
+    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
     raise ExportError(
         f"robomimic holds one action of floats a step, found {found}", hint="--to minari holds actions of any kind"
     )

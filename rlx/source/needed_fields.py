@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rlx.schema import Field, Role
+from rlx.schema import Field, Role, is_action
 
 
 def missing_field(fields: Mapping[str, Field]) -> str | None:
@@ -16,4 +16,4 @@ def missing_field(fields: Mapping[str, Field]) -> str | None:
     """
     if not any(field.role == Role.OBSERVATION for field in fields.values()):
         return "observation"
-    return None if any("action" in name.split("/") for name in fields) else "action"
+    return None if any(map(is_action, fields)) else "action"

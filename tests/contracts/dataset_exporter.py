@@ -190,6 +190,22 @@ class DatasetExporterContract:
             self.export(dataset.path, path)
         assert not path.parent.exists()
 
+    @pytest.mark.parametrize(("name", "other"), [("observation", "pixels"), ("action", "agents/action")])
+    def test_fields_of_another_name_come_back_or_are_refused(
+        self, name: str, other: str, tmp_path: Path, path: Path
+    ) -> None:
+        fields = {**_VECTOR, **_BOX}
+        chosen = schema({other if known == name else known: field for known, field in fields.items()})
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
+        try:
+            self.export(dataset.path, path)
+        except ExportError as exc:
+            assert f"holds what is called {name}, found {other}" in str(exc)  # noqa: PT017
+            assert exc.hint == f"rlx preprocess SRC DST --transform rename:{other}={name}"  # noqa: PT017
+            assert not path.parent.exists()
+        else:
+            assert other in open_source(path, None)[0].schema
+
     def test_the_same_dataset_gives_the_same_bytes(self, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", self.held()[0])
         self.export(dataset.path, path)
