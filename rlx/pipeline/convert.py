@@ -14,6 +14,7 @@ from rlx.pipeline.local_runs import LAYOUTS, check_apart, find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress
+from rlx.quantities import plural
 from rlx.schema import Schema
 from rlx.source.protocol import Source, block_steps
 from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
@@ -117,10 +118,10 @@ def _warn(run: Source) -> None:
     if left_out:
         logger.warning("%s: left out: %s", run.id, ", ".join(left_out))
     if count := run.notes.get(STEPS_WITHOUT_OUTCOME):
-        logger.warning(
-            "%s: left out: the last steps of %s episodes, as what they led to is not recorded", run.id, count
-        )
-    for name in run.notes.get("lossy_jpeg", []):
+        whose = plural(count, "episode")
+        logger.warning("%s: left out: the last steps of %s, as what they led to is not recorded", run.id, whose)
+    lossy = run.notes.get("lossy_jpeg")
+    for name in lossy if isinstance(lossy, list) else []:  # what a file says of itself may be anything
         logger.warning("%s: %s went through JPEG, which is lossy, before it came here", run.id, name)
 
 

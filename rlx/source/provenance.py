@@ -5,15 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
+
 # The name that it goes by: of an attribute of an HDF5 file, of a key in JSON.
 KEY = "rlx"
 # Of a file in a directory of a format that has no such place.
 FILE_NAME = "provenance.json"
 _MAX_BYTES = 2**20
+# Notes of how another file was read, which whoever reads this one makes anew.
+_OF_READING = frozenset({"left_out", "left_out_not_numbers", STEPS_WITHOUT_OUTCOME})
 
 
 def told_notes(said: Any) -> Mapping[str, Any]:
     """Notes of the data, and under ``lost`` what is not in the file; empty where nothing of the kind was said.
+
+    What had been left out of another file, before this one was written, is none of them.
 
     Args:
         said: what ``rlx.export.provenance`` made, or that as JSON text.
@@ -32,7 +38,8 @@ def told_notes(said: Any) -> Mapping[str, Any]:
         return {}
     if not isinstance(notes, dict) or not isinstance(losses, list):
         return {}
-    return {**notes, "lost": losses} if losses else notes
+    kept = {name: note for name, note in notes.items() if name not in _OF_READING}
+    return {**kept, "lost": losses} if losses else kept
 
 
 def told_beside(directory: Path) -> Mapping[str, Any]:

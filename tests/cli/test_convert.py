@@ -1,6 +1,7 @@
 import gzip
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -275,6 +276,21 @@ def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:
         "warning: some/pictures-v0: observation went through JPEG, which is lossy, before it came here\n",
     )
     assert cli("convert", tmp_path / "out", tmp_path / "copy", "--jobs", 1).err == ""
+    assert cli("convert", tmp_path / "out", tmp_path / "steps.npz", "--to", "npz").code == 0
+    result = cli("convert", tmp_path / "steps.npz", tmp_path / "again", "--jobs", 1)
+    # Which is as true of the pictures as it was; but nothing is left out of this file.
+    assert result.err == "warning: steps: observation went through JPEG, which is lossy, before it came here\n"
+
+
+def test_notes_that_no_rlx_would_write(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pong.npz"
+    assert cli("convert", pong, path, "--to", "npz").code == 0
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = json.dumps(
+            {"notes": {"lossy_jpeg": 7, "left_out": 7, "steps_without_outcome": "x"}, "losses": []}
+        ).encode()
+    result = cli("convert", path, tmp_path / "back", "--jobs", 1)
+    assert (result.code, result.err) == (0, "")
 
 
 def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_path: Path) -> None:
@@ -295,6 +311,10 @@ def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_
     assert [shard.dropped for shard in back.manifest.shards] == [{"step_whose_outcome_is_not_recorded": count}]
     result = cli("convert", tmp_path / "lerobot", tmp_path / "steps.npz", "--to", "npz")
     assert (result.code, result.err) == (0, f"warning: lerobot: {said}\n")
+    # Of what is left there is nothing to be said: these files have it all.
+    result = cli("convert", tmp_path / "steps.npz", tmp_path / "again", "--jobs", 1)
+    assert (result.code, result.err) == (0, "")
+    assert "steps_without_outcome" not in rlx.open(tmp_path / "again").manifest.notes
 
 
 def test_the_capacity_of_dopamines_files(cli: Cli, pong: Path, tmp_path: Path) -> None:
