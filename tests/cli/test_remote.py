@@ -32,8 +32,15 @@ def test_sample_draws_the_same(cli: Cli, pong: Path, url: str, tmp_path: Path) -
 
 
 def test_commands_that_need_a_directory_say_how_to_get_one(cli: Cli, url: str, tmp_path: Path) -> None:
-    for arguments in (["verify", url], ["repair", url], ["convert", url, tmp_path / "new"]):
+    new = tmp_path / "new"
+    for arguments in (
+        ["repair", url],
+        ["convert", url, new],
+        ["preprocess", url, new, "--transform", "sign_reward"],
+        ["merge", url, "-o", new],
+        ["split", url, "--fractions", "0.5,0.5", "-o", new],
+    ):
         result = cli(*arguments)
         assert result.code == 5
         assert f"hint: rlx pull {url}\n" in result.err, arguments
-    assert not (tmp_path / "new").exists()
+    assert not new.exists()
