@@ -58,13 +58,24 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
     report, failures = transferred.report, transferred.report.failures.values()
     # What is damaged or gone where it lies is so the next time.
     lasting = failures and not any(isinstance(failure, DownloadError) for failure in failures)
-    hint = shlex.join(["rlx", "push", "--overwrite", "COPY", transferred.url]) if lasting else _RESUME_HINT
+    hint = mend_hint(transferred.url) if lasting else _RESUME_HINT
     error = _error(report, hint=hint)
     said = f"{verb} {plural(transferred.files, 'file')}, {size(transferred.bytes)}; {transferred.url}"
     output.show({**transferred.to_json(), **(describe(error) if error else {})}, _summary(report), said)
     if error is not None:
         output.complain(error)
         raise typer.Exit(exit_code(error))
+
+
+def mend_hint(location: str) -> str:
+    """What mends a dataset that is damaged at a location, where it cannot be mended from itself.
+
+    Args:
+        location: a URL, or a directory that others read from.
+    """
+    if location.startswith(("http://", "https://")):
+        return "whoever can write there mends it with rlx push --overwrite"
+    return shlex.join(["rlx", "push", "--overwrite", "COPY", location])
 
 
 def _document(report: "Report") -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rlx_cli.exit_codes import CORRUPT
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
+from rlx_cli.report import mend_hint
 
 
 def verify(
@@ -51,6 +52,5 @@ def verify(
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
     output.show(document, table(["shard", "file", "problem"], rows))
     output.say("error", f"{dataset} is damaged: {plural(len(found.problems), 'problem')} in {seen}")
-    remedy = ["rlx", "push", "--overwrite", "COPY", dataset] if is_url(dataset) else ["rlx", "repair", dataset]
-    output.say("hint", shlex.join(remedy))
+    output.say("hint", mend_hint(dataset) if is_url(dataset) else shlex.join(["rlx", "repair", dataset]))
     raise typer.Exit(CORRUPT)

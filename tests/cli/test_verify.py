@@ -4,6 +4,9 @@ from pathlib import Path
 
 from rlx.cloud.location import open_location
 from tests.conftest import SAMPLE_RUN, Cli
+from tests.gcs_server import GcsServer
+
+READ_ONLY_HINT = "hint: whoever can write there mends it with rlx push --overwrite"
 
 
 def test_a_whole_dataset(cli: Cli, pong: Path) -> None:
@@ -33,6 +36,16 @@ def test_at_a_url(cli: Cli, pong: Path, bucket: str) -> None:
     assert result.out.splitlines()[1].split() == ["00001", "reward/c/0", "is", "missing"]
     assert result.err.endswith(f"hint: rlx push --overwrite COPY {bucket}/pong\n")
     assert cli("verify", f"{bucket}/nothing").code == 5
+
+
+def test_at_a_url_that_can_only_be_read(cli: Cli, pong: Path) -> None:
+    (pong / "shards/00001/reward/c/0").unlink()
+    with GcsServer(pong.parent) as server:
+        result = cli("verify", f"{server.url}/pong")
+        assert (result.code, result.err.splitlines()[-1]) == (3, READ_ONLY_HINT)
+        assert cli("verify", f"{server.url}/pong", "--json").err.splitlines()[-1] == READ_ONLY_HINT
+        result = cli("pull", f"{server.url}/pong", "-o", pong.parent / "here")
+        assert (result.code, result.err.splitlines()[-1]) == (6, READ_ONLY_HINT)
 
 
 def test_a_flipped_bit(cli: Cli, pong: Path) -> None:
