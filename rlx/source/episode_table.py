@@ -26,7 +26,11 @@ class EpisodeTable(Sequence[RowEpisode]):
 
     Args:
         rows: [n] of each.
-        columns: the other arguments of ``RowEpisode``, [n] each or the same for all.
+        number: of each, as the other arguments of ``RowEpisode``: [n], or the same for all.
+        terminated: as there.
+        truncated: as there.
+        final_recorded: as there.
+        from_reset: as there.
 
     Example:
         >>> table = EpisodeTable([3, 5], number=[0, 1], terminated=True, truncated=False, final_recorded=False)
@@ -34,11 +38,27 @@ class EpisodeTable(Sequence[RowEpisode]):
         (5, 1, True)
     """
 
-    def __init__(self, rows: ArrayLike, **columns: ArrayLike) -> None:
-        self.rows: NDArray[np.int64] = np.asarray(rows, np.int64)
-        self._table = np.empty(len(self.rows), _COLUMNS)
-        for name, column in {"from_reset": True, **columns, "rows": self.rows}.items():
+    def __init__(
+        self,
+        rows: ArrayLike,
+        *,
+        number: ArrayLike,
+        terminated: ArrayLike,
+        truncated: ArrayLike,
+        final_recorded: ArrayLike,
+        from_reset: ArrayLike = True,
+    ) -> None:
+        found = np.asarray(rows, np.int64)
+        columns = (number, found, terminated, truncated, final_recorded, from_reset)
+        self._table = np.empty(len(found), _COLUMNS)
+        for name, column in zip(_COLUMNS.names or (), columns, strict=True):
             self._table[name] = column
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """[n] of each."""
+        column: NDArray[np.int64] = self._table["rows"]
+        return column
 
     def but(self, **columns: ArrayLike) -> "EpisodeTable":
         """The same episodes, with some columns replaced."""

@@ -1,7 +1,10 @@
 """A table of episodes is a sequence of them."""
 
 import pickle
+import tracemalloc
+from functools import partial
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +29,19 @@ def test_it_gives_what_a_list_gives(episodes: list[RowEpisode], some: slice) -> 
     assert [found[place] for place in range(-len(episodes), len(episodes))] == episodes * 2
     assert found.rows.tolist() == [one.rows for one in episodes]
     assert all(type(one.number) is int and type(one.terminated) is bool for one in found)
+
+
+def test_an_episode_takes_20_bytes_here_and_on_its_way_to_a_worker() -> None:
+    of = partial(EpisodeTable, number=0, terminated=False, truncated=False, final_recorded=False)
+    few, many = (len(pickle.dumps(of(np.ones(count, np.int64)))) for count in (1000, 2000))
+    assert many - few < 20_100
+    tracemalloc.start()
+    try:
+        kept = of(np.ones(100_000, np.int64))
+        assert tracemalloc.get_traced_memory()[0] < 2_010_000
+    finally:
+        tracemalloc.stop()
+    assert kept.rows.sum() == 100_000
 
 
 @given(EPISODES)
