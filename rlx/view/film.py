@@ -82,7 +82,7 @@ def write_mp4(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
 def _palette(screen: Screen, rows: NDArray[np.int64]) -> Palette:
     some = [np.asarray(frame) for frame in screen.frames(rows[:: -(-len(rows) // _PALETTE_FRAMES)])]
     left, top, right, low = screen.place
-    return Palette([frame[top:low, left:right] for frame in some], some)
+    return Palette([frame[top:low, left:right] for frame in some], [frame[low:] for frame in some])
 
 
 def _told(frames: "Iterator[Image.Image]", progress: Progress) -> "Iterator[Image.Image]":

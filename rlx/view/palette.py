@@ -1,4 +1,4 @@
-"""256 colours for the frames of a GIF: those of the pictures stay exact as far as they go."""
+"""256 colours for the frames of a GIF: pictures of no more than these stay exact, others come near."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -6,26 +6,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.view.pictures import Frames, channels, image_of, packed
+from rlx.view.pictures import Frames, channels, image_of, packed, pillow
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _COLOURS = 256
 _OF_PICTURES = 208  # the rest is for what is written below them
+_PIECE = 2**12  # colours whose nearest are found together
 
 
 class Palette:
     """Colours, and frames in nothing but these.
 
     Args:
-        pictures: [h, w, 3] parts of frames whose colours come first, the most frequent ones before the others.
-        frames: [h, w, 3] whole frames, for the colours that are left.
+        pictures: [h, w, 3] of one size: all their colours, or, of more than 208, those that come nearest to all.
+        captions: [h, w, 3] what is beside the pictures: as many of its colours as there is room for, by frequency.
     """
 
-    def __init__(self, pictures: Sequence[Frames], frames: Sequence[Frames]) -> None:
-        first, rest = (_by_frequency(parts) for parts in (pictures, frames))
-        colours = list(dict.fromkeys([*first[:_OF_PICTURES], *rest]))[:_COLOURS]
+    def __init__(self, pictures: Sequence[Frames], captions: Sequence[Frames]) -> None:
+        first, rest = (_by_frequency(parts) for parts in (pictures, captions))
+        if len(first) > _OF_PICTURES:
+            first = _near_to_all(pictures)
+        colours = list(dict.fromkeys([*first, *rest]))[:_COLOURS]
         self._channels = [channels(colour) for colour in colours]
         # Every colour there is: its place in the palette, or -1 where nobody has asked yet which is nearest.
         self._places = np.full(2**24, -1, np.int16)
@@ -36,7 +39,9 @@ class Palette:
         colours = packed(np.asarray(frame))
         places = self._places[colours]
         if (places < 0).any():
-            self._find(np.unique(colours[places < 0]))
+            missing = np.unique(colours[places < 0])
+            for start in range(0, len(missing), _PIECE):
+                self._find(missing[start : start + _PIECE])
             places = self._places[colours]
         indexed = image_of(places.astype(np.uint8))
         indexed.putpalette([channel for colour in self._channels for channel in colour])
@@ -46,6 +51,14 @@ class Palette:
         wanted = np.array([channels(colour) for colour in colours.tolist()])
         distance = np.square(wanted[:, None] - np.array(self._channels)[None]).sum(axis=-1)
         self._places[colours] = distance.argmin(axis=1)
+
+
+def _near_to_all(pictures: Sequence[Frames]) -> list[int]:
+    """The middles of as many boxes that hold all colours, cut so that each is of about as many pixels."""
+    cut = image_of(np.concatenate(pictures)).quantize(_OF_PICTURES, pillow().Image.Quantize.MEDIANCUT)
+    middles = np.array(cut.getpalette(), np.uint8).reshape(-1, 3)[:_OF_PICTURES]
+    colours: list[int] = np.unique(packed(middles)).tolist()
+    return colours
 
 
 def _by_frequency(pictures: Sequence[Frames]) -> list[int]:

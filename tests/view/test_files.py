@@ -18,6 +18,7 @@ from rlx.view import film
 from rlx.view.contact_sheet import cell_scale
 from rlx.view.episode import Episode, spread
 from rlx.view.files import ViewFile, write_view
+from rlx.view.palette import Palette
 from rlx.view.plots import plots_png
 from rlx.view.screen import Screen
 from rlx.view.server import ViewServer
@@ -95,6 +96,16 @@ class TestFilm:
         with Image.open(tmp_path / "a.gif") as gif:
             gif.seek(100)
             assert np.array_equal(picture(Screen(episode), np.asarray(gif.convert("RGB"))), frame)
+
+    def test_a_gif_of_more_colours_than_it_has_is_near(self) -> None:
+        across, down = np.meshgrid(np.linspace(0, 255, 640), np.linspace(0, 255, 480))
+        camera = np.stack([across, down, across // 2 + down // 2], axis=-1).astype(np.uint8)
+        captions = np.array([[[15, 17, 21], [110, 162, 255]]], np.uint8)
+        palette = Palette([camera, 255 - camera], [captions])
+        for picture in (camera, 255 - camera):
+            shown = np.asarray(palette.apply(Image.fromarray(picture)).convert("RGB"))
+            assert np.abs(shown.astype(int) - picture).mean() < 12
+        assert np.array_equal(np.asarray(palette.apply(Image.fromarray(captions)).convert("RGB")), captions)
 
     @pytest.mark.parametrize("fps", [15, 30])
     def test_an_mp4_is_nearly_exact(self, pong: Path, tmp_path: Path, fps: int) -> None:
