@@ -52,7 +52,7 @@ class BucketLocation:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if not parts.netloc:
-            raise SourceError(f"{url} is no URL: expected {parts.scheme}://BUCKET/...")
+            raise SourceError(f"{without_secrets(url)} is no URL: expected {parts.scheme}://BUCKET/...")
         if parts.query or parts.fragment:
             raise SourceError(f"{without_secrets(url)}: expected no query behind the URL of a dataset")
         self.url = without_secrets(url).rstrip("/")

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from rlx.errors import SourceError
 
-_SECRETS = re.compile(r"(?<=://)[^/\s]*@|\?\S*")
+_SECRETS = re.compile(r"(?<=://)[^/\s]*@|[?#]\S*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "http", "https")
 
@@ -119,7 +119,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
     parts = urlsplit(str(location))
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise SourceError(f"{location} is on another machine: expected file:///path")
+            raise SourceError(f"{without_secrets(str(location))} is on another machine: expected file:///path")
         return Path(unquote(parts.path))
     if parts.scheme not in BUCKETS:
         known = ", ".join(f"{scheme}://" for scheme in (*BUCKETS, "file"))
