@@ -30,11 +30,12 @@ def verify(
 
     Exits with 3 if anything is wrong.
     """
-    from rlx.cloud.location import is_url
+    from rlx.cloud.location import is_url, without_secrets
     from rlx.store.verification import verify as verify_dataset
 
     output: Output = ctx.obj
-    with showing(output, f"verify {dataset}") as progress:
+    shown = without_secrets(dataset) if is_url(dataset) else dataset
+    with showing(output, f"verify {shown}") as progress:
         found = verify_dataset(dataset, progress=progress)
     seen = f"{plural(found.shards, 'shard')}, {plural(found.files, 'file')}, {size(found.bytes)}"
     document = {
@@ -47,10 +48,10 @@ def verify(
     }
     if found.ok:
         missing = f"; {plural(len(found.missing), 'shard')} still to come" if found.missing else ""
-        output.show(document, f"{dataset} is whole: {seen}{missing}")
+        output.show(document, f"{shown} is whole: {seen}{missing}")
         return
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
     output.show(document, table(["shard", "file", "problem"], rows))
-    output.say("error", f"{dataset} is damaged: {plural(len(found.problems), 'problem')} in {seen}")
+    output.say("error", f"{shown} is damaged: {plural(len(found.problems), 'problem')} in {seen}")
     output.say("hint", mend_hint(dataset) if is_url(dataset) else shlex.join(["rlx", "repair", dataset]))
     raise typer.Exit(CORRUPT)

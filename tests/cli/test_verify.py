@@ -46,6 +46,12 @@ def test_at_a_url_that_can_only_be_read(cli: Cli, pong: Path) -> None:
         assert cli("verify", f"{server.url}/pong", "--json").err.splitlines()[-1] == READ_ONLY_HINT
         result = cli("pull", f"{server.url}/pong", "-o", pong.parent / "here")
         assert (result.code, result.err.splitlines()[-1]) == (6, READ_ONLY_HINT)
+        result = cli("verify", f"{server.url}/pong".replace("://", "://me:secret@"))
+        assert (
+            result.err.splitlines()[0]
+            == f"error: {server.url}/pong is damaged: 1 problem in 3 shards, 78 files, 257 kB"
+        )
+        assert "secret" not in result.err + result.out
 
 
 def test_a_flipped_bit(cli: Cli, pong: Path) -> None:
