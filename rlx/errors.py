@@ -11,7 +11,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     ├─ DatasetError
     │  ├─ DatasetNotFoundError      also a FileNotFoundError
     │  ├─ DatasetExistsError        also a FileExistsError
-    │  ├─ DatasetLockedError        another process is writing it
+    │  ├─ DatasetLockedError        another process is writing it, or pushes another to its place
     │  ├─ IncompleteDatasetError    it is still being written
     │  ├─ CorruptDatasetError       a file of a dataset at rest is damaged
     │  ├─ FormatVersionError        written by a newer rlx
@@ -83,7 +83,7 @@ class DatasetExistsError(DatasetError, FileExistsError):
 
 
 class DatasetLockedError(DatasetError):
-    """Another process is writing this dataset."""
+    """Another process is writing this dataset, or another dataset is being pushed to the same place."""
 
 
 class IncompleteDatasetError(DatasetError):
@@ -135,7 +135,7 @@ class ExportError(RlxError):
 
 
 class PartialError(RlxError):
-    """Some shards failed; the others are safe, and the same command does the rest."""
+    """Some shards failed; the others are safe. The hint says what does the rest, mostly the same command again."""
 
 
 class MissingExtraError(RlxError, ImportError):

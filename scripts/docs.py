@@ -51,7 +51,7 @@ world can mend; anything else is a bug of rlx and shows its traceback. `--debug`
 | 3 | data are corrupt, or verification failed |
 | 4 | forbidden |
 | 5 | not found |
-| 6 | some shards failed, the rest are safe; run the same command again |
+| 6 | some shards failed, the rest are safe; run the same command again, or what the hint says |
 | 130 | interrupted; what was finished is kept, and the message says how to go on |
 
 | error | exit code | |
