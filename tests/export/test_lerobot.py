@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from rlx.errors import ExportError
-from rlx.export import lerobot, lerobot_files
+from rlx.export import lerobot, lerobot_files, lerobot_finals
 from rlx.pipeline.convert import open_source
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
@@ -70,6 +70,26 @@ class TestLeRobot(DatasetExporterContract):
         ]
         source, _ = open_source(path, None)
         assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [1], [2], [3], [4]]
+
+    @pytest.mark.parametrize("ends", ["t", "tTx", "Tx"])
+    def test_every_file_of_steps_finds_its_final_observations(
+        self, ends: str, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chosen = SAMPLES["dict observations"]
+        block = random_block(chosen, (4, 1, 7, 2, 9), ends=ends)
+        dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
+        monkeypatch.setattr(lerobot_files, "_FILE_COLUMN_CHUNKS", 1)
+        monkeypatch.setattr(lerobot_finals, "_GROUP_ROWS", 2)
+        self.export(dataset.path, path)
+        finals = pyarrow.parquet.ParquetFile(path / "meta/final_observations.parquet")
+        known = int(dataset.trajectories.final_recorded.sum())
+        assert (finals.metadata.num_rows, finals.num_row_groups) == (known, -(-known // 2))
+        source, _ = open_source(path, None)
+        found = [read(source, shard)[0] for shard in source.shards()]
+        for one, wanted in zip(found, self.source_trajectories(dataset), strict=True):
+            assert one.final_recorded == wanted.final_recorded
+            for name in dataset.schema.names(Role.OBSERVATION):
+                np.testing.assert_array_equal(one[name], wanted[name])
 
     def test_as_the_format_says(self, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", "pictures")
