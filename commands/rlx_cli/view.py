@@ -76,7 +76,7 @@ def _write(output: Output, dataset: "Dataset", out: Path, episode: int | None, f
     shown = ", ".join(f"{one:,}" for one in written.episodes)
     what = f"{'episode' if len(written.episodes) == 1 else 'episodes'} {shown}" if shown else "no episode"
     frames = "" if written.frames is None else f", {plural(written.frames, 'frame')}"
-    frames += f", every {written.every}th step" if written.every > 1 else ""
+    frames += f", one for every {written.every} steps" if written.every > 1 else ""
     output.show(written.to_json(), f"{dataset.manifest.id}: {what}{frames}, {size(written.bytes)}\n{out}")
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ _MAX_ROWS = 18
 _UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 14.0, 12.0, 26.0
 _LETTER = 6.2  # about the width of one
+_PATCH = 24.0  # beside a name, with what is between two
 
 
 def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, height: float) -> Drawing:
@@ -112,24 +114,40 @@ def shares(title: str, counts: Mapping[str, int], width: float, tone: str = "acc
 
 
 def lines(
-    title: str, series: Sequence[tuple[str, Numbers]], steps: NDArray[np.int64], width: float, height: float
+    title: str,
+    series: Sequence[tuple[str, Numbers]],
+    steps: NDArray[np.int64],
+    width: float,
+    height: float,
+    more: int = 0,
 ) -> Drawing:
-    """Several numbers over the steps of an episode."""
+    """Several numbers over the steps of an episode; a line has a gap where there is none.
+
+    Args:
+        title: what is shown.
+        series: names and values [n].
+        steps: [n] of the values.
+        width, height: of the sheet.
+        more: how many numbers there are that are not shown.
+    """
     values = np.concatenate([one for _, one in series]) if series else np.empty(0)
     values = values[np.isfinite(values)]
     if not len(values):
         return _nothing(title, width, height)
     frame = _Frame(width, height - 18, (float(steps[0]), float(max(steps[-1], steps[0] + 1))), _span(values))
-    marks: list[Mark] = [*frame.axes("step")]
+    marks: list[Mark] = [*frame.axes("step", whole=True)]
+    for (_, numbers), tone in zip(series, SERIES, strict=False):
+        for piece in _unbroken(numbers):
+            points = [frame.at(step, value) for step, value in zip(steps[piece].tolist(), numbers[piece], strict=True)]
+            marks.append(Line(points, tone, 1.6) if len(points) > 1 else Dot(*points[0], 1.2, tone))
+    left_out = f"and {more:,} more" if more else ""
+    room = width - _LEFT - _RIGHT - _LETTER * len(left_out)
     x = _LEFT
-    for (name, numbers), tone in zip(series, SERIES, strict=False):
-        known = [
-            (step, value) for step, value in zip(steps.tolist(), numbers.tolist(), strict=True) if math.isfinite(value)
-        ]
-        marks.append(Line([frame.at(step, value) for step, value in known], tone, 1.6))
-        short = name if len(name) <= 24 else f"{name[:10]}...{name[-10:]}"
-        marks += [Box(x, height - 13, 9, 9, tone, 2), Label(x + 13, height - 4.5, short)]
-        x += 24 + _LETTER * len(short)
+    for name, tone in zip(_fitting([name for name, _ in series], room), SERIES, strict=False):
+        marks += [Box(x, height - 13, 9, 9, tone, 2), Label(x + 13, height - 4.5, name)]
+        x += _PATCH + _LETTER * len(name)
+    if left_out:
+        marks.append(Label(x, height - 4.5, left_out))
     return Drawing(width, height, title, marks)
 
 
@@ -202,6 +220,23 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     step = _nice(max(high / count - low / count, 1e-12 * max(abs(low), abs(high)), 1e-300))
     found = (round(n * step, 12) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1))
     return list(dict.fromkeys(found))
+
+
+def _unbroken(values: Numbers) -> list[slice]:
+    """Where there are finite values one after the other."""
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], np.isfinite(values), [False]])))
+    return [slice(start, stop) for start, stop in ends.reshape(-1, 2).tolist()]
+
+
+def _fitting(names: Sequence[str], room: float) -> Sequence[str]:
+    """The names as they are where there is room; else without how all begin, or without their middles."""
+    if sum(_PATCH + _LETTER * len(name) for name in names) <= room:
+        return names
+    shared = commonprefix(names)  # noqa: RUF071  (letter by letter is what is meant)
+    names = [name[max(shared.rfind("/") + 1, shared.rfind("[")) :] for name in names]
+    letters = int((room / len(names) - _PATCH) / _LETTER)
+    head, tail = (letters - 3) // 2, (letters - 2) // 2
+    return [name if len(name) <= letters else f"{name[:head]}...{name[-tail:]}" for name in names]
 
 
 def _along(value: float, span: tuple[float, float]) -> float:

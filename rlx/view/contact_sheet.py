@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rlx.quantities import number
 from rlx.store.dataset import Dataset
 from rlx.view import charts
-from rlx.view.episode import Episode, observation_lines, spread
+from rlx.view.episode import Episode, observation_lines, observation_numbers, spread
 from rlx.view.pictures import image_of, picture_field, pillow
 from rlx.view.raster import DARK, drawn, font, text
 
@@ -91,7 +91,8 @@ def _caption(pen: "object", episode: Episode, row: int, at: tuple[int, int], wid
 
 def _plot(name: str, episode: Episode) -> "Image.Image":
     rows: NDArray[np.int64] = spread(episode.rows, _PLOT_ROWS)
-    drawing = charts.lines("", observation_lines(episode, rows), rows, *_PLOT)
+    series = observation_lines(episode, rows)
+    drawing = charts.lines("", series, rows, *_PLOT, observation_numbers(episode.dataset) - len(series))
     part, _ = _headed(name, episode, round(_PLOT[0]), round(_PLOT[1]) + _GAP)
     part.paste(drawn(drawing, 1, DARK), (0, _HEAD))
     return part

@@ -1,5 +1,6 @@
 """One trajectory to be looked at: its rows of observations, what was done at each, and what came of it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,7 +98,7 @@ class Episode:
             words = [str(int(value)) for value in action[:4]]
         else:
             words = [f"{value:.2f}" for value in action[:4]]
-        return " ".join(words) + (" ..." if len(action) > 4 else "")
+        return ", ".join(words) + (", ..." if len(action) > 4 else "")
 
     def _steps(self, name: str) -> NDArray[Any]:
         first = int(self.dataset.steps.start[self.number])
@@ -148,6 +149,11 @@ def observation_lines(
         wide = values[0].size > 1
         lines += [(f"{name}[{column}]" if wide else name, flat[:, column]) for column in range(flat.shape[1])]
     return lines
+
+
+def observation_numbers(dataset: Dataset) -> int:
+    """How many numbers the observations of a step are."""
+    return sum(math.prod(dataset.schema[name].shape) for name in _vectors(dataset))
 
 
 def _vectors(dataset: Dataset) -> Sequence[str]:

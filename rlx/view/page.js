@@ -13,6 +13,8 @@
     return Number.isInteger(value) ? value.toLocaleString("en") : String(Number(value.toPrecision(4)));
   };
 
+  const part = (value) => (value === null || Number.isInteger(value) ? number(value) : value.toFixed(2));
+
   const element = (name, attributes) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -28,8 +30,15 @@
     return found.join(" ");
   };
 
-  const line = (values, span, height, tone) =>
-    element("polyline", { points: points(values, span, height), fill: "none", stroke: `var(--${tone})`, "stroke-width": 1.6 });
+  const line = (values, span, height, tone) => {
+    const moves = [];
+    values.forEach((value, at) => {
+      if (value === null) return;
+      const isFirst = at === 0 || values[at - 1] === null;
+      moves.push(`${isFirst ? "M" : "L"}${across(at, values.length)},${up(value, span, height)}${isFirst ? "h0" : ""}`);
+    });
+    return element("path", { d: moves.join(""), fill: "none", stroke: `var(--${tone})`, "stroke-width": 1.6, "stroke-linecap": "round", "vector-effect": "non-scaling-stroke" });
+  };
 
   const range = (lists) => {
     let low = Infinity, high = -Infinity;
@@ -63,6 +72,7 @@
       entry.append(patch, `${one.name} `, value);
       legend.append(entry);
     });
+    if (episode.more) legend.append(`and ${number(episode.more)} more`);
     plot.append(cursor(300));
   }
 
@@ -97,7 +107,7 @@
     const step = episode.rows[row], isEnd = step >= episode.length, reward = isEnd ? null : episode.rewards[row];
     $("slider").value = row;
     $("step").textContent = isEnd ? `${number(step)} (end)` : number(step);
-    $("action").textContent = isEnd || !episode.actions ? "\u2013" : episode.actions[row].map(number).join(" ");
+    $("action").textContent = isEnd || !episode.actions ? "\u2013" : episode.actions[row].map(part).join(", ") + (episode.parts > episode.actions[row].length ? ", ..." : "");
     $("reward").textContent = number(reward);
     $("reward").className = reward ? "hot" : "";
     $("return").textContent = number(episode.returns[row]);
@@ -136,7 +146,8 @@
     if (!known.has(asked) || wanted !== asked) return;
     stop();
     episode = known.get(asked);
-    $("title").textContent = episode.title + (episode.every > 1 ? `  \u00b7  every ${episode.every}th step` : "");
+    $("title").textContent = episode.title + (episode.every > 1 ? `  \u00b7  one row for every ${episode.every} steps` : "");
+    document.querySelector("#player .facts").classList.toggle("wide", episode.parts > 1);
     $("slider").max = episode.rows.length - 1;
     if (episode.frames) {
       const times = Math.max(1, Math.round(460 / episode.frames.width));

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.view.episode import Episode, observation_lines, shown_rows
+from rlx.view.episode import Episode, observation_lines, observation_numbers, shown_rows
 from rlx.view.pictures import picture_field, png, sheet
 
 _STRIP_SIDE = 800  # pixels that a strip has at most, unless one frame has more
@@ -113,13 +113,16 @@ def numbers(episode: Episode, every: int) -> dict[str, Any]:
         "rewards": _finite(np.add.reduceat(episode.rewards, acted)),
         "returns": _finite(before[np.maximum(last, 0) + 1]),
         "actions": None,
+        "parts": 0,
     }
     if episode.actions is not None:
+        described["parts"] = math.prod(episode.actions.shape[1:])
         actions = episode.actions[acted].reshape(len(acted), -1)[:, :_MAX_PARTS]
         described["actions"] = [_finite(one) for one in actions.astype(np.float64)]
     if picture_field(episode.dataset.schema) is None:
         lines = observation_lines(episode, rows)
         described["lines"] = [{"name": name, "values": _finite(values)} for name, values in lines]
+        described["more"] = observation_numbers(episode.dataset) - len(lines)
     return described
 
 

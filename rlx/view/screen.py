@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rlx.quantities import number
 from rlx.view import charts
 from rlx.view.drawing import Area, Drawing, Line, Mark
-from rlx.view.episode import Episode, observation_lines, spread
+from rlx.view.episode import Episode, observation_lines, observation_numbers, spread
 from rlx.view.pictures import image_of, picture_field, pillow
 from rlx.view.raster import DARK, drawn, text
 
@@ -41,7 +41,8 @@ class Screen:
         self._rows = spread(episode.rows, _PLOT_ROWS)
         if self._field is None:
             lines = observation_lines(episode, self._rows)
-            self._plot: Image.Image = drawn(charts.lines("", lines, self._rows, *_PLOT), 1, DARK)
+            more = observation_numbers(episode.dataset) - len(lines)
+            self._plot: Image.Image = drawn(charts.lines("", lines, self._rows, *_PLOT, more), 1, DARK)
             self.scale, width, self._top = 1, round(_PLOT[0]), round(_PLOT[1])
         else:
             height, width = episode.frames(self._field, self._rows[:1]).shape[1:3]

@@ -106,6 +106,16 @@ def test_the_player_shows_the_frames_of_the_dataset(browser: Chromium, pong: Pat
     assert browser.complaints == []
 
 
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_what_was_done_can_be_read_to_the_end(browser: Chromium, tmp_path: Path, width: int, height: int) -> None:
+    dataset = datasets.coloured(tmp_path / "set", [[-0.012345678] * 9])
+    browser.look_like(width, height)
+    browser.open(written(dataset, tmp_path / "page.html"))
+    assert shown(browser, "action") == Episode(dataset, 0).action_text(0)
+    cut = "[...document.querySelectorAll('.facts b')].filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.id)"
+    assert browser.run(cut) == []
+
+
 def test_it_plays_stops_and_steps(browser: Chromium, pong: Path, tmp_path: Path) -> None:
     browser.look_like(1200, 900)
     browser.open(written(rlx.open(pong), tmp_path / "page.html"))
@@ -127,7 +137,7 @@ def test_it_plays_stops_and_steps(browser: Chromium, pong: Path, tmp_path: Path)
 def test_numbers_have_a_line_that_moves(browser: Chromium, tmp_path: Path) -> None:
     dataset = datasets.numbers(tmp_path / "set")
     browser.open(written(dataset, tmp_path / "page.html"))
-    assert browser.run("document.querySelectorAll('#plot polyline').length") == 4
+    assert browser.run("document.querySelectorAll('#plot path').length") == 4
     change(browser, "slider", "value = 20", "input")
     assert browser.run("document.querySelector('#plot .cursor').getAttribute('x1')") == "500.0"
     value = float(Episode(dataset, 1).observations("observation", np.array([20]))[0, 2])

@@ -71,6 +71,48 @@ def test_lines(values: list[list[float]]) -> None:
     check_on_sheet(lines("", series[:6], np.arange(4), 900, 200))
 
 
+@pytest.mark.parametrize("width", [640, 1400])
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"observation[{n}]" for n in range(6)],
+        [f"observation/{arm}_arm/joint_velocity[{n}]" for arm in ("left", "right") for n in range(3)],
+        ["observation/arm/q[0]", "observation/arm/q[1]", "observation/goal"],
+        [f"state[{n}]" for n in range(10, 16)],
+    ],
+)
+def test_what_lines_are_called_fits_on_the_sheet(names: list[str], width: int) -> None:
+    drawing = lines("", [(name, np.arange(4.0)) for name in names], np.arange(4), width, 300, more=24)
+    words = [mark for mark in drawing.marks if isinstance(mark, Label)][-len(names) - 1 :]
+    assert words[-1].text == "and 24 more"
+    assert words[-1].x + 6.2 * len(words[-1].text) <= width
+    assert all(after.x - mark.x >= 6.2 * len(mark.text) for mark, after in itertools.pairwise(words))
+    shown = [mark.text for mark in words[:-1]]
+    assert len(set(shown)) == len(names)
+    for name, text in zip(names, shown, strict=True):
+        head, _, tail = text.rpartition("...")
+        assert head in name
+        assert name.endswith(tail)
+
+
+def test_a_line_has_a_gap_where_there_is_no_number() -> None:
+    values = np.array([1.0, 2.0, np.nan, 3.0, 1.0, np.inf, 2.0])
+    drawing = lines("", [("x", values)], np.arange(7), 640, 300)
+    drawn_lines = [len(mark.points) for mark in drawing.marks if isinstance(mark, Line) and mark.tone == "accent"]
+    assert drawn_lines == [2, 2]
+    assert len([mark for mark in drawing.marks if isinstance(mark, Dot)]) == 1
+
+
+def test_steps_are_counted_at_whole_numbers() -> None:
+    drawing = lines("", [("x", np.arange(2.0))], np.arange(2), 640, 300)
+    assert [mark.text for mark in drawing.marks if isinstance(mark, Label) and mark.text.endswith(("0", "step"))][
+        -2:
+    ] == [
+        "1 step",
+        "0",
+    ]
+
+
 def below(drawing: Drawing) -> list[tuple[float, float, str]]:
     """Left and right end, about, and words of what stands below the axis."""
     labels = [mark for mark in drawing.marks if isinstance(mark, Label) and mark.y > drawing.height - 20]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import rlx
 from rlx.errors import SamplingError
-from rlx.view.episode import Episode, notable, observation_lines, spread
+from rlx.view.episode import Episode, notable, observation_lines, observation_numbers, spread
 from tests.view.datasets import coloured, numbers
 
 
@@ -64,3 +64,10 @@ def test_lines_of_observations(tmp_path: Path) -> None:
     first = int(dataset.trajectories.start[2])
     assert np.array_equal(lines[1][1][:12], dataset[first : first + 12]["observation"][:, 1].numpy())
     assert lines[1][1][12] == dataset[first + 11]["next", "observation"][1]
+    assert observation_numbers(dataset) == 4
+
+
+def test_the_numbers_of_an_action_stand_apart(tmp_path: Path) -> None:
+    episode = Episode(coloured(tmp_path / "set"), 1)
+    assert episode.actions is not None
+    assert episode.action_text(3) == ", ".join(f"{value:.2f}" for value in episode.actions[3])
