@@ -9,20 +9,16 @@ import base64
 import hashlib
 import hmac
 import os
-import re
 import shutil
-import subprocess
-import time
 from collections.abc import Mapping
 from email.utils import formatdate
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from types import TracebackType
 from typing import Self
 
 import requests
 
-_START_S = 60.0
+from tests.started_program import started
+
 # Those that every copy of Azurite has: no secret.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -42,20 +38,11 @@ class AzureServer:
 
     def __init__(self, program: str) -> None:
         self._program = program
-        self.url = ""
 
     def __enter__(self) -> Self:
         options = ["--inMemoryPersistence", "--blobPort", "0", "--silent", "--disableTelemetry"]
-        # A file: a pipe that nobody reads would fill, and the server stop.
-        with NamedTemporaryFile() as log:
-            self._process = subprocess.Popen([self._program, *options], stdout=log, stderr=log)
-            deadline = time.monotonic() + _START_S
-            while not self.url and self._process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-                if found := re.search(r"listens on (http://127.0.0.1:\d+)", Path(log.name).read_text()):
-                    self.url = found[1]
-            said = Path(log.name).read_text()
-        assert self.url, f"{self._program} did not start: {said}"
+        says = r"listens on (http://127.0.0.1:\d+)"
+        self._process, self.url = started([self._program, *options], says, within_s=60)
         return self
 
     def __exit__(

@@ -6,19 +6,14 @@ with S3Server() as server:
 """
 
 import os
-import re
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from types import TracebackType
 from typing import Self
 
 import requests
 
-_START_S = 30.0
+from tests.started_program import started
 
 
 class S3Server:
@@ -33,24 +28,12 @@ class S3Server:
         if not lets_anybody:
             # Making the bucket is the one thing that is allowed.
             self._environment["INITIAL_NO_AUTH_ACTION_COUNT"] = "1"
-        self.url = ""
 
     def __enter__(self) -> Self:
         program = "import sys; from moto.server import main; sys.exit(main(['-H', '127.0.0.1', '-p', '0']))"
-        # A file: a pipe that nobody reads would fill, and the server stop.
-        with NamedTemporaryFile() as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-c", program],
-                env=self._environment,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
-            deadline = time.monotonic() + _START_S
-            while not self.url and time.monotonic() < deadline:
-                time.sleep(0.02)
-                if found := re.search(r"Running on (http://127.0.0.1:\d+)", Path(log.name).read_text()):
-                    self.url = found[1]
-        assert self.url, "moto's server did not start"
+        command = [sys.executable, "-W", "ignore", "-c", program]
+        says = r"Running on (http://127.0.0.1:\d+)"
+        self._process, self.url = started(command, says, within_s=30, environment=self._environment)
         return self
 
     def __exit__(
