@@ -14,7 +14,7 @@ from rlx.schema import Field, Role
 from rlx.source.picture_file import MalformedPictureError, decode_picture
 from rlx.store.arrow import to_rows
 
-REWARD, DONE, TRUNCATED = "next.reward", "next.done", "next.truncated"
+DONE, TRUNCATED = "next.done", "next.truncated"
 _DEFAULTS = frozenset({"timestamp", "frame_index", "episode_index", "index", "task_index"})
 _FLAGS = frozenset({DONE, TRUNCATED})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

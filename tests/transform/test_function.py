@@ -23,7 +23,6 @@ from tests.factories import SMALL, cut, make_block
 from tests.transform import functions
 
 LENGTHS = (3, 5, 1, 4)
-START = np.cumsum(LENGTHS) - LENGTHS
 
 
 def chain(
