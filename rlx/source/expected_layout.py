@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlx.errors import SourceError
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 
 
 @contextmanager
 def expecting(layout: str) -> Iterator[None]:
     """Ends the message of every SourceError with what was expected; also a decorator of functions.
+
+    A SchemaMismatchError that is left becomes a CorruptShardError.
 
     Args:
         layout: the format's, in words that begin with ``expected``.
@@ -26,3 +28,6 @@ def expecting(layout: str) -> Iterator[None]:
         if layout not in str(exc):
             exc.args = (f"{exc}; {layout}",)
         raise
+    except SchemaMismatchError as exc:
+        # No schema can hold what the file holds: the file's fault, whoever makes the fields of it.
+        raise CorruptShardError(f"{exc}; {layout}") from exc

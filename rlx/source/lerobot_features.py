@@ -122,6 +122,10 @@ def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
     if dtype == "image":
         if len(shape) != 3:
             raise ValueError(f"{name}: shape {list(shape)} of an image")
+        try:
+            Field("uint8", shape, Role.OBSERVATION)
+        except SchemaMismatchError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
         return Feature(name, "uint8", shape, is_image=True)
     try:
         Field(dtype, shape, Role.STEP)

@@ -207,7 +207,10 @@ def open_rlds(path: Path) -> RLDS:
 
 
 def _schema(features: Mapping[str, Feature], roles: Mapping[str, str], place: Path) -> Schema:
-    fields = {name: Field(one.dtype, one.shape, _role(name, roles)) for name, one in features.items()}
+    try:
+        fields = {name: Field(one.dtype, one.shape, _role(name, roles)) for name, one in features.items()}
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{place}: {exc}") from exc
     if (missing := missing_field(fields)) is not None:
         raise CorruptShardError(f"{place}: steps/{missing} is missing, or no numbers of a known shape")
     order = sorted(fields, key=lambda name: (name.split("/")[0] != "observation", name.split("/")[0] != "action"))

@@ -163,6 +163,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "many flags": (replace("terminals", np.zeros((12, 2))), r"terminals: expected a flag a step, found \[12, 2\]"),
     "few time-outs": (replace("timeouts", np.zeros(3)), "timeouts: expected 12 rows, found 3"),
     "many rewards": (replace("rewards", np.zeros((12, 2))), "reward: expected one number a step"),
+    "many dimensions": (replace("actions", np.zeros((12, *[1] * 17))), "shape .*: expected at most 16 non-negative"),
     "text": (objects("rewards"), "rewards: expected rows of numbers, found object"),
     "complex numbers": (replace("actions", np.zeros((12, 3), "c8")), "actions: expected rows of numbers"),
     "a number": (replace("observations", 3.0), r"observations: expected rows of numbers, found float64\[\]"),

@@ -200,6 +200,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
         CorruptShardError,
         "observation.images.top: expected a picture of .12, 11, 3., found .12, 10, 3.",
     ),
+    "a huge picture": (
+        feature("observation.images.top", shape=[10**6, 10**6, 3]),
+        CorruptShardError,
+        r"info.json: features: expected dtype and shape of each, .*shape \(1000000, 1000000, 3\): expected rows of",
+    ),
     "a path that leaves": (
         info(lambda one: {**one, "data_path": "../{chunk_index:03d}/{file_index:03d}.parquet"}),
         SourceError,

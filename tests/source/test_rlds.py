@@ -130,6 +130,12 @@ def test_bad_examples(tmp_path: Path, change: dict[str, Any], message: str) -> N
     assert f"{FILE} is corrupt: record 1: " in str(caught.value)
 
 
+def test_steps_larger_than_any(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [example(2)], {**STEP, "observation": tensor("float32", 10**6, 10**6)})
+    with pytest.raises(CorruptShardError, match=r"features.json: shape \(1000000, 1000000\): expected rows of at most"):
+        open_rlds(path)
+
+
 def test_pictures_of_another_size(tmp_path: Path) -> None:
     image = {"image": {"dtype": "uint8", "shape": {"dimensions": ["8", "8", "3"]}}}
     grey = (GOLDEN / FILE).read_bytes()
