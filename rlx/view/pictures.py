@@ -20,6 +20,8 @@ _MAX_COLOURS = 256  # of a PNG with a palette
 def pictures(rows: NDArray[Any]) -> Frames | None:
     """[n, height, width, 3] of an array of observations; of stacks the newest; none where they are no pictures.
 
+    Three planes are red, green and blue, as PyTorch has them, and no stack of three.
+
     Example:
         >>> pictures(np.zeros((5, 4, 84, 84), np.uint8)).shape
         (5, 84, 84, 3)
@@ -28,6 +30,8 @@ def pictures(rows: NDArray[Any]) -> Frames | None:
     """
     if rows.dtype != np.uint8 or not 3 <= rows.ndim <= 5:
         return None
+    if rows.ndim >= 4 and rows.shape[-3] == 3 and rows.shape[-1] not in (1, 3):
+        rows = np.moveaxis(rows, -3, -1)
     if rows.ndim >= 4 and rows.shape[-1] in (1, 3):
         frames = rows if rows.ndim == 4 else rows[:, -1]
     elif rows.ndim == 3:

@@ -57,6 +57,17 @@ def test_of_stacks_the_newest() -> None:
     assert (frames == 3).all()
 
 
+@pytest.mark.parametrize("stacked", [1, 4])
+def test_colours_may_come_before_the_pixels(stacked: int) -> None:
+    newest = np.random.default_rng(0).integers(0, 256, (2, 20, 24, 3)).astype(np.uint8)
+    stack = np.zeros((2, stacked, 20, 24, 3), np.uint8)
+    stack[:, -1] = newest
+    rows = np.moveaxis(stack if stacked > 1 else newest, -1, -3)
+    frames = pictures(rows)
+    assert frames is not None
+    assert np.array_equal(frames, newest)
+
+
 def test_the_first_picture_of_several_observations() -> None:
     fields = {
         "observation/joints": Field("float32", (7,), Role.OBSERVATION),
