@@ -15,14 +15,21 @@ FILE_NAME = "provenance.json"
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
-    """The dataset's name and notes, the losses and rlx's version, as JSON; ``rlx.source.provenance`` reads it.
+    """The dataset's name, notes and spaces, the losses and rlx's version, as JSON; ``rlx.source.provenance`` reads it.
 
     Example:
         >>> from types import SimpleNamespace
-        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}), ["truncations"]))
-        ['id', 'losses', 'notes', 'rlx']
+        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}, schema={}), ["truncations"]))
+        ['id', 'losses', 'notes', 'rlx', 'spaces']
     """
-    return {"rlx": version("rlx"), "id": experience.id, "notes": dict(experience.notes), "losses": list(losses)}
+    fields = {name: experience.schema[name] for name in experience.schema}
+    return {
+        "rlx": version("rlx"),
+        "id": experience.id,
+        "notes": dict(experience.notes),
+        "losses": list(losses),
+        "spaces": {name: field.to_json() for name, field in fields.items() if field.space is not None},
+    }
 
 
 def save_provenance(

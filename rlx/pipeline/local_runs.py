@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
@@ -23,15 +22,7 @@ from rlx.source import (
 )
 from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_file import holds, is_hdf5, names, opened
-from rlx.source.protocol import Source
-
-
-class LocalRun(Source, Protocol):
-    """A source whose files lie on this machine."""
-
-    @property
-    def root(self) -> Path:
-        """What the names of its files are relative to."""
+from rlx.source.noted_spaces import LocalRun, with_spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +93,11 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
         SourceError: what lies there is not of the layout, where that is a format of one dataset.
     """
     if layout is not None and layout in _FORMATS:
-        return [_FORMATS[layout].open(path)]
+        return [with_spaces(_FORMATS[layout].open(path))]
     found = [run for name, find in _RUNS.items() if layout in (None, name) for run in find(path)]
     if layout is None:
         found += [format.open(path) for format in _FORMATS.values() if format.recognises(path)]
-    return found
+    return [*map(with_spaces, found)]
 
 
 def find_run(directory: Path, id: str | None, layout: str | None = None) -> LocalRun:
@@ -118,7 +109,9 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
     """
     runs = find_runs(directory, layout)
     if not runs and (resembled := layout or _resembled(directory)) is not None:
-        runs = [minari.open_minari(directory)] if resembled == "minari" else find_runs(directory, resembled)
+        runs = (
+            [with_spaces(minari.open_minari(directory))] if resembled == "minari" else find_runs(directory, resembled)
+        )
     chosen = [run for run in runs if id is None or run.id == id]
     if len(chosen) == 1:
         return chosen[0]

@@ -167,6 +167,11 @@ class DatasetExporterContract:
             for name, rows in arrays.items():
                 assert (trajectory[name].dtype, trajectory[name].shape) == (rows.dtype, rows.shape), name
                 np.testing.assert_array_equal(trajectory[name], rows, err_msg=name)
+        for name in set(source.schema) & set(dataset.schema):
+            field, before = source.schema[name], dataset.schema[name]
+            if before.space is not None and (field.dtype, field.shape) == (before.dtype, before.shape):
+                # Minari may know more of it.
+                assert {**(field.space or {}), **before.space} == field.space, name
 
     @pytest.mark.parametrize("sample", SAMPLES)
     def test_losses_are_said_and_recorded(

@@ -1,0 +1,76 @@
+"""Spaces of fields that rlx noted in a file of a format without a place for them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlx.block import Block
+from rlx.schema import Field, Schema
+from rlx.source.protocol import Source
+
+# Of the notes of a source, where its file told spaces; never among those of a dataset.
+SPACES = "spaces"
+
+
+class LocalRun(Source, Protocol):
+    """A source whose files lie on this machine."""
+
+    @property
+    def root(self) -> Path:
+        """What the names of its files are relative to."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpacedRun:
+    """A run, whose fields have the spaces that were noted.
+
+    Args:
+        run: as its format tells of it.
+        schema: its fields, with spaces.
+        notes: its notes, without them.
+    """
+
+    run: LocalRun
+    schema: Schema
+    notes: Mapping[str, Any]
+
+    @property
+    def root(self) -> Path:
+        """What the names of its files are relative to."""
+        return self.run.root
+
+    @property
+    def id(self) -> str:
+        """Name of the run."""
+        return self.run.id
+
+    def shards(self) -> Sequence[int]:
+        """Those of the run."""
+        return self.run.shards()
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Those of the run."""
+        return self.run.files(shard)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Those of the run."""
+        return self.run.blocks(shard, dropped)
+
+
+def with_spaces(run: LocalRun) -> LocalRun:
+    """The run with the spaces that its file told of: of fields that are as they were when it was written."""
+    if SPACES not in run.notes:
+        return run
+    told = run.notes[SPACES]
+    fields = {name: _with_space(run.schema[name], told.get(name)) for name in run.schema}
+    return SpacedRun(run, Schema(fields), {name: note for name, note in run.notes.items() if name != SPACES})
+
+
+def _with_space(field: Field, told: Any) -> Field:
+    """The field with the space that was told, if it has none and what was told is of a field like it."""
+    if field.space is not None or not isinstance(told, dict) or not isinstance(told.get("space"), dict):
+        return field
+    spaced = replace(field, space=told["space"])
+    return spaced if told == spaced.to_json() else field
