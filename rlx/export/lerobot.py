@@ -54,7 +54,7 @@ class LeRobotExporter:
         features = {called: feature_of(experience.schema[name]) for name, called in names.items()}
         features |= dict.fromkeys((DONE, TRUNCATED), feature_of(Field("bool", (), Role.NEXT))) | defaults()
         (path / "meta").mkdir(parents=True)
-        extra = {"schema": experience.schema.to_json(), "features": {called: name for name, called in names.items()}}
+        extra = {"features": {called: name for name, called in names.items()}}
         save_provenance(path, experience, self.losses(experience), extra)
         limit = _FILE_MEGABYTES * 2**20
         data = NumberedFiles(path / "data", _FILE, _schema(features), limit, _CHUNK_FILES)

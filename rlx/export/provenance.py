@@ -15,20 +15,21 @@ FILE_NAME = "provenance.json"
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
-    """The dataset's name, notes and spaces, the losses and rlx's version, as JSON; ``rlx.source.provenance`` reads it.
+    """The dataset's name, notes and schema, the losses and rlx's version, as JSON; ``rlx.source.provenance`` reads it.
 
     Example:
         >>> from types import SimpleNamespace
-        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}, schema={}), ["truncations"]))
-        ['id', 'losses', 'notes', 'rlx', 'spaces']
+        >>> from rlx.schema import Schema
+        >>> schema = Schema.of(observation=("uint8", (84, 84)), action=("int64", ()))
+        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}, schema=schema), ["truncations"]))
+        ['id', 'losses', 'notes', 'rlx', 'schema']
     """
-    fields = {name: experience.schema[name] for name in experience.schema}
     return {
         "rlx": version("rlx"),
         "id": experience.id,
         "notes": dict(experience.notes),
         "losses": list(losses),
-        "spaces": {name: field.to_json() for name, field in fields.items() if field.space is not None},
+        "schema": experience.schema.to_json(),
     }
 
 

@@ -57,9 +57,8 @@ class RLDSExporter:
         path.mkdir()
         features = {**features_of(experience.schema), **flags()}
         name = _NO_WORD.sub("_", f"rlx_{experience.id.lower()}").strip("_")
-        said = {**provenance(experience, self.losses(experience)), "schema": experience.schema.to_json()}
         _save(path / _FEATURES, described(features))
-        _save(path / _METADATA, {KEY: said})
+        _save(path / _METADATA, {KEY: provenance(experience, self.losses(experience))})
         shards = _Shards(path, f"{name}-{_SPLIT}.tfrecord")
         kinds = {f"{STEPS}/{feature}": one.kind for feature, one in features.items()}
         with shards, ExampleSpool({**kinds, EPISODE_ID: INT64_LIST}, path) as spool:

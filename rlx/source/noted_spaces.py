@@ -10,8 +10,8 @@ from rlx.block import Block
 from rlx.schema import Field, Schema
 from rlx.source.protocol import Source
 
-# Of the notes of a source, where its file told spaces; never among those of a dataset.
-SPACES = "spaces"
+# Of the notes of a source whose file told it; never among those of a dataset.
+SCHEMA = "schema"
 
 
 class LocalRun(Source, Protocol):
@@ -61,11 +61,11 @@ class SpacedRun:
 
 def with_spaces(run: LocalRun) -> LocalRun:
     """The run with the spaces that its file told of: of fields that are as they were when it was written."""
-    if SPACES not in run.notes:
+    if SCHEMA not in run.notes:
         return run
-    told = run.notes[SPACES]
+    told = run.notes[SCHEMA]
     fields = {name: _with_space(run.schema[name], told.get(name)) for name in run.schema}
-    return SpacedRun(run, Schema(fields), {name: note for name, note in run.notes.items() if name != SPACES})
+    return SpacedRun(run, Schema(fields), {name: note for name, note in run.notes.items() if name != SCHEMA})
 
 
 def _with_space(field: Field, told: Any) -> Field:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlx.source.noted_spaces import SPACES
+from rlx.source.noted_spaces import SCHEMA
 from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
 
 # The name that it goes by: of an attribute of an HDF5 file, of a key in JSON.
@@ -14,11 +14,11 @@ KEY = "rlx"
 FILE_NAME = "provenance.json"
 _MAX_BYTES = 2**20
 # Notes of how another file was read, which whoever reads this one makes anew.
-_OF_READING = frozenset({"left_out", "left_out_not_numbers", STEPS_WITHOUT_OUTCOME, SPACES})
+_OF_READING = frozenset({"left_out", "left_out_not_numbers", STEPS_WITHOUT_OUTCOME, SCHEMA})
 
 
 def told_notes(said: Any) -> Mapping[str, Any]:
-    """Notes of the data, under ``lost`` what is not in the file, and under ``spaces`` those that fields had.
+    """Notes of the data, under ``lost`` what is not in the file, and under ``schema`` what the fields were.
 
     Empty where nothing of the kind was said.
 
@@ -35,14 +35,14 @@ def told_notes(said: Any) -> Mapping[str, Any]:
     """
     try:
         parsed = json.loads(said) if isinstance(said, str | bytes) else said
-        notes, losses, spaces = parsed["notes"], parsed["losses"], parsed.get(SPACES)
-        json.dumps([notes, losses, spaces], allow_nan=False)
+        notes, losses, schema = parsed["notes"], parsed["losses"], parsed.get(SCHEMA)
+        json.dumps([notes, losses, schema], allow_nan=False)
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     if not isinstance(notes, dict) or not isinstance(losses, list):
         return {}
     kept = {name: note for name, note in notes.items() if name not in _OF_READING}
-    told = {"lost": losses, SPACES: spaces if isinstance(spaces, dict) else None}
+    told = {"lost": losses, SCHEMA: schema if isinstance(schema, dict) else None}
     return {**kept, **{name: said for name, said in told.items() if said}}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.source.noted_spaces import SPACES, SpacedRun, with_spaces
+from rlx.source.noted_spaces import SCHEMA, SpacedRun, with_spaces
 from rlx.source.npz import Npz, open_npz
 
 SIX = {"type": "Discrete", "n": 6}
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Npz:
 
 
 def noted(run: Npz, spaces: Any) -> Npz:
-    return Npz(run.root, run.file_name, run.fields, {**run.notes, SPACES: spaces}, run.episodes, run.finals)
+    return Npz(run.root, run.file_name, run.fields, {**run.notes, SCHEMA: spaces}, run.episodes, run.finals)
 
 
 def test_a_run_that_tells_of_none_is_itself(run: Npz) -> None:
@@ -57,4 +57,4 @@ def test_spaces_are_those_of_the_fields(run: Npz) -> None:
 def test_spaces_of_other_fields_are_none(told: Any, run: Npz) -> None:
     spaced = with_spaces(noted(run, told))
     assert [name for name in spaced.schema if spaced.schema[name].space] == []
-    assert SPACES not in spaced.notes
+    assert SCHEMA not in spaced.notes
