@@ -1,6 +1,6 @@
 """A file or directory of a dataset at a location, named as ``pathlib.Path`` names those on a disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
@@ -53,4 +53,20 @@ class RemotePath:
 
 
 AnyPath: TypeAlias = Path | RemotePath
+R = TypeVar("R")
+T = TypeVar("T")
 OnePath = TypeVar("OnePath", Path, RemotePath, AnyPath)  # where a path goes in, one of the same kind comes out
+
+
+def each_below(path: AnyPath, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:
+    """What a function reads below a path for every item: one after the other, or all at once where they are far away.
+
+    Args:
+        path: of the dataset, or of anything in it.
+        read: the function; it may call this with a lower depth only.
+        items: what to call it with.
+        depth: 0 or 1.
+    """
+    if isinstance(path, RemotePath):
+        return path.files.at_once(read, items, depth=depth)
+    return [read(item) for item in items]

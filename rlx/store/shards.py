@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.cloud.remote_path import AnyPath, RemotePath
+from rlx.cloud.remote_path import AnyPath, RemotePath, each_below
 from rlx.errors import CorruptDatasetError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Role
@@ -91,9 +91,7 @@ class Shards:
             numbers: of the shards.
             depth: 1 where the function itself reads many things at once.
         """
-        if isinstance(self.dataset, RemotePath):
-            return self.dataset.files.at_once(read, numbers, depth=depth)
-        return [read(number) for number in numbers]
+        return each_below(self.dataset, read, numbers, depth=depth)
 
     def each_field(self, read: Callable[[str], T], numbers: NDArray[np.int64]) -> list[T]:
         """What a function reads of every field, in these shards: all fields at once where they have to be fetched."""

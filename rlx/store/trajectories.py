@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.cloud.remote_path import AnyPath, RemotePath
+from rlx.cloud.remote_path import AnyPath, each_below
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Field, Role
 from rlx.store.array import Store
@@ -89,10 +89,7 @@ class Trajectories:
             return store.reader(directory, f"{GROUP}/{column}", COLUMNS[column], count).read_range(0, count)
 
         names = list(COLUMNS)
-        if isinstance(directory, RemotePath):
-            found = directory.files.at_once(read, names)
-        else:
-            found = [read(column) for column in names]
+        found = each_below(directory, read, names)
         table = cls(**{_ATTRIBUTES[column]: rows for column, rows in zip(names, found, strict=True)})
         # Checked one by one first: a sum of damaged lengths could overflow to the right total.
         if ((table.length < 1) | (table.length > steps)).any() or table.length.sum() != steps:

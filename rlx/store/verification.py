@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx import manifest
 from rlx.cloud.finding import find_dataset
-from rlx.cloud.remote_path import AnyPath, RemotePath
+from rlx.cloud.remote_path import AnyPath, RemotePath, each_below
 from rlx.errors import CorruptDatasetError
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
@@ -115,10 +115,7 @@ def _shard_problems(
         return found
 
     names = list(record.files)
-    if isinstance(directory, RemotePath):
-        found = directory.files.at_once(problem_of, names)
-    else:
-        found = [problem_of(name) for name in names]
+    found = each_below(directory, problem_of, names)
     problems = [Problem(record.name, name, problem) for name, problem in zip(names, found, strict=True) if problem]
     if not problems:  # else what the files say is not worth a look
         try:
