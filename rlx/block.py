@@ -25,6 +25,8 @@ class Block:
         from_reset: [n] whether the trajectory starts with the first step of its episode.
         final_recorded: [n] whether the source recorded the final observation; where not, its row is zeros.
         is_open: whether the last segment goes on in the next block.
+        cut: [n] whether the recording of the episode stops with the segment although the environment did not end it;
+            its last step is then flagged truncated. False for all segments if not given.
     """
 
     data: Mapping[str, NDArray[np.generic]]
@@ -33,6 +35,11 @@ class Block:
     from_reset: NDArray[np.bool_]
     final_recorded: NDArray[np.bool_]
     is_open: bool = False
+    cut: NDArray[np.bool_] = None  # type: ignore[assignment]  # replaced in __post_init__
+
+    def __post_init__(self) -> None:
+        if self.cut is None:
+            object.__setattr__(self, "cut", np.zeros(len(self.lengths), bool))
 
     @property
     def steps(self) -> int:
@@ -52,7 +59,7 @@ class Block:
         for name, array in self.data.items():
             field = schema[name]
             rows = self.steps + self.closed if field.role == Role.OBSERVATION else self.steps
-            if array.dtype != field.dtype or array.shape != (rows, *field.shape):
+            if array.dtype != field.numpy_dtype or array.shape != (rows, *field.shape):
                 raise SchemaMismatchError(
                     f"block: {name} is {array.dtype}{list(array.shape)}, expected {field.dtype}{[rows, *field.shape]}"
                 )
@@ -60,6 +67,7 @@ class Block:
 
     def _check_segments(self) -> None:
         columns = {"episodes": self.episodes, "from_reset": self.from_reset, "final_recorded": self.final_recorded}
+        columns["cut"] = self.cut
         for name, column in columns.items():
             if column.shape != self.lengths.shape:
                 raise SchemaMismatchError(f"block: {name} has {len(column)} rows, expected {len(self.lengths)}")

@@ -28,6 +28,9 @@ from rlx.errors import SchemaMismatchError
 SCALAR_COLUMNS = frozenset({"reward", "terminated", "truncated"})
 REQUIRED = MappingProxyType({"reward": "next", "terminated": "next", "truncated": "next"})
 RESERVED = frozenset({"collector", "done", "index", "next", "trajectories"})
+TEXT = "string"
+# A text is stored as a number that refers to the shard's table of distinct texts.
+TEXT_CODE_BYTES = 4
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _KINDS = "biuf"
 _FLAGS = frozenset({"terminated", "truncated"})
@@ -49,7 +52,7 @@ class Field:
     """One named array of a step.
 
     Args:
-        dtype: numpy's name of a bool, integer or float type: ``uint8``.
+        dtype: numpy's name of a bool, integer or float type: ``uint8``; or ``string`` for text.
         shape: shape of one row: ``(84, 84)``; ``()`` for a number.
         role: where it lies in TED.
         space: what values it may take, as JSON (``{"type": "Discrete", "n": 6}``), where that is known.
@@ -61,22 +64,46 @@ class Field:
     space: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        try:
-            np.dtype(self.dtype)
-        except TypeError as exc:
-            raise SchemaMismatchError(f"dtype {self.dtype!r} is unknown") from exc
-        named = np.dtype(self.dtype)
-        if named.kind not in _KINDS or named.name != self.dtype or named.itemsize > _MAX_ITEM_BYTES:
-            raise SchemaMismatchError(f"dtype {self.dtype!r}: expected the name of a bool, integer or float type")
+        if not self.is_text:
+            self._check_dtype()
         if len(self.shape) > _MAX_DIMENSIONS or any(not isinstance(n, int) or n < 0 for n in self.shape):
             raise SchemaMismatchError(f"shape {self.shape!r}: expected at most {_MAX_DIMENSIONS} non-negative integers")
-        if math.prod(max(n, 1) for n in self.shape) * np.dtype(self.dtype).itemsize > _MAX_ROW_BYTES:
+        if math.prod(max(n, 1) for n in self.shape) * self._item_bytes > _MAX_ROW_BYTES:
             raise SchemaMismatchError(f"shape {self.shape!r}: expected rows of at most {_MAX_ROW_BYTES:,} bytes")
+
+    def _check_dtype(self) -> None:
+        try:
+            named = np.dtype(self.dtype)
+        except TypeError as exc:
+            raise SchemaMismatchError(f"dtype {self.dtype!r} is unknown") from exc
+        if named.kind not in _KINDS or named.name != self.dtype or named.itemsize > _MAX_ITEM_BYTES:
+            raise SchemaMismatchError(
+                f"dtype {self.dtype!r}: expected {TEXT!r} or the name of a bool, integer or float type"
+            )
+
+    @property
+    def is_text(self) -> bool:
+        """Whether each value is a text."""
+        return self.dtype == TEXT
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Dtype of the field's rows in memory: text is an array of objects, each a ``str``.
+
+        Example:
+            >>> Field("string", (), Role.STEP).numpy_dtype, Field("uint8", (2,), Role.STEP).numpy_dtype
+            (dtype('O'), dtype('uint8'))
+        """
+        return np.dtype(object) if self.is_text else np.dtype(self.dtype)
+
+    @property
+    def _item_bytes(self) -> int:
+        return TEXT_CODE_BYTES if self.is_text else np.dtype(self.dtype).itemsize
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, uncompressed."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        """Bytes of one row, uncompressed; of text, those of its codes (see ``TEXT_CODE_BYTES``)."""
+        return math.prod(self.shape) * self._item_bytes
 
     def to_json(self) -> dict[str, Any]:
         """The field as it stands in the manifest."""

@@ -207,6 +207,8 @@ def _trajectories(dataset: str, manifest: "Manifest") -> list[dict[str, Any]]:
         "episode": rows.episode.tolist(),
         "from_reset": rows.from_reset.tolist(),
         "final_recorded": rows.final_recorded.tolist(),
+        "cut": rows.cut.tolist(),
+        "whole": rows.whole.tolist(),
     }
     return [
         {"id": id, **dict(zip(columns, values, strict=True))}

@@ -24,6 +24,7 @@ class Piece:
         episode: the source's number of the episode.
         from_reset: whether the trajectory starts with the first step of its episode.
         final_recorded: whether its final observation was recorded; known in the last piece.
+        cut: whether its recording stops although the environment did not end it; known in the last piece.
     """
 
     data: Mapping[str, NDArray[np.generic]]
@@ -33,6 +34,7 @@ class Piece:
     episode: int
     from_reset: bool
     final_recorded: bool
+    cut: bool
 
     @property
     def steps(self) -> int:
@@ -101,7 +103,7 @@ def _completed(held: Piece, follower: Piece, observations: frozenset[str]) -> Pi
         for name, array in held.data.items()
     }
     ends = follower.is_last and not follower.steps
-    return replace(held, data=data, is_last=ends, final_recorded=follower.final_recorded)
+    return replace(held, data=data, is_last=ends, final_recorded=follower.final_recorded, cut=follower.cut)
 
 
 def _segments(block: Block, observations: frozenset[str], trajectory: int, start: int) -> Iterator[Piece]:
@@ -120,5 +122,6 @@ def _segments(block: Block, observations: frozenset[str], trajectory: int, start
             int(block.episodes[number]),
             bool(block.from_reset[number]),
             bool(block.final_recorded[number]),
+            bool(block.cut[number]),
         )
         step, row = step + length, row + length + is_last

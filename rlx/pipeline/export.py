@@ -106,15 +106,16 @@ class SelectedShards:
 def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
     """The table of the trajectories in some blocks."""
     # Lists of Python's numbers would take ten times as much, for millions of short trajectories.
-    columns = [array(code) for code in "qdqbbbb"]
+    columns = [array(code) for code in "qdqbbbbb"]
     row: list[Any] = []
     for piece in pieces(blocks, schema):
         if piece.start == 0:
-            row = [0, 0.0, piece.episode, False, False, piece.from_reset, True]
+            row = [0, 0.0, piece.episode, False, False, piece.from_reset, True, False]
         row[0] += piece.steps
         row[1] += float(piece.data["reward"].sum(dtype=np.float64))
         row[3:5] = bool(piece.data["terminated"][-1]), bool(piece.data["truncated"][-1])
         row[6] = piece.final_recorded
+        row[7] = piece.cut or not (row[3] or row[4])
         if piece.is_last:
             for column, value in zip(columns, row, strict=True):
                 column.append(value)

@@ -20,7 +20,7 @@ class _Chosen:
         number: [n] their places in the shard, ascending.
         length: [n] how many of their steps are taken.
         start: [n] their first steps in the shard.
-        episode, from_reset, final_recorded: [n] as in a Block.
+        episode, from_reset, final_recorded, cut: [n] as in a Block.
     """
 
     number: NDArray[np.int64]
@@ -29,6 +29,7 @@ class _Chosen:
     episode: NDArray[np.int64]
     from_reset: NDArray[np.bool_]
     final_recorded: NDArray[np.bool_]
+    cut: NDArray[np.bool_]
 
 
 def shard_blocks(
@@ -64,14 +65,16 @@ def shard_blocks(
 def _chosen(shards: Shards, number: int, trajectories: NDArray[np.int64] | None, steps: int | None) -> _Chosen:
     table = shards.table(number)
     picked = np.arange(len(table)) if trajectories is None else trajectories
-    length, final_recorded = table.length[picked], table.final_recorded[picked]
+    length, final_recorded, cut = table.length[picked], table.final_recorded[picked], table.cut[picked]
     if steps is not None:
         before = np.cumsum(length) - length
         picked = picked[before < steps]
         length, whole = np.minimum(length, steps - before)[: len(picked)], length[: len(picked)]
         # What follows the last step of a trajectory that is cut is the observation of its next one.
         final_recorded = final_recorded[: len(picked)] | (length < whole)
-    return _Chosen(picked, length, table.start[picked], table.episode[picked], table.from_reset[picked], final_recorded)
+        cut = cut[: len(picked)] | (length < whole)
+    columns = (table.start[picked], table.episode[picked], table.from_reset[picked], final_recorded, cut)
+    return _Chosen(picked, length, *columns)
 
 
 def _stop(ends: NDArray[np.int64], position: int, max_steps: int) -> int:
@@ -107,7 +110,7 @@ def _block(shards: Shards, number: int, chosen: _Chosen, ends: NDArray[np.int64]
         for name, field in shards.schema.fields.items()
     }
     columns = (chosen.episode[here], chosen.from_reset[here], chosen.final_recorded[here])
-    return Block(data, lengths, *columns, is_open)
+    return Block(data, lengths, *columns, is_open, chosen.cut[here])
 
 
 def _read(array: ArrayReader, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Rows:

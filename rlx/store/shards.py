@@ -134,7 +134,7 @@ class Shards:
         """The trajectory table of one shard."""
         record = self.records[number]
         directory = self._checked(record)
-        return Trajectories.load(self._store, directory, steps=record.steps, count=record.trajectories)
+        return Trajectories.load(self._store, directory, record)
 
     def trajectories(self) -> Trajectories:
         """The trajectory table of all shards."""

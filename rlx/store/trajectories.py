@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.cloud.remote_path import AnyPath, each_below
 from rlx.errors import CorruptDatasetError
+from rlx.manifest import ShardRecord
 from rlx.schema import Field, Role
 from rlx.store.array import Store
 from rlx.store.codec import NONE
@@ -24,8 +25,10 @@ COLUMNS = MappingProxyType(
         "truncated": Field("bool", (), Role.STEP),
         "from_reset": Field("bool", (), Role.STEP),
         "final_recorded": Field("bool", (), Role.STEP),
+        "cut": Field("bool", (), Role.STEP),
     }
 )
+_ADDED_LATER = frozenset({"cut"})  # columns that shards of rlx 0.1.0 lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Trajectories:
         truncated: bool whether the last step was cut by a limit.
         from_reset: bool whether it starts with the first step of its episode.
         final_recorded: bool whether the source recorded the final observation; where not, it is zeros.
+        cut: bool whether its recording stops although the environment did not end the episode there.
     """
 
     length: NDArray[np.int64]
@@ -49,6 +53,7 @@ class Trajectories:
     truncated: NDArray[np.bool_]
     from_reset: NDArray[np.bool_]
     final_recorded: NDArray[np.bool_]
+    cut: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.length)
@@ -58,6 +63,11 @@ class Trajectories:
         """Index of the first step of each trajectory."""
         start: NDArray[np.int64] = np.cumsum(self.length) - self.length
         return start
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """[N] whether each is a whole episode, from a reset to the end that the environment gave it."""
+        return self.from_reset & ~self.cut
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """The columns by their names on disk."""
@@ -78,19 +88,22 @@ class Trajectories:
         return names
 
     @classmethod
-    def load(cls, store: Store, directory: AnyPath, *, steps: int, count: int) -> "Trajectories":
-        """Reads the table of a shard of so many steps and trajectories.
+    def load(cls, store: Store, directory: AnyPath, record: ShardRecord) -> "Trajectories":
+        """Read the table of a shard.
 
         Raises:
             CorruptDatasetError: a column is damaged, or the lengths do not add up to the steps.
         """
+        steps, count = record.steps, record.trajectories
 
         def read(column: str) -> Any:
             return store.reader(directory, f"{GROUP}/{column}", COLUMNS[column], count).read_range(0, count)
 
-        names = list(COLUMNS)
-        found = each_below(directory, read, names)
-        table = cls(**{_ATTRIBUTES[column]: rows for column, rows in zip(names, found, strict=True)})
+        names = columns_in(record)
+        found = dict(zip(names, each_below(directory, read, names), strict=True))
+        if "cut" not in found:
+            found["cut"] = ~(found["terminated"] | found["truncated"])
+        table = cls(**{_ATTRIBUTES[column]: rows for column, rows in found.items()})
         # Checked one by one first: a sum of damaged lengths could overflow to the right total.
         if ((table.length < 1) | (table.length > steps)).any() or table.length.sum() != steps:
             raise CorruptDatasetError(f"{directory}: the lengths of its trajectories do not add up to {steps} steps")
@@ -102,6 +115,12 @@ class Trajectories:
         empty = [np.empty(0, field.dtype) for field in COLUMNS.values()]
         parts = [list(table.columns().values()) for table in tables]
         return cls(*(np.concatenate([column[:0], *more]) for column, *more in zip(empty, *parts, strict=True)))
+
+
+def columns_in(record: ShardRecord) -> list[str]:
+    """Names of the columns that a shard has: those of every shard, and later ones if its files are listed."""
+    listed = {name.removeprefix(f"{GROUP}/").split("/")[0].split(".")[0] for name in record.files}
+    return [column for column in COLUMNS if column not in _ADDED_LATER or column in listed]
 
 
 _ATTRIBUTES = {name: "returns" if name == "return" else name for name in COLUMNS}

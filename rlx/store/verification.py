@@ -19,7 +19,7 @@ from rlx.schema import Field, Role, Schema
 from rlx.store.array import Store
 from rlx.store.layout import SHARDS, shard_directory, store_named
 from rlx.store.statistics import Moments
-from rlx.store.trajectories import COLUMNS, GROUP, Trajectories
+from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in
 from rlx.store.writer import file_record, sum_rewards
 
 UNLISTED = "is not listed in the manifest"
@@ -147,7 +147,7 @@ def _check_contents(directory: AnyPath, store: Store, schema: Schema, record: Sh
     for name, field, rows in _arrays(schema, record):
         store.check(directory, name, field, rows)
         store.reader(directory, name, field, rows)
-    table = Trajectories.load(store, directory, steps=record.steps, count=record.trajectories)
+    table = Trajectories.load(store, directory, record)
 
     def stored(name: str) -> NDArray[np.generic]:
         return store.reader(directory, name, schema[name], record.steps).read_range(0, record.steps)
@@ -168,8 +168,8 @@ def _arrays(schema: Schema, record: ShardRecord) -> Iterator[tuple[str, Field, i
     """Name, field and number of rows of every array of a shard."""
     for name, field in schema.fields.items():
         yield name, field, record.steps + (record.trajectories if field.role == Role.OBSERVATION else 0)
-    for column, field in COLUMNS.items():
-        yield f"{GROUP}/{column}", field, record.trajectories
+    for column in columns_in(record):
+        yield f"{GROUP}/{column}", COLUMNS[column], record.trajectories
 
 
 def _agree(said: Any, found: Mapping[str, Any]) -> bool:

@@ -166,14 +166,18 @@ class ShardWriter:
         length = np.array(segments.lengths, np.int64)
         last = np.cumsum(length) - 1
         self._check_flags(last)
+        terminated = self._stored("terminated")[last].astype(bool)
+        truncated = self._stored("truncated")[last].astype(bool)
         return Trajectories(
             length,
             sum_rewards(self._stored("reward"), length),
             np.array(segments.episodes, np.int64),
-            self._stored("terminated")[last].astype(bool),
-            self._stored("truncated")[last].astype(bool),
+            terminated,
+            truncated,
             np.array(segments.from_reset, bool),
             np.array(segments.final_recorded, bool),
+            # A trajectory that ends without a flag was cut, whoever cut it.
+            np.array(segments.cut, bool) | ~(terminated | truncated),
         )
 
     def _check_flags(self, last: NDArray[np.int64]) -> None:
@@ -202,6 +206,7 @@ class _Segments:
         self.episodes: list[int] = []
         self.from_reset: list[bool] = []
         self.final_recorded: list[bool] = []
+        self.cut: list[bool] = []
         self.is_open = False
 
     def append(self, block: Block) -> None:
@@ -213,6 +218,7 @@ class _Segments:
                 )
             self.lengths[-1] += lengths[0]
             self.final_recorded[-1] = bool(block.final_recorded[0])
+            self.cut[-1] = bool(block.cut[0])
             skip = 1
         elif lengths and lengths[0] < 1 and not (block.is_open and len(lengths) == 1):
             raise SchemaMismatchError("block: its first trajectory has no step")
@@ -220,6 +226,7 @@ class _Segments:
         self.episodes += block.episodes[skip:].tolist()
         self.from_reset += block.from_reset[skip:].tolist()
         self.final_recorded += block.final_recorded[skip:].tolist()
+        self.cut += block.cut[skip:].tolist()
         if lengths:
             self.is_open = block.is_open
         if not self.is_open and self.lengths and self.lengths[-1] < 1:

@@ -32,6 +32,8 @@ NAMES = MappingProxyType(
         "truncated": _TRUTH,
         "from_reset": _TRUTH,
         "final_recorded": _TRUTH,
+        "cut": _TRUTH,
+        "whole": _TRUTH,
     }
 )
 _WORDS = frozenset({"and", "or", "not", "True", "False"})

@@ -26,14 +26,17 @@ def join(blocks: Sequence[Block]) -> Block:
     episodes, from_reset = [], []
     lengths: list[int] = []
     final_recorded: list[bool] = []
+    cut: list[bool] = []
     is_open = False
     for block in blocks:
         skip = int(is_open and len(block.lengths) > 0)
         if skip:
             lengths[-1] += int(block.lengths[0])
             final_recorded[-1] = bool(block.final_recorded[0])
+            cut[-1] = bool(block.cut[0])
         lengths += block.lengths[skip:].tolist()
         final_recorded += block.final_recorded[skip:].tolist()
+        cut += block.cut[skip:].tolist()
         episodes.append(block.episodes[skip:])
         from_reset.append(block.from_reset[skip:])
         is_open = block.is_open if len(block.lengths) else is_open
@@ -45,6 +48,7 @@ def join(blocks: Sequence[Block]) -> Block:
         np.concatenate(from_reset),
         np.array(final_recorded, bool),
         is_open,
+        np.array(cut, bool),
     )
 
 
@@ -73,6 +77,7 @@ def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
             block.from_reset[head],
             block.final_recorded[head] | (np.arange(closed + is_open) == closed),
             is_open,
+            block.cut[head] & (np.arange(closed + is_open) < closed),
         ),
         Block(
             {name: array[data[name] :] for name, array in block.data.items()},
@@ -81,6 +86,7 @@ def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
             from_reset,
             block.final_recorded[tail],
             block.is_open,
+            block.cut[tail],
         ),
     )
 

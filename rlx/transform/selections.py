@@ -26,7 +26,8 @@ class Filter:
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[N] whether the condition holds for each trajectory."""
-        return Expression(self.text).holds({**table.columns(), "id": np.arange(len(table)), "shard": shard})
+        columns = {**table.columns(), "whole": table.whole, "id": np.arange(len(table)), "shard": shard}
+        return Expression(self.text).holds(columns)
 
 
 @dataclass(frozen=True)

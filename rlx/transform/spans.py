@@ -147,6 +147,7 @@ class NStep:
             block.episodes[segment[:count]],
             block.from_reset[segment[:count]] & is_first,
             block.final_recorded[segment[:count]] | ~is_last,
+            cut=block.cut[segment[:count]] & is_last,
         )
 
     def _discounted(self, reward: NDArray[np.generic], span: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -74,6 +74,7 @@ class Stitching:
         closed = last[:-1] if is_open else last
         lengths, episodes = last - first + 1, stretch.trajectory[places[first]]
         from_reset, final_recorded = stretch.is_first[places[first]], stretch.final_recorded[places[last]]
+        cut = stretch.cut[places[last]]
         rows = dict(data)
         for name in self._observations:
             rows[name] = np.insert(data[name], closed + 1, after[name][closed], axis=0) if len(closed) else data[name]
@@ -81,9 +82,10 @@ class Stitching:
             # A segment without a step, which ends the trajectory that was left open.
             lengths, episodes = np.append(0, lengths), np.append(ended, episodes)
             from_reset, final_recorded = np.append(False, from_reset), np.append(True, final_recorded)
+            cut = np.append(False, cut)
             for name in self._observations:
                 rows[name] = np.concatenate([self._behind[name], rows[name]])
-        return Block(rows, lengths, episodes, from_reset, final_recorded, is_open)
+        return Block(rows, lengths, episodes, from_reset, final_recorded, is_open, cut)
 
 
 def _check_same(name: str, seen_after: Rows, seen_before: Rows, trajectory: NDArray[np.int64]) -> None:

@@ -25,6 +25,7 @@ class Stretch:
         is_first: [n] whether the step is the first of its episode.
         is_last: [n] whether the trajectory ends with the step.
         final_recorded: [n] whether what was seen after the step was recorded.
+        cut: [n] whether the recording stops with the step although the environment did not end the episode.
     """
 
     data: Mapping[str, Rows]
@@ -34,6 +35,7 @@ class Stretch:
     is_first: NDArray[np.bool_]
     is_last: NDArray[np.bool_]
     final_recorded: NDArray[np.bool_]
+    cut: NDArray[np.bool_]
 
     @property
     def steps(self) -> int:
@@ -51,6 +53,7 @@ class Stretch:
             self.is_first[here],
             self.is_last[here],
             self.final_recorded[here],
+            self.cut[here],
         )
 
     def __str__(self) -> str:
@@ -115,4 +118,4 @@ def _stretch(
         rows = np.concatenate([block.data[name], behind[name]]) if behind else block.data[name]
         data[name], after[name] = rows.take(steps + segment, axis=0), rows.take(steps + segment + 1, axis=0)
     final_recorded = ~is_last | block.final_recorded[segment]
-    return Stretch(data, after, trajectory, index, is_first, is_last, final_recorded)
+    return Stretch(data, after, trajectory, index, is_first, is_last, final_recorded, is_last & block.cut[segment])

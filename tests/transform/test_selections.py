@@ -12,7 +12,8 @@ from rlx.transform.registry import described, parse
 def table(count: int = 10) -> Trajectories:
     """Trajectory i has i + 1 steps and returns -i."""
     number, always = np.arange(count), np.ones(count, bool)
-    return Trajectories(number + 1, -number.astype(np.float64), number + 100, number % 2 == 0, ~always, always, always)
+    ends = number % 2 == 0
+    return Trajectories(number + 1, -number.astype(np.float64), number + 100, ends, ~always, always, always, ~ends)
 
 
 def kept(text: str, count: int = 10) -> list[int]:
@@ -29,6 +30,8 @@ def kept(text: str, count: int = 10) -> list[int]:
         ("filter:id % 4 == 1 or episode == 100", [0, 1, 5, 9]),
         ("filter:truncated", []),
         ("filter:shard == 1 or shard > 2", [3, 4, 5, 9]),
+        ("filter:whole", [0, 2, 4, 6, 8]),
+        ("filter:not cut and id > 3", [4, 6, 8]),
         ("subsample:every=4", [0, 4, 8]),
         ("subsample:every=1", list(range(10))),
         ("subsample:fraction=1", list(range(10))),
