@@ -58,17 +58,21 @@ def export_dataset(
     Raises:
         ExportError: the format cannot hold the experience at all.
         DatasetExistsError: something is there already.
+        DatasetLockedError: another process is writing the same destination.
         DiskFullError: there is no room; nothing is left behind.
         CorruptDatasetError: a shard is damaged; nothing is left behind.
         MissingExtraError: the format needs a package that is not installed.
     """
-    _check_free(destination, exporter, overwrite=overwrite)
-    _check_actions(experience.schema, exporter)
-    losses = list(exporter.losses(experience))
-    for loss in losses:
-        logger.warning("%s cannot hold %s", exporter.title, loss)
-    progress.expect("steps", int(experience.trajectories.length.sum()))
-    with whole(destination) as partial:
+
+    def check() -> None:
+        _check_free(destination, exporter, overwrite=overwrite)
+
+    with whole(destination, check) as partial:
+        _check_actions(experience.schema, exporter)
+        losses = list(exporter.losses(experience))
+        for loss in losses:
+            logger.warning("%s cannot hold %s", exporter.title, loss)
+        progress.expect("steps", int(experience.trajectories.length.sum()))
         exporter.write(experience, partial, destination, progress)
     return losses
 

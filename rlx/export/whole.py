@@ -1,59 +1,94 @@
-"""How a file or a directory of another format comes to be: in full, or not at all."""
+"""Write a file or a directory in full, or not at all; one writer per target at a time."""
 
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlx.errors import DiskFullError
+from rlx.errors import DatasetExistsError, DiskFullError
 from rlx.manifest import sync_directory
+from rlx.store import lock
 from rlx.store.writer import sync_tree
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_Identity = tuple[int, int, int] | None
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Gives the place to write to; when the context ends well, what was written there is at ``path`` instead.
+def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Yield the place to write to; when the context ends well, what was written there is at ``path``.
 
-    What lay at ``path`` is replaced; where the context fails it stays, and nothing new is left behind, no directory
-    above it either.
+    What lay at ``path`` is replaced. If the context fails, it stays, and nothing new is left behind, no parent
+    directory either. Until then all is kept in ``.NAME.partial`` beside it, which only one process may use; what a
+    killed process left there is removed by the next.
 
     Args:
         path: a file or a directory, there already or not.
+        check: raises if what lies at ``path`` must not be replaced; is called before anything is written.
 
     Raises:
+        DatasetLockedError: another process is writing the same target.
+        DatasetExistsError: another program has written there since ``check``.
         DiskFullError: there was no room.
     """
-    partial, replaced = (path.with_name(path.name + suffix) for suffix in (".partial", ".replaced"))
-    made = _make_parents(path)
+    path = Path(os.path.abspath(path))  # "." and ".." have names too
+    scratch = path.with_name(f".{path.name}.partial")
+    partial, replaced = scratch / "new", scratch / "replaced"
+    missing = [parent for parent in path.parents if not parent.exists()]
     try:
-        remove(partial)
-        yield partial
-        _sync(partial)
-        remove(replaced)
-        if path.is_dir() and not path.is_symlink():
-            path.rename(replaced)
-        partial.replace(path)
-        sync_directory(path.parent)
-        remove(replaced)
+        with lock.held(scratch / lock.FILE_NAME, path):
+            try:
+                _recover(partial, replaced, path)
+                check()
+                before = _identity(path)
+                yield partial
+                _sync(partial)
+                _replace(partial, path, replaced, before)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
     except BaseException as exc:
-        remove(partial)
-        for directory in made:
-            with suppress(OSError):
+        for directory in missing:
+            with suppress(OSError):  # another writer's target is in it
                 directory.rmdir()
         if isinstance(exc, OSError) and exc.errno in _FULL:
             raise DiskFullError(f"{path}: no room on the disk") from exc
         raise
 
 
-def _make_parents(path: Path) -> list[Path]:
-    """Makes the directories above a path; returns those that were not there, the deepest first."""
-    made = [parent for parent in path.parents if not parent.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return made
+def _recover(partial: Path, replaced: Path, path: Path) -> None:
+    """Remove what a killed process left, and give back the directory that it was about to replace."""
+    if replaced.exists() and not path.exists():
+        replaced.rename(path)
+    remove(partial)
+    remove(replaced)
+
+
+def _replace(partial: Path, path: Path, replaced: Path, before: _Identity) -> None:
+    if _identity(path) != before:
+        raise DatasetExistsError(
+            f"{path} was written by another program meanwhile",
+            hint="run the same command again, or choose another name",
+        )
+    if path.is_dir() and not path.is_symlink():
+        path.rename(replaced)  # a rename replaces files only
+    try:
+        partial.replace(path)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(path)
+        raise
+    sync_directory(path.parent)
+
+
+def _identity(path: Path) -> _Identity:
+    """What tells the file or directory at a path from another; None if nothing is there."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _sync(path: Path) -> None:
@@ -65,7 +100,7 @@ def _sync(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a directory, if it is there."""
+    """Remove a file or a directory, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,4 +1,7 @@
-"""One writer a dataset: a lock that dies with its process, and names it to whoever comes second."""
+"""File locks: one writer per dataset or file, named by its pid to whoever comes second.
+
+A lock ends with its process, however that ends. A lock file that is left behind locks nobody out.
+"""
 
 import errno
 import fcntl
@@ -18,42 +21,42 @@ _LOOK_S = 0.01
 
 @contextmanager
 def writing(dataset: Path) -> Iterator[None]:
-    """Holds the right to write a dataset, whose directory is made if need be.
+    """Hold the right to write a dataset, whose directory is created if needed.
 
     Raises:
         DatasetLockedError: another process holds it; its pid is in the message.
         DatasetError: the directory cannot be made or written.
     """
     is_new = not dataset.exists()
-    with _open(dataset) as file:
-        if not _acquired(file):
-            owner = _read_pid(file)
-            message = f"{dataset} is being written by another process, pid {owner}"
-            raise DatasetLockedError(message, hint=f"wait for it, or stop it: kill {owner}")
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+    with _acquired(dataset / FILE_NAME, dataset):
         try:
             yield
         finally:
-            # Otherwise the file stays: a third process could lock one that no longer has the name.
             if is_new and [entry.name for entry in dataset.iterdir()] == [FILE_NAME]:
                 (dataset / FILE_NAME).unlink()
                 dataset.rmdir()
 
 
-def _open(dataset: Path) -> TextIO:
-    try:
-        dataset.mkdir(parents=True, exist_ok=True)
-        return (dataset / FILE_NAME).open("a+")
-    except OSError as exc:
-        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        raise DatasetError(f"{dataset} cannot be written: {exc.strerror}", hint="choose another directory") from exc
+@contextmanager
+def held(file: Path, target: Path) -> Iterator[None]:
+    """Hold the right to write what a lock file stands for.
+
+    The file may be deleted while it is locked; whoever waits for it then makes another.
+
+    Args:
+        file: the lock file; its directory is created if needed.
+        target: what is to be written, for messages.
+
+    Raises:
+        DatasetLockedError: another process holds it; its pid is in the message.
+        DatasetError: the lock file cannot be made or written.
+    """
+    with _acquired(file, target):
+        yield
 
 
 def writer_of(dataset: Path) -> str | None:
-    """The pid of the process that is writing a dataset; none where nobody is."""
+    """The pid of the process that is writing a dataset; None if nobody is."""
     try:
         with (dataset / FILE_NAME).open() as file:
             try:
@@ -61,20 +64,51 @@ def writer_of(dataset: Path) -> str | None:
             except BlockingIOError:
                 return _read_pid(file)
     except OSError:
-        return None  # no such file, or none that we may read: nobody writes it, or nobody that we could know of
+        return None  # no such file, or one that we may not read: nobody writes it that we could know of
     return None
 
 
-def _acquired(file: TextIO) -> bool:
-    """Whether the lock could be had; a reader that looks holds it for a moment, a writer for longer."""
+def _acquired(path: Path, target: Path) -> TextIO:
+    """The locked file, with our pid in it."""
+    owner = "unknown"
+    # A reader that looks holds the lock for a moment, a writer for longer.
     for _ in range(_LOOKS):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_LOOK_S)
-        else:
-            return True
-    return False
+        if (file := _open(path, target)) is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = _read_pid(file)
+            else:
+                if _is_named(file, path):
+                    file.truncate(0)
+                    file.write(f"{os.getpid()}\n")
+                    file.flush()
+                    return file
+            file.close()
+        time.sleep(_LOOK_S)
+    message = f"{target} is being written by another process, pid {owner}"
+    raise DatasetLockedError(message, hint=f"wait for it, or stop it: kill {owner}")
+
+
+def _open(path: Path, target: Path) -> TextIO | None:
+    """The lock file; None if somebody deletes its directory at this moment."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+")
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise DatasetError(f"{target} cannot be written: {exc.strerror}", hint="choose another directory") from exc
+
+
+def _is_named(file: TextIO, path: Path) -> bool:
+    """Whether a locked file still has its name: its last owner may have deleted it before letting it go."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _read_pid(file: TextIO) -> str:
