@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rlx.torchrl_names import no_such_name
+
 if TYPE_CHECKING:
     from rlx.buffer.compressed_storage import CompressedStorage as CompressedStorage
     from rlx.buffer.dataset_storage import DatasetStorage as DatasetStorage
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from rlx.buffer.loader import StepDataset as StepDataset
     from rlx.buffer.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
     from rlx.buffer.prioritized_slice_sampler import PrioritizedSliceSampler as PrioritizedSliceSampler
+    from rlx.buffer.protocol import Sampler as Sampler
+    from rlx.buffer.protocol import Storage as Storage
+    from rlx.buffer.protocol import Writer as Writer
     from rlx.buffer.replay_buffer import ReplayBuffer as ReplayBuffer
     from rlx.buffer.sampler import RandomSampler as RandomSampler
     from rlx.buffer.sampler import SamplerWithoutReplacement as SamplerWithoutReplacement
@@ -43,6 +48,7 @@ _NAMES = {
     "loader": ["StepDataset"],
     "prioritized_sampler": ["PrioritizedSampler"],
     "prioritized_slice_sampler": ["PrioritizedSliceSampler"],
+    "protocol": ["Sampler", "Storage", "Writer"],
     "replay_buffer": ["ReplayBuffer"],
     "sampler": ["RandomSampler", "SamplerWithoutReplacement"],
     "sampler_ensemble": ["SamplerEnsemble"],
@@ -75,5 +81,5 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'rlx.buffer' has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     return getattr(import_module(f"rlx.buffer.{_HOME[name]}"), name)

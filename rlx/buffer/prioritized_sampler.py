@@ -40,8 +40,12 @@ class PrioritizedSampler(SeededSampler):
         generator: gives the seed.
 
     Attributes:
+        alpha: how much priorities count.
         beta: how much of the bias is undone.
     """
+
+    alpha: float
+    beta: float
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rlx.errors import MissingExtraError
+from rlx.torchrl_names import no_such_name
 
 if find_spec("gymnasium") is None:
     raise MissingExtraError("collecting needs gymnasium, which is not installed", hint="pip install 'rlx[gym]'")
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from rlx.collector.distributed import DistributedCollector as DistributedCollector
     from rlx.collector.distributed import RayCollector as RayCollector
     from rlx.collector.distributed import RPCCollector as RPCCollector
+    from rlx.collector.multi_collector import MultiAsyncCollector as MultiAsyncCollector
     from rlx.collector.multi_collector import MultiaSyncDataCollector as MultiaSyncDataCollector
     from rlx.collector.multi_collector import MultiCollector as MultiCollector
+    from rlx.collector.multi_collector import MultiSyncCollector as MultiSyncCollector
     from rlx.collector.multi_collector import MultiSyncDataCollector as MultiSyncDataCollector
     from rlx.collector.opening import GymEnv as GymEnv
     from rlx.collector.opening import ParallelEnv as ParallelEnv
@@ -28,7 +31,13 @@ _NAMES = {
     "base_collector": ["BaseCollector", "DataCollectorBase"],
     "collector": ["Collector", "SyncDataCollector"],
     "distributed": ["DistributedCollector", "RPCCollector", "RayCollector"],
-    "multi_collector": ["MultiCollector", "MultiSyncDataCollector", "MultiaSyncDataCollector"],
+    "multi_collector": [
+        "MultiAsyncCollector",
+        "MultiCollector",
+        "MultiSyncCollector",
+        "MultiSyncDataCollector",
+        "MultiaSyncDataCollector",
+    ],
     "opening": ["GymEnv", "ParallelEnv", "SerialEnv"],
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
@@ -37,6 +46,6 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'rlx.collector' has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     # Imported when first asked for: torch takes seconds.
     return getattr(import_module(f"rlx.collector.{_HOMES[name]}"), name)

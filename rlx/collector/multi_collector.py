@@ -159,15 +159,20 @@ def _check_preemption(threshold: float | None, actors: Actors, replay_buffer: An
         )
 
 
-class MultiSyncDataCollector(MultiCollector):
-    """``MultiCollector(sync=True)``, by its name of TorchRL before 0.13."""
+class MultiSyncCollector(MultiCollector):
+    """``MultiCollector(sync=True)``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "sync": True})
 
 
-class MultiaSyncDataCollector(MultiCollector):
-    """``MultiCollector(sync=False)``, by its name of TorchRL before 0.13."""
+class MultiAsyncCollector(MultiCollector):
+    """``MultiCollector(sync=False)``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "sync": False})
+
+
+# By their names in TorchRL before 0.13.
+MultiSyncDataCollector = MultiSyncCollector
+MultiaSyncDataCollector = MultiAsyncCollector

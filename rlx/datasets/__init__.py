@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rlx.torchrl_names import no_such_name
+
 if TYPE_CHECKING:
     from rlx.datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay
     from rlx.datasets.minari import MinariExperienceReplay as MinariExperienceReplay
@@ -15,5 +17,5 @@ _HOME = {"AtariDQNExperienceReplay": "rlx.datasets.atari_dqn", "MinariExperience
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'rlx.datasets' has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,127 @@
+"""What to use instead of names of TorchRL that rlx does not have, or has under another name.
+
+Importing one of them from the package where a user of TorchRL would look for it raises an ImportError with this advice;
+docs/migrating.md repeats it, and a test holds the two together.
+"""
+
+_CHECKPOINTS = "use `ReplayBuffer.dumps`: every storage is written in one compressed format"
+_SPECIFIC_TO_TORCHRL = "use `ReplayBuffer.dumps`, which needs no hooks: steps are compressed as they are"
+_UNITS = "use `SliceSampler(slice_len=...)`: burn-in, n-step targets and bootstrap states are parts of one slice"
+_WEIGHTS = "use `collector.update_policy_weights_(policy)`: every collector sends weights by itself"
+_LANGUAGE_MODELS = "no alternative: rlx has no parts for language models"
+_CONVERT = "use `rlx convert` and `ReplayBuffer(storage=DatasetStorage(rlx.open(path)))`"
+_TRAJECTORIES = "use `rlx.open(path).trajectories`, or `split_trajectories(steps)` of a batch"
+_RAY = "use `DistributedCollector(replay_buffer=buffer)`: the buffer stays in the learner's process"
+
+_BUFFER = {
+    "CompressedListStorageCheckpointer": _CHECKPOINTS,
+    "ConditionalUpdateResult": "use `buffer[rows] = steps`: there are no conditional updates",
+    "ConsumingSampler": "use `SamplerWithoutReplacement`, and `buffer.empty()` after an epoch",
+    "DEFAULT_DONE_KEYS": 'use `("done", "truncated", "terminated")`',
+    "Flat2TED": _SPECIFIC_TO_TORCHRL,
+    "FlatStorageCheckpointer": _CHECKPOINTS,
+    "H5Combine": _SPECIFIC_TO_TORCHRL,
+    "H5Split": _SPECIFIC_TO_TORCHRL,
+    "H5StorageCheckpointer": _CHECKPOINTS,
+    "ListStorageCheckpointer": _CHECKPOINTS,
+    "Nested2TED": _SPECIFIC_TO_TORCHRL,
+    "NestedStorageCheckpointer": _CHECKPOINTS,
+    "OfflineToOnlineReplayBuffer": "use `ReplayBufferEnsemble(offline, online, p=[0.5, 0.5])`",
+    "PromptGroupSampler": _LANGUAGE_MODELS,
+    "RayReplayBuffer": _RAY,
+    "RemoteTensorDictReplayBuffer": _RAY,
+    "SampleUnit": _UNITS,
+    "Sequence": _UNITS,
+    "StalenessAwareSampler": "use `PrioritizedSampler`, with priorities computed from `policy_version`",
+    "StorageCheckpointerBase": _CHECKPOINTS,
+    "StorageEnsembleCheckpointer": _CHECKPOINTS,
+    "StoreStorage": "use `LazyMemmapStorage`: no storage needs a server",
+    "StreamingSliceSampler": "use `SliceSampler`: it finds slices of any window without a scan of the storage",
+    "TED2Flat": _SPECIFIC_TO_TORCHRL,
+    "TED2Nested": _SPECIFIC_TO_TORCHRL,
+    "TensorStorageCheckpointer": _CHECKPOINTS,
+    "Trajectory": _TRAJECTORIES,
+    "TrajectoryPredicate": "use `rlx preprocess --transform filter:EXPRESSION` on a dataset",
+    "Transition": "use `RandomSampler`: single steps are what every sampler but those of slices draws",
+    "filter_trajectories": "use `rlx preprocess --transform filter:EXPRESSION` on a dataset",
+    "find_start_stop_traj": "use `buffer.storage.index().trajectories()`",
+    "iter_trajectories": _TRAJECTORIES,
+    "prefill_replay_buffer": "use `buffer.extend(dataset[:n])`",
+    "traj": "use `rlx preprocess --transform filter:EXPRESSION` on a dataset",
+    # Under other names.
+    "CatFrames": "use `FrameStack`",
+    "CompressedListStorage": "use `CompressedStorage`",
+    "DTypeCastTransform": "use `ToDtype`",
+    "DeviceCastTransform": "use `ToDevice`",
+    "MultiStep": "use `NStep`",
+    "MultiStepTransform": "use `NStep`",
+    "Reward2Go": "use `ReturnToGo`",
+    "RewardClipping": "use `RewardClip`",
+    "SignTransform": "use `RewardSign`",
+    "ToTensorImage": "use `ToFloat`",
+    # Not yet here.
+    "HERReplayBuffer": "no alternative yet",
+    "HindsightStrategy": "no alternative yet",
+    "LambdaScheduler": "set `sampler.beta` between batches",
+    "LazyStackStorage": "use `ListStorage`, for steps of one shape",
+    "LinearScheduler": "set `sampler.beta` between batches",
+    "ParameterScheduler": "set `sampler.beta` between batches",
+    "PrioritizedReplayBuffer": "use `ReplayBuffer(sampler=PrioritizedSampler(max_size, alpha, beta))`",
+    "SchedulerList": "set `sampler.beta` between batches",
+    "StepScheduler": "set `sampler.beta` between batches",
+    "StorageEnsemble": "use `ReplayBufferEnsemble` of buffers",
+    "TensorDictPrioritizedReplayBuffer": "use `TensorDictReplayBuffer(sampler=PrioritizedSampler(...))`",
+    "TensorStorage": "use `LazyTensorStorage`, and `extend` it",
+    "WriterEnsemble": "use `ReplayBufferEnsemble` of buffers",
+}
+
+_COLLECTOR = {
+    "AsyncBatchedCollector": "use `MultiCollector(sync=False)`, or `Collector` of a vectorized environment",
+    "AsyncCollector": "use `MultiCollector([env], sync=False)`",
+    "DEFAULT_SLURM_CONF": "use `DistributedCollector` on a Ray cluster: nothing is submitted to Slurm",
+    "DistributedSyncCollector": "use `DistributedCollector(sync=True)`",
+    "DistributedWeightUpdater": _WEIGHTS,
+    "Evaluator": 'use `Collector(trajs_per_batch=n, exploration_type="deterministic")`, and sum the rewards',
+    "MultiProcessedWeightUpdater": _WEIGHTS,
+    "ProfileConfig": "use a profiler of Python such as py-spy, which sees the worker processes too",
+    "RPCWeightUpdater": _WEIGHTS,
+    "RandomPolicy": "use `policy=None`",
+    "RayEvalWorker": "use `DistributedCollector` with a policy that does not explore",
+    "RayWeightUpdater": _WEIGHTS,
+    "RemoteModuleWeightUpdater": _WEIGHTS,
+    "VanillaWeightUpdater": _WEIGHTS,
+    "WeightUpdaterBase": _WEIGHTS,
+    "split_trajectories": "use `rlx.buffer.split_trajectories`",
+    "submitit_delayed_launcher": "use `DistributedCollector` on a Ray cluster: nothing is submitted to Slurm",
+}
+
+_DATASETS = {
+    "BaseDatasetExperienceReplay": _CONVERT,
+    "D4RLExperienceReplay": f"{_CONVERT}; the format is `d4rl`",
+    "GenDGRLExperienceReplay": f"{_CONVERT}, from `npz`",
+    "LeRobotExperienceReplay": f"{_CONVERT}; the format is `lerobot`",
+    "OpenMLExperienceReplay": f"{_CONVERT}, from `parquet`",
+    "OpenXExperienceReplay": f"{_CONVERT}; the format is `rlds`",
+    "RobosetExperienceReplay": f"{_CONVERT}, from `npz`",
+    "VD4RLExperienceReplay": f"{_CONVERT}, from `npz`",
+    "lerobot_columns_to_tensordict": f"{_CONVERT}; the format is `lerobot`",
+    "load_dataset": "use `rlx.open(path)`, or the class of the dataset",
+    "register_dataset": "use `rlx.open(path)`, or the class of the dataset",
+}
+
+INSTEAD = {"rlx.buffer": _BUFFER, "rlx.collector": _COLLECTOR, "rlx.datasets": _DATASETS}
+"""Advice by the package of rlx that is asked for a name, and by the name."""
+
+
+def no_such_name(package: str, name: str) -> Exception:
+    """Return what a package raises that is asked for a name it does not have.
+
+    Example:
+        >>> no_such_name("rlx.buffer", "CatFrames")
+        ImportError('rlx.buffer has no CatFrames: use `FrameStack`')
+        >>> no_such_name("rlx.buffer", "nonsense")
+        AttributeError("module 'rlx.buffer' has no attribute 'nonsense'")
+    """
+    if name in INSTEAD[package]:
+        return ImportError(f"{package} has no {name}: {INSTEAD[package][name]}", name=package)
+    return AttributeError(f"module {package!r} has no attribute {name!r}")
