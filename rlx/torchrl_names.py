@@ -62,15 +62,8 @@ _BUFFER = {
     # Not yet here.
     "HERReplayBuffer": "no alternative yet",
     "HindsightStrategy": "no alternative yet",
-    "LambdaScheduler": "set `sampler.beta` between batches",
     "LazyStackStorage": "use `ListStorage`, for steps of one shape",
-    "LinearScheduler": "set `sampler.beta` between batches",
-    "ParameterScheduler": "set `sampler.beta` between batches",
-    "PrioritizedReplayBuffer": "use `ReplayBuffer(sampler=PrioritizedSampler(max_size, alpha, beta))`",
-    "SchedulerList": "set `sampler.beta` between batches",
-    "StepScheduler": "set `sampler.beta` between batches",
     "StorageEnsemble": "use `ReplayBufferEnsemble` of buffers",
-    "TensorDictPrioritizedReplayBuffer": "use `TensorDictReplayBuffer(sampler=PrioritizedSampler(...))`",
     "TensorStorage": "use `LazyTensorStorage`, and `extend` it",
     "WriterEnsemble": "use `ReplayBufferEnsemble` of buffers",
 }

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from rlx.buffer.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
     from rlx.buffer.list_storage import ListStorage as ListStorage
     from rlx.buffer.loader import StepDataset as StepDataset
+    from rlx.buffer.parameter_schedulers import LambdaScheduler as LambdaScheduler
+    from rlx.buffer.parameter_schedulers import LinearScheduler as LinearScheduler
+    from rlx.buffer.parameter_schedulers import ParameterScheduler as ParameterScheduler
+    from rlx.buffer.parameter_schedulers import SchedulerList as SchedulerList
+    from rlx.buffer.parameter_schedulers import StepScheduler as StepScheduler
+    from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+    from rlx.buffer.prioritized_replay_buffer import (
+        TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+    )
     from rlx.buffer.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
     from rlx.buffer.prioritized_slice_sampler import PrioritizedSliceSampler as PrioritizedSliceSampler
     from rlx.buffer.protocol import Sampler as Sampler
@@ -46,6 +55,14 @@ _NAMES = {
     "ensemble": ["ReplayBufferEnsemble"],
     "list_storage": ["ListStorage"],
     "loader": ["StepDataset"],
+    "parameter_schedulers": [
+        "LambdaScheduler",
+        "LinearScheduler",
+        "ParameterScheduler",
+        "SchedulerList",
+        "StepScheduler",
+    ],
+    "prioritized_replay_buffer": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
     "prioritized_sampler": ["PrioritizedSampler"],
     "prioritized_slice_sampler": ["PrioritizedSliceSampler"],
     "protocol": ["Sampler", "Storage", "Writer"],

@@ -188,12 +188,17 @@ class ReplayBuffer(Preprocessing):
 
         Args:
             rows: [n] rows, as in ``info["index"]``; or one.
-            priority: [n] or [n, 1], or one for all.
+            priority: [n], or [n, ...] to be reduced as the sampler does, or one for all.
+
+        Raises:
+            ValueError: another number of priorities than of rows.
         """
         at = np.atleast_1d(np.asarray(rows, np.int64)).reshape(-1)
-        values = torch.as_tensor(priority).detach().cpu().numpy().reshape(-1)
+        values = torch.as_tensor(priority).detach().cpu().numpy()
+        if values.size > 1 and at.size and values.size % at.size == 0:
+            values = values.reshape(at.size, -1)  # rows [*lanes, n] come with priorities [*lanes, n, ...]
         with self._lock.read(), self._sampler_lock:
-            self._sampler.update_priority(at, np.broadcast_to(values, at.shape))
+            self._sampler.update_priority(at, values)
 
     # ---- sampling
 

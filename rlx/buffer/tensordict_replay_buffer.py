@@ -59,13 +59,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Takes the priorities of a batch, by its ``index`` and what stands at the priority key, [n] or [n, ...].
 
-        Of more than one number a step the largest counts.
+        Several numbers per step are reduced as the sampler's ``reduction`` says: to the largest by default.
 
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
-        rows, priority = batch["index"], batch[self._priority_key]
-        self.update_priority(rows, priority.reshape(rows.numel(), -1).amax(1))
+        self.update_priority(batch["index"], batch[self._priority_key])
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
         return self._info(draw)
