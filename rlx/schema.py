@@ -136,7 +136,7 @@ class Schema:
 
     def __post_init__(self) -> None:
         for name, field in self.fields.items():
-            _check_name(name, field)
+            check_name(name, field)
         for name, role in REQUIRED.items():
             found = self.fields.get(name)
             if found is None or found.role != role or found.shape != ():
@@ -214,7 +214,8 @@ def is_action(name: str) -> bool:
     return "action" in name.split("/")
 
 
-def _check_name(name: str, field: Field) -> None:
+def check_name(name: str, field: Field) -> None:
+    """Raises SchemaMismatchError if no schema could hold a field of this name."""
     parts = name.split("/")
     if not all(_PART.fullmatch(part) for part in parts):
         raise SchemaMismatchError(f"field name {name!r}: expected words of letters, digits and _.- joined by /")

@@ -1,6 +1,5 @@
 """``rlx convert``: files at hand, of another layout or a dataset's own, into a dataset."""
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +12,16 @@ from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.local_runs import LAYOUTS, check_apart, find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
+from rlx.pipeline.source_warnings import warn
 from rlx.progress import Progress
-from rlx.quantities import plural
 from rlx.schema import Schema
 from rlx.source.protocol import Source, block_steps
-from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
 from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
 
-logger = logging.getLogger(__name__)
 FORMATS = ("rlx", *LAYOUTS)
 
 
@@ -108,21 +105,8 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     if source_format == "rlx" or (source_format is None and is_dataset):
         return StoredDataset(Dataset(source)), source
     run = find_run(source, None, source_format)
-    _warn(run)
+    warn(run)
     return run, run.root
-
-
-def _warn(run: Source) -> None:
-    """Says what a user might miss in the data, or might not expect of them."""
-    left_out = [name for key in ("left_out", "left_out_not_numbers") for name in run.notes.get(key, [])]
-    if left_out:
-        logger.warning("%s: left out: %s", run.id, ", ".join(left_out))
-    if count := run.notes.get(STEPS_WITHOUT_OUTCOME):
-        whose = plural(count, "episode")
-        logger.warning("%s: left out: the last steps of %s, as what they led to is not recorded", run.id, whose)
-    lossy = run.notes.get("lossy_jpeg")
-    for name in lossy if isinstance(lossy, list) else []:  # what a file says of itself may be anything
-        logger.warning("%s: %s went through JPEG, which is lossy, before it came here", run.id, name)
 
 
 def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:

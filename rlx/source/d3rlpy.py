@@ -15,6 +15,7 @@ from rlx.schema import Field, Role, Schema
 from rlx.source import d4rl, hdf5_file
 from rlx.source.d4rl import D4RL
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, not_taken_note
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
 from rlx.source.hdf5_text import texts
@@ -59,8 +60,8 @@ def _opened(path: Path) -> Hdf5Episodes:
         fields, paths = _fields(file)
         episodes = tuple(_episode(file, number) for number in range(episode_count))
         notes: dict[str, Any] = {**hdf5_file.told(file), "format": "d3rlpy 2.1", **without_outcome(episodes)}
-        if left_out := sorted(set(texts(file, "columns")) - set(_COLUMNS)):
-            notes["left_out"] = left_out
+        extra = sorted(set(texts(file, "columns")) - set(_COLUMNS))
+        notes |= not_taken_note(dict.fromkeys(extra, NOT_A_ROW_PER_STEP))
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:

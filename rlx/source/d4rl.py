@@ -16,6 +16,7 @@ from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, not_taken_note
 from rlx.source.hdf5_columns import Hdf5Columns, field_shape
 from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import shard_bounds, without_outcome
@@ -106,8 +107,7 @@ def open_d4rl(path: Path) -> D4RL:
             notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
             if has_next:
                 notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
-        if left_out:
-            notes["left_out"] = left_out
+        notes |= not_taken_note(dict.fromkeys(left_out, NOT_A_ROW_PER_STEP))
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:

@@ -1,4 +1,4 @@
-"""The episodes of a file in 20 bytes each: a file of short ones has millions."""
+"""The episodes of a file in 21 bytes each: a file of short ones has millions."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -16,6 +16,7 @@ _COLUMNS = np.dtype(
         ("truncated", "?"),
         ("final_recorded", "?"),
         ("from_reset", "?"),
+        ("cut", "?"),
     ]
 )
 _PIECE = 4096
@@ -31,6 +32,7 @@ class EpisodeTable(Sequence[RowEpisode]):
         truncated: as there.
         final_recorded: as there.
         from_reset: as there.
+        cut: as there.
 
     Example:
         >>> table = EpisodeTable([3, 5], number=[0, 1], terminated=True, truncated=False, final_recorded=False)
@@ -47,9 +49,10 @@ class EpisodeTable(Sequence[RowEpisode]):
         truncated: ArrayLike,
         final_recorded: ArrayLike,
         from_reset: ArrayLike = True,
+        cut: ArrayLike = False,
     ) -> None:
         found = np.asarray(rows, np.int64)
-        columns = (number, found, terminated, truncated, final_recorded, from_reset)
+        columns = (number, found, terminated, truncated, final_recorded, from_reset, cut)
         self._table = np.empty(len(found), _COLUMNS)
         for name, column in zip(_COLUMNS.names or (), columns, strict=True):
             self._table[name] = column

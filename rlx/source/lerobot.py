@@ -16,6 +16,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source.base import local_path
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import NOT_NUMBERS_OR_TEXT, not_taken_note
 from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.lerobot_features import DONE, TRUNCATED, Feature, fields_of, picture_file, read_features
@@ -172,8 +173,7 @@ def open_lerobot(path: Path) -> LeRobot:
         notes["rewards"] = "unrecorded: zeros"
     if DONE not in found:
         notes["terminated"] = "unrecorded"
-    if left_out:
-        notes["left_out"] = left_out
+    notes |= not_taken_note(dict.fromkeys(left_out, NOT_NUMBERS_OR_TEXT))
     if (missing := missing_field(fields)) is not None:
         raise SourceError(
             f"{path / _INFO}: features: {missing} is missing; left out are {', '.join(left_out) or 'none'}"

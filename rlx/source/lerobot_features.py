@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
-from rlx.schema import Field, Role
+from rlx.schema import TEXT, Field, Role
 from rlx.source.picture_file import MalformedPictureError, decode_picture
 from rlx.store.arrow import to_rows
 
@@ -127,6 +127,8 @@ def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
         except SchemaMismatchError as exc:
             raise ValueError(f"{name}: {exc}") from exc
         return Feature(name, "uint8", shape, is_image=True)
+    if dtype == TEXT:
+        return None
     try:
         Field(dtype, shape, Role.STEP)
     except (SchemaMismatchError, TypeError):

@@ -22,6 +22,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, Sour
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import NOT_NUMBERS_OR_TEXT, not_taken_note
 from rlx.source.finite import check_field
 from rlx.source.minari_space import Space, describe, is_image, leaf_space
 from rlx.source.protocol import block_steps
@@ -242,8 +243,7 @@ def _fields(
     notes: dict[str, Any] = {}
     if lossy:
         notes["lossy_jpeg"] = lossy
-    if left_out:
-        notes["left_out_not_numbers"] = left_out
+    notes |= not_taken_note(dict.fromkeys(left_out, NOT_NUMBERS_OR_TEXT))
     return fields, paths, notes
 
 

@@ -20,6 +20,7 @@ from rlx.errors import SourceError
 from rlx.schema import Schema
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import not_taken_note
 from rlx.source.finite import check_field
 from rlx.source.npz_archive import Archive, Member, opened
 from rlx.source.one_file import OneFile
@@ -153,7 +154,8 @@ def open_npz(path: Path) -> Npz:
         types = {name: archive.type_of(name) for name in archive.names}
         is_tabled = _GROUP + "length" in types
         seen = [name.removeprefix(_FINAL) for name in types if name.startswith(_FINAL) and is_tabled]
-        kinds = {name: (dtype.name, shape[1:]) for name, (dtype, shape) in types.items() if shape}
+        table = {*(_GROUP + name for name in _TABLE), *(_FINAL + name for name in seen)} if is_tabled else set()
+        kinds = {name: (dtype.name, shape[1:]) for name, (dtype, shape) in types.items() if shape and name not in table}
         fields = ted_fields(kinds, str(path), seen)
         counts = {path: types[path][1][0] for path in (*fields.paths.values(), *fields.after.values())}
         flags = [flag for flag in (TERMINATED, TRUNCATED, DONE) if flag in types]
@@ -170,8 +172,7 @@ def open_npz(path: Path) -> Npz:
             finals = {}
             episodes = _scanned(archive, flags, fields)
         notes = {**archive.told(), "format": "npz", **without_outcome(episodes)}
-    if fields.left_out:
-        notes["left_out"] = list(fields.left_out)
+        notes |= not_taken_note(fields.not_taken)
     return Npz(path.parent, path.name, fields, notes, episodes, finals)
 
 

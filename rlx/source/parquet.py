@@ -14,6 +14,7 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import Schema
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import RowType, not_taken_note
 from rlx.source.finite import check_field
 from rlx.source.one_file import OneFile
 from rlx.source.parquet_file import ParquetFile, opened
@@ -29,7 +30,6 @@ from rlx.source.ted_rows import (
     TRAJECTORY,
     TRUNCATED,
     EpisodeScan,
-    RowType,
     TedFields,
     scan_following,
     ted_fields,
@@ -136,8 +136,7 @@ def open_parquet(path: Path) -> Parquet:
         fields = ted_fields(kinds, str(path))
         episodes = _episodes(file, kinds, fields)
         notes = {**told_notes(file.note(KEY)), "format": "Parquet", **without_outcome(episodes)}
-    if fields.left_out:
-        notes["left_out"] = list(fields.left_out)
+    notes |= not_taken_note(fields.not_taken)
     return Parquet(path.parent, path.name, kinds, fields, notes, episodes, shard_bounds(episodes.rows))
 
 

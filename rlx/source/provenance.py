@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlx.source.extra_fields import NOT_TAKEN
 from rlx.source.noted_spaces import SCHEMA
 from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
 
@@ -14,7 +15,7 @@ KEY = "rlx"
 FILE_NAME = "provenance.json"
 _MAX_BYTES = 2**20
 # Notes of how another file was read, which whoever reads this one makes anew.
-_OF_READING = frozenset({"left_out", "left_out_not_numbers", STEPS_WITHOUT_OUTCOME, SCHEMA})
+_OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WITHOUT_OUTCOME, SCHEMA})
 
 
 def told_notes(said: Any) -> Mapping[str, Any]:

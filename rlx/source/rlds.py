@@ -15,6 +15,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source.base import local_path
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import NOT_NUMBERS_OR_TEXT, not_taken_note
 from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.needed_fields import missing_field
@@ -199,8 +200,8 @@ def open_rlds(path: Path) -> RLDS:
     features = {name: feature for name, feature in found.items() if feature and name not in _FLAGS}
     schema = _schema(features, _roles(told), path / _FEATURES)
     notes = {**told_notes(told), "format": "RLDS"}
-    if left_out := [name for name, feature in found.items() if feature is None]:
-        notes["left_out"] = left_out
+    left_out = [name for name, feature in found.items() if feature is None]
+    notes |= not_taken_note(dict.fromkeys(left_out, NOT_NUMBERS_OR_TEXT))
     if lossy := [name for name, feature in features.items() if _is_lossy(path, names, name, feature)]:
         notes["lossy_jpeg"] = lossy
     return RLDS(path, _id(info), schema, notes, features, tuple(names), tuple(lengths))

@@ -11,6 +11,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import NOT_OF_STEPS, not_taken_note
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
 from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
@@ -117,6 +118,4 @@ def _notes(file: h5py.File, left_out: list[str]) -> dict[str, Any]:
     if isinstance(environment, str):
         notes["environment"] = environment
     notes.setdefault("truncation", "unrecorded: a demonstration that did not terminate just ends")
-    if left_out:
-        notes["left_out"] = left_out
-    return notes
+    return notes | not_taken_note(dict.fromkeys(left_out, NOT_OF_STEPS))

@@ -4,6 +4,9 @@ What was seen after the last action is known only where the format keeps it apar
 terminated needs nothing behind it: zeros stand there, marked as not recorded. Any other last step has an outcome that
 nobody recorded: it is left out, and what was seen before it is the final observation. So nothing is invented, and
 nobody bootstraps from zeros.
+
+The last step of every episode is done. An episode whose rows stop although nothing ended it is cut: its last step is
+truncated, and so is the last one kept of an episode whose last row is left out.
 """
 
 from collections import Counter
@@ -45,6 +48,7 @@ class RowEpisode:
         truncated: whether it was cut by a limit.
         final_recorded: whether it is known what was seen after the last row.
         from_reset: whether the first row is the first step of the episode.
+        cut: whether the recording stopped although the environment did not end the episode, whatever the flags say.
     """
 
     number: int
@@ -53,6 +57,12 @@ class RowEpisode:
     truncated: bool
     final_recorded: bool
     from_reset: bool = True
+    cut: bool = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the steps stop before the environment ends the episode."""
+        return not self.terminated and (self.cut or self.rows > self.steps or not self.truncated)
 
     @property
     def steps(self) -> int:
@@ -73,7 +83,7 @@ class RowEpisode:
         for name, field in schema.fields.items():
             if name in _FLAGS:
                 data[name] = np.zeros(stop - start, bool)
-                data[name][-1] = is_last and getattr(self, name)
+                data[name][-1] = is_last and (getattr(self, name) or (name == "truncated" and self.is_cut))
             elif field.role != Role.OBSERVATION or not is_last:
                 data[name] = columns.rows(name, start, stop)
             elif self.rows > self.steps:
@@ -90,6 +100,7 @@ class RowEpisode:
             from_reset=np.array([self.from_reset]),
             final_recorded=np.array([self.final_recorded or self.rows > self.steps]),
             is_open=not is_last,
+            cut=np.array([is_last and self.is_cut]),
         )
 
 

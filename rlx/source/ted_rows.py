@@ -7,18 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
-from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema
 from rlx.source.episode_table import EpisodeTable
+from rlx.source.extra_fields import ExtraFields, RowType
 from rlx.source.needed_fields import missing_field
 
 TRAJECTORY = "collector/traj_ids"
 EPISODE = "trajectories/episode"
 FROM_RESET = "trajectories/from_reset"
 TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
+CUT = "trajectories/cut"
 _FLAGS = ("terminated", "truncated")
-_GROUPS = frozenset({"collector", "trajectories"})
-_DERIVED = frozenset({"index", "done", "terminated", "truncated", "is_init"})
-RowType = tuple[str, tuple[int, ...]]
+_OF_STARTS = frozenset({TRAJECTORY, EPISODE, FROM_RESET})
+# What follows from these at the root of TED, and what says where the steps belong.
+_TOLD = frozenset(
+    {"index", "done", "terminated", "truncated", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT}
+)
 _SINGLE: RowType = ("bool", ())
 Rows = Mapping[str, NDArray[np.generic]]
 
@@ -31,20 +35,20 @@ class TedFields:
         schema: what one step holds.
         paths: TED path of every field but the flags; of an observation, that of what was seen before.
         after: TED path of what was seen after each step, of the observations that have it.
-        left_out: arrays that are no field.
+        not_taken: why each of the other arrays is no field.
     """
 
     schema: Schema
     paths: Mapping[str, str]
     after: Mapping[str, str]
-    left_out: tuple[str, ...]
+    not_taken: Mapping[str, str]
 
 
 def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collection[str] = ()) -> TedFields:
-    """The fields of arrays by TED path.
+    """Return the fields of arrays by TED path.
 
     Args:
-        columns: dtype and shape of the rows of each; none where they are no numbers.
+        columns: dtype and shape of the rows of each; None where they are neither numbers nor text.
         place: where they lie, for messages.
         seen: names of observations, as far as that is known otherwise than by ``next``.
 
@@ -54,42 +58,45 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     Example:
         >>> columns = {"observation": ("float32", (3,)), "action": ("int64", ()), "next/reward": ("float32", (1,))}
         >>> fields = ted_fields({**columns, "next/done": ("bool", (1,)), "note": None}, "file")
-        >>> list(fields.schema), fields.left_out
-        (['observation', 'action', 'reward', 'terminated', 'truncated'], ('note',))
+        >>> list(fields.schema), fields.not_taken
+        (['observation', 'action', 'reward', 'terminated', 'truncated'], {'note': 'neither numbers nor text'})
     """
     for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
         if needed not in columns:
             raise CorruptShardError(f"{place}: {needed} is missing")
-    for path in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET):
+    for path in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT):
         _check_single(path, columns.get(path, _SINGLE), place)
-    fields: dict[str, Field] = {}
-    paths: dict[str, str] = {}
+    extras = ExtraFields(_FLAGS)
     after: dict[str, str] = {}
-    left_out: list[str] = []
     for path, kind in columns.items():
         name = path.removeprefix("next/")
-        if name.split("/")[0] in _GROUPS or name in _DERIVED:
+        if path in _TOLD:
             continue
-        if path != name and name in columns:
+        if path == "reward":
+            extras.leave(path, "the reward of a step is next/reward")
+        elif path != name and name in columns and name != "reward":
             after[name] = path
-        elif kind is None:
-            left_out.append(path)
         else:
             is_seen = name in seen or f"next/{name}" in columns
-            fields[name], paths[name] = _field(path, name, kind, is_seen, place), path
+            extras.add(path, name, _row_type(name, kind), _role(path, name, is_seen=is_seen))
+    fields = extras.fields
     for name, path in after.items():
-        if columns[path] != columns[name] and name in fields:
+        if name not in fields:
+            extras.leave(path, extras.not_taken[name])
+        elif columns[path] != columns[name]:
             raise CorruptShardError(f"{place}: {path}: expected {columns[name]} as {name}, found {columns[path]}")
     _check_after(fields, {*after, *seen}, place)
     if (missing := missing_field(fields)) is not None:
-        problem = ": expected numbers, found none" if missing in left_out else " is missing"
-        raise CorruptShardError(f"{place}: {missing}{problem}")
-    fields |= {name: Field("bool", (), Role.NEXT) for name in _FLAGS}
+        reason = extras.not_taken.get(missing)
+        raise CorruptShardError(f"{place}: {missing}{f': {reason}' if reason else ' is missing'}")
+    flags = {name: Field("bool", (), Role.NEXT) for name in _FLAGS}
     try:
-        schema = Schema(fields)
+        schema = Schema(fields | flags)
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{place}: {exc}") from exc
-    return TedFields(schema, paths, {name: path for name, path in after.items() if name in fields}, tuple(left_out))
+    return TedFields(
+        schema, extras.keys, {name: path for name, path in after.items() if name in fields}, extras.not_taken
+    )
 
 
 def _check_after(fields: Mapping[str, Field], told: Collection[str], place: str) -> None:
@@ -101,23 +108,20 @@ def _check_after(fields: Mapping[str, Field], told: Collection[str], place: str)
 
 def _check_single(path: str, kind: RowType | None, place: str) -> None:
     """Raises CorruptShardError unless the rows of a column are one flag or number each."""
-    if kind is None or kind[1] not in ((), (1,)):
-        found = "no numbers" if kind is None else f"{kind[0]}{list(kind[1])}"
+    if kind is None or kind[0] == TEXT or kind[1] not in ((), (1,)):
+        found = "no numbers" if kind is None or kind[0] == TEXT else f"{kind[0]}{list(kind[1])}"
         what = "flag" if path in (TERMINATED, TRUNCATED, DONE) else "number"
         raise CorruptShardError(f"{place}: {path}: expected one {what} a step, found {found}")
 
 
-def _field(path: str, name: str, kind: RowType, is_seen: bool, place: str) -> Field:
-    dtype, shape = kind
-    if name in SCALAR_COLUMNS and shape == (1,):
-        shape = ()
-    role = Role.NEXT if path != name else Role.STEP
-    if path == name and (is_seen or name.split("/")[0] == "observation"):
-        role = Role.OBSERVATION
-    try:
-        return Field(dtype, shape, role)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{place}: {path}: {exc}") from exc
+def _row_type(name: str, kind: RowType | None) -> RowType | None:
+    return (kind[0], ()) if kind is not None and name in SCALAR_COLUMNS and kind[1] == (1,) else kind
+
+
+def _role(path: str, name: str, *, is_seen: bool) -> Role:
+    if path != name:
+        return Role.NEXT
+    return Role.OBSERVATION if is_seen or name.split("/")[0] == "observation" else Role.STEP
 
 
 @dataclass(slots=True)
@@ -152,8 +156,7 @@ class EpisodeScan:
         starts = np.flatnonzero(starting)
         self._starts.append(starts + self.rows)
         for name, column in now.items():
-            of_start = name in (TRAJECTORY, EPISODE, FROM_RESET)
-            self._columns.setdefault(name, []).append((column if of_start else before[name])[starts])
+            self._columns.setdefault(name, []).append((column if name in _OF_STARTS else before[name])[starts])
         self._last = {name: column[-1:] for name, column in now.items()}
         self.rows += count
 
@@ -166,7 +169,7 @@ class EpisodeScan:
         numbers = columns.get(EPISODE, columns.get(TRAJECTORY, np.arange(len(starts))))
         resets = columns.get(FROM_RESET, np.ones(len(starts), bool))
         # What ends an episode was noted where the next one begins.
-        ends = {name: np.append(columns[name][1:], self._last[name]) for name in (*_FLAGS, "recorded")}
+        ends = {name: np.append(columns[name][1:], self._last[name]) for name in (*_FLAGS, "recorded", "cut")}
         ends["final_recorded"] = ends.pop("recorded")
         return EpisodeTable(np.diff(starts, append=self.rows), number=numbers, from_reset=resets, **ends)
 
@@ -178,7 +181,8 @@ class EpisodeScan:
         terminated = flags.get(TERMINATED, flags.get(DONE, never) & ~truncated)
         if DONE in flags and TERMINATED in flags:
             truncated = truncated | (flags[DONE] & ~terminated)
-        told = {"terminated": terminated, "truncated": truncated, "recorded": recorded}
+        cut = rows[CUT].reshape(-1) != 0 if CUT in rows else never
+        told = {"terminated": terminated, "truncated": truncated, "recorded": recorded, "cut": cut}
         numbers = {name: rows[name].reshape(-1) for name in (TRAJECTORY, EPISODE, FROM_RESET) if name in rows}
         return {**told, **numbers}
 

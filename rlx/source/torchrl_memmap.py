@@ -18,6 +18,7 @@ from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.schema import Schema
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import RowType, not_taken_note
 from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
 from rlx.source.one_file import id_of
@@ -29,7 +30,6 @@ from rlx.source.ted_rows import (
     TERMINATED,
     TRAJECTORY,
     TRUNCATED,
-    RowType,
     TedFields,
     scan_following,
     ted_fields,
@@ -180,8 +180,7 @@ def open_torchrl(path: Path) -> TorchRLMemmap:
     with _opened(path, kinds, math.prod(batch)) as opened:
         episodes = _episodes(opened, fields, stored, batch[-1] if len(batch) > 1 else None)
     notes = {**told_beside(path), "format": "TorchRL's memmap", **without_outcome(episodes)}
-    if fields.left_out:
-        notes["left_out"] = list(fields.left_out)
+    notes |= not_taken_note(fields.not_taken)
     bounds = shard_bounds(episodes.rows)
     return TorchRLMemmap(path, kinds, math.prod(batch), fields, notes, episodes, bounds)
 

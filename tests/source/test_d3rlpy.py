@@ -82,7 +82,7 @@ def test_columns_of_other_episodes_are_left_out(tmp_path: Path) -> None:
     path = Path(shutil.copy(GOLDEN / "vectors.h5", tmp_path))
     columns = [b"observations", b"actions", b"rewards", b"terminated", b"mood"]
     changed(path, replace("columns", columns, dtype=h5py.string_dtype()))
-    assert open_d3rlpy(path).notes["left_out"] == ["mood"]
+    assert list(open_d3rlpy(path).notes["not_taken"]) == ["mood"]
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {

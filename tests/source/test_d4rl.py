@@ -65,7 +65,7 @@ class TestShards(D4RLContract):
 
 def told(trajectory: Trajectory) -> tuple[list[int], str, bool]:
     """Observations, how it ends, and whether the last of them was recorded."""
-    ending = "t" if trajectory["terminated"][-1] else "x" if trajectory["truncated"][-1] else "."
+    ending = "t" if trajectory["terminated"][-1] else "." if trajectory.cut else "x"
     return trajectory["observation"][:, 0].astype(int).tolist(), ending, trajectory.final_recorded
 
 
@@ -76,7 +76,7 @@ def told(trajectory: Trajectory) -> tuple[list[int], str, bool]:
         ("..x", True, [([0, 1, 2, 3], "x", True)]),
         ("...", True, [([0, 1, 2, 3], ".", True)]),
         ("..t", False, [([0, 1, 2, 0], "t", False)]),
-        ("..x", False, [([0, 1, 2], "x", True)]),
+        ("..x", False, [([0, 1, 2], ".", True)]),
         ("...", False, [([0, 1, 2], ".", True)]),
         (".tx.", True, [([0, 1, 2], "t", True), ([1000, 1001], "x", True), ([2000, 2001], ".", True)]),
         (".tx.", False, [([0, 1, 0], "t", False)]),
@@ -138,7 +138,7 @@ def test_without_either_it_is_said_that_episodes_run_on(tmp_path: Path) -> None:
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     more: dict[str, Any] = {"infos/names": np.array([b"x"] * 12), "infos/few": np.zeros(3), "extra": np.zeros(12)}
     write_d4rl(tmp_path / FILE, **more)
-    assert open_d4rl(tmp_path / FILE).notes["left_out"] == ["extra", "infos/few", "infos/names"]
+    assert list(open_d4rl(tmp_path / FILE).notes["not_taken"]) == ["extra", "infos/few", "infos/names"]
 
 
 def test_the_first_version_of_d3rlpy(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_the_first_version_of_d3rlpy(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "v1.h5", ends="...t.x...t.x", next_observations=False, **more)
     source = find_run(tmp_path / "v1.h5", None)
     assert source == find_run(tmp_path / "v1.h5", None, "d3rlpy")
-    assert [told(one)[1:] for one in read(source, 0)] == [("t", False), ("x", True)] * 2
-    assert "left_out" not in source.notes
+    assert [told(one)[1:] for one in read(source, 0)] == [("t", False), (".", True)] * 2
+    assert "not_taken" not in source.notes
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {

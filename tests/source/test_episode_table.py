@@ -31,14 +31,14 @@ def test_it_gives_what_a_list_gives(episodes: list[RowEpisode], some: slice) -> 
     assert all(type(one.number) is int and type(one.terminated) is bool for one in found)
 
 
-def test_an_episode_takes_20_bytes_here_and_on_its_way_to_a_worker() -> None:
+def test_an_episode_takes_21_bytes_here_and_on_its_way_to_a_worker() -> None:
     of = partial(EpisodeTable, number=0, terminated=False, truncated=False, final_recorded=False)
     few, many = (len(pickle.dumps(of(np.ones(count, np.int64)))) for count in (1000, 2000))
-    assert many - few < 20_100
+    assert many - few < 21_100
     tracemalloc.start()
     try:
         kept = of(np.ones(100_000, np.int64))
-        assert tracemalloc.get_traced_memory()[0] < 2_010_000
+        assert tracemalloc.get_traced_memory()[0] < 2_110_000
     finally:
         tracemalloc.stop()
     assert kept.rows.sum() == 100_000

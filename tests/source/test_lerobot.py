@@ -134,7 +134,8 @@ def test_a_robot_has_no_rewards(tmp_path: Path) -> None:
     assert (source.notes["rewards"], source.notes["terminated"]) == ("unrecorded: zeros", "unrecorded")
     found = read(source, 0)
     assert [one.steps for one in found] == [3, 1, 5]
-    assert not any(one[name].any() for one in found for name in ("reward", "terminated", "truncated"))
+    assert not any(one[name].any() for one in found for name in ("reward", "terminated"))
+    assert all(one["truncated"][-1] and one.cut for one in found)
 
 
 def test_pictures_that_went_through_jpeg_are_said_to_be_lossy(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     path = copy(tmp_path)
     feature("observation.images.side", dtype="video", shape=[480, 640, 3])(path)
     feature("words", dtype="string", shape=[1])(path)
-    assert open_lerobot(path).notes["left_out"] == ["observation.images.side", "words"]
+    assert list(open_lerobot(path).notes["not_taken"]) == ["observation.images.side", "words"]
     video = {"dtype": "video"}
     for name in ("observation.images.top", "observation.state", "observation.grid"):
         feature(name, **video)(path)

@@ -86,7 +86,7 @@ def test_the_numbers_of_trajectories_and_done_alone(tmp_path: Path) -> None:
     assert [one.episode for one in found] == [7, 8, 9, 4]
     assert [one.steps for one in found] == [3, 1, 2, 2]
     assert [one["terminated"][-1] for one in found] == [True, True, False, True]
-    assert source.notes["left_out"] == ["note"]
+    assert list(source.notes["not_taken"]) == ["note"]
 
 
 def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
         ({"next/terminated": None}, "next/terminated is missing"),
         ({"observation": None}, "observation is missing"),
         ({"action": None}, "action is missing"),
-        ({"observation": ["x"] * 9}, "observation: expected numbers, found none"),
+        ({"observation": ["x"] * 9}, "observation: neither numbers nor text"),
         ({"next/reward": ["x"] * 9}, "next/reward: expected one number a step, found no numbers"),
         ({"next/reward": [[1.0, 2.0]] * 9}, "reward: expected one number a step"),
         (

@@ -75,7 +75,7 @@ def test_what_is_no_field_is_left_out(tmp_path: Path) -> None:
     ted["collector", "traj_ids"] = torch.tensor([5] * 3 + [7] + [6] * 5)
     source = open_torchrl(write(tmp_path / "a", ted))
     assert list(source.schema) == ["observation", "action", "reward", "terminated", "truncated"]
-    assert source.notes["left_out"] == ["two words", "complex"]
+    assert list(source.notes["not_taken"]) == ["two words", "complex"]
     assert [one.episode for one in read(source, 0)] == [5, 7, 6]
 
 
@@ -164,7 +164,7 @@ def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "secret.memmap").write_bytes(b"123456789")
     leaf("../secret", shape=[9], dtype="torch.uint8")(path)
     source = open_torchrl(path)
-    assert source.notes["left_out"] == ["../secret"]
+    assert list(source.notes["not_taken"]) == ["../secret"]
     assert [one.steps for one in read(source, 0)] == [3, 1, 5]
 
 

@@ -1,0 +1,25 @@
+"""What a user should know of a source before it is read."""
+
+import logging
+
+from rlx.quantities import plural
+from rlx.source.extra_fields import not_taken_keys
+from rlx.source.protocol import Source
+from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
+
+logger = logging.getLogger(__name__)
+_MAX_NAMED = 20
+
+
+def warn(source: Source) -> None:
+    """Log what rlx does not take from a source, and what is not in it as it was in the environment."""
+    notes = source.notes
+    if keys := not_taken_keys(notes):
+        named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])
+        logger.warning("%s: %s not taken: %s", source.id, plural(len(keys), "entry"), named)
+    if count := notes.get(STEPS_WITHOUT_OUTCOME):
+        whose = plural(count, "episode")
+        logger.warning("%s: left out: the last steps of %s, as what they led to is not recorded", source.id, whose)
+    lossy = notes.get("lossy_jpeg")
+    for name in lossy if isinstance(lossy, list) else []:  # what a file says of itself may be anything
+        logger.warning("%s: %s went through JPEG, which is lossy, before it came here", source.id, name)

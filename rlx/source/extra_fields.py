@@ -1,0 +1,124 @@
+"""What a file holds beside the fields that its format names: more fields, or keys that rlx does not take.
+
+No source drops a key in silence. An array with a row for every step becomes a field; anything else is noted with the
+reason under ``not_taken``, and ``rlx convert`` prints the note before it reads.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlx.errors import SchemaMismatchError
+from rlx.schema import Field, Role, check_name
+
+NOT_TAKEN = "not_taken"
+NOT_A_ROW_PER_STEP = "not one row per step"
+NOT_NUMBERS_OR_TEXT = "neither numbers nor text"
+NOT_OF_STEPS = "not part of any step"
+_MAX_NAMED = 100
+_MAX_KEY = 100  # characters
+_REST = "..."
+RowType = tuple[str, tuple[int, ...]]
+
+
+class ExtraFields:
+    """Fields found one by one, each refused with a reason where it cannot be added to those before it.
+
+    Args:
+        known: the fields that the format itself names.
+
+    Attributes:
+        fields: the extra ones.
+        keys: the key of each in the file, by the field's name.
+        not_taken: reason by key of everything that is no field.
+
+    Example:
+        >>> extras = ExtraFields({"action": Field("int64", (), Role.STEP)})
+        >>> extras.add("infos/lives", "info/lives", ("int64", ()), Role.NEXT)
+        True
+        >>> extras.add("action/arm", "action/arm", ("int64", ()), Role.STEP), extras.add("x", "x", None, Role.STEP)
+        (False, False)
+        >>> list(extras.fields), extras.not_taken
+        (['info/lives'], {'action/arm': "'action' is a field already", 'x': 'neither numbers nor text'})
+    """
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self.fields: dict[str, Field] = {}
+        self.keys: dict[str, str] = {}
+        self.not_taken: dict[str, str] = {}
+        self._names: set[str] = set()
+        self._groups: set[str] = set()
+        for name in known:
+            self._take(name)
+
+    def add(self, key: str, name: str, kind: RowType | None, role: Role) -> bool:
+        """Add a field, or note why not; returns whether it was added.
+
+        Args:
+            key: where the file keeps it.
+            name: what the field is to be called.
+            kind: dtype and shape of a row; None if its values are neither numbers nor text.
+            role: of the field.
+        """
+        if kind is None:
+            return self.leave(key, NOT_NUMBERS_OR_TEXT)
+        try:
+            field = Field(*kind, role)
+            check_name(name, field)
+        except SchemaMismatchError as exc:
+            return self.leave(key, str(exc))
+        if (other := self._in_the_way(name)) is not None:
+            return self.leave(key, f"{other!r} is a field already")
+        self._take(name)
+        self.fields[name], self.keys[name] = field, key
+        return True
+
+    def leave(self, key: str, reason: str) -> bool:
+        """Note why a key is not taken; returns False."""
+        self.not_taken[key] = reason
+        return False
+
+    def _take(self, name: str) -> None:
+        self._names.add(name)
+        self._groups.update(_parents(name))
+
+    def _in_the_way(self, name: str) -> str | None:
+        """Return the field that a field of this name would be, or be part of, or be a group above."""
+        if name in self._groups:
+            return next(other for other in sorted(self._names) if other.startswith(f"{name}/"))
+        return next((other for other in (name, *_parents(name)) if other in self._names), None)
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def not_taken_note(reasons: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the note of what is not taken; empty if that is nothing.
+
+    At most 100 keys are named; the last entry counts the others.
+
+    Example:
+        >>> not_taken_note({"author": NOT_OF_STEPS}), not_taken_note({})
+        ({'not_taken': {'author': 'not part of any step'}}, {})
+    """
+    if not reasons:
+        return {}
+    named = {_shortened(key): reason for key, reason in list(reasons.items())[:_MAX_NAMED]}
+    rest = len(reasons) - len(named)
+    return {NOT_TAKEN: named | ({_REST: f"{rest:,} more"} if rest else {})}
+
+
+def not_taken_keys(notes: Mapping[str, Any]) -> list[str]:
+    """Return the keys that the notes of a source say are not taken, each with its reason.
+
+    Example:
+        >>> not_taken_keys(not_taken_note({"author": NOT_OF_STEPS}))
+        ['author (not part of any step)']
+    """
+    found = notes.get(NOT_TAKEN)
+    return [f"{key} ({reason})" for key, reason in found.items()] if isinstance(found, dict) else []
+
+
+def _shortened(key: str) -> str:
+    return key if len(key) <= _MAX_KEY else f"{key[: _MAX_KEY - 3]}..."
