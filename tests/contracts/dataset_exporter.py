@@ -125,8 +125,10 @@ class DatasetExporterContract:
     always: ClassVar[list[str]] = []
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:  # noqa: ARG002
-        """What comes back of a trajectory; none if it is nothing."""
-        return {name: trajectory[name] for name in trajectory.parts}
+        """What comes back of a trajectory, whose last step is done then; none if it is nothing."""
+        arrays = {name: trajectory[name] for name in trajectory.parts}
+        arrays["truncated"][-1] |= not arrays["terminated"][-1]
+        return arrays
 
     def keeps_final(self, trajectory: Trajectory) -> bool:
         """Whether the final observation of what comes back counts as recorded."""
