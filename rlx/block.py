@@ -19,7 +19,8 @@ class Block:
     for every segment that is not open, in order: the final observation of a segment stands right behind its steps.
 
     Args:
-        data: an array for every field of the schema: [S, ...], observations [S + closed segments, ...].
+        data: an array for every field of the schema: [S, ...], observations [S + closed segments, ...]. Texts are an
+            array of objects, each a ``str``.
         lengths: [n] steps of each segment. 0 only where a trajectory, open in the block before, ends without a step.
         episodes: [n] the source's number of the episode that each segment belongs to.
         from_reset: [n] whether the trajectory starts with the first step of its episode.
@@ -63,6 +64,9 @@ class Block:
                 raise SchemaMismatchError(
                     f"block: {name} is {array.dtype}{list(array.shape)}, expected {field.dtype}{[rows, *field.shape]}"
                 )
+            if field.is_text and not all(isinstance(text, str) for text in array.flat):
+                found = next(type(text).__name__ for text in array.flat if not isinstance(text, str))
+                raise SchemaMismatchError(f"block: {name} has a {found}, expected only texts (str)")
         self._check_segments()
 
     def _check_segments(self) -> None:

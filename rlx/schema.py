@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.errors import SchemaMismatchError
 
@@ -81,6 +82,16 @@ class Field:
                 f"dtype {self.dtype!r}: expected {TEXT!r} or the name of a bool, integer or float type"
             )
 
+    @classmethod
+    def of(cls, rows: NDArray[Any], role: Role, space: Mapping[str, Any] | None = None) -> Self:
+        """The field whose rows [n, ...] these are; an array of objects is text.
+
+        Example:
+            >>> Field.of(np.zeros((5, 2), "uint8"), Role.STEP), Field.of(np.array(["go"], object), Role.NEXT).dtype
+            (Field(dtype='uint8', shape=(2,), role=<Role.STEP: 'step'>, space=None), 'string')
+        """
+        return cls(TEXT if rows.dtype == object else rows.dtype.name, rows.shape[1:], role, space)
+
     @property
     def is_text(self) -> bool:
         """Whether each value is a text."""
@@ -139,7 +150,7 @@ class Schema:
             check_name(name, field)
         for name, role in REQUIRED.items():
             found = self.fields.get(name)
-            if found is None or found.role != role or found.shape != ():
+            if found is None or found.role != role or found.shape != () or found.is_text:
                 raise SchemaMismatchError(
                     f"schema: {name}: expected one number a step with role {role!r}, found {found}"
                 )

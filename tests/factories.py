@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from torch import int64
 
 from rlx.block import Block
 from rlx.manifest import Manifest
-from rlx.schema import Role, Schema
+from rlx.schema import Field, Role, Schema
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed, open_writer
@@ -21,6 +22,16 @@ from rlx.store.writer import checksums, train_dictionaries, write_shard
 SMALL = Schema.of(observation=("int32", (2,)), action=("int64", ()))
 # Rows of 1,200 bytes: what a codec compresses.
 LARGE = Schema.of(observation=("uint16", (20, 30)), action=("int64", ()))
+# Texts that repeat themselves, texts that never do, and texts that were observed.
+TEXT_FIELDS = {
+    "task": Field("string", (), Role.STEP),
+    "observation/words": Field("string", (2,), Role.OBSERVATION),
+    "info/said": Field("string", (), Role.NEXT),
+}
+TEXT = Schema(
+    {"observation/state" if name == "observation" else name: field for name, field in SMALL.fields.items()}
+    | TEXT_FIELDS
+)
 
 
 def make_block(
@@ -28,7 +39,8 @@ def make_block(
 ) -> Block:
     """Whole trajectories of these lengths; what a step holds is ``1000 * episode + t``, in every observation number.
 
-    action is t, reward 1, and the last step of each trajectory is terminated, or else truncated.
+    action is t, reward 1, and the last step of each trajectory is terminated, or else truncated. Any other field holds
+    what the observation does; a text says it, but for ``task``, which is one of the trajectory.
     """
     episodes = np.arange(first_episode, first_episode + len(lengths), dtype=np.int64)
     pairs = list(zip(episodes, lengths, strict=True))
@@ -42,12 +54,21 @@ def make_block(
         "terminated": last & terminated,
         "truncated": last & (not terminated),
     }
-    for name in schema.names(Role.OBSERVATION):
-        field = schema[name]
-        rows = frame.reshape(-1, *(1 for _ in field.shape))
-        data[name] = np.broadcast_to(rows, (len(frame), *field.shape)).astype(field.dtype)
+    seen = np.repeat(1000 * episodes, np.array(lengths, np.int64)) + step
+    for name, field in schema.fields.items():
+        if name not in data:
+            numbers = frame if field.role == Role.OBSERVATION else seen
+            data[name] = _filled(numbers // 1000 if name == "task" else numbers, field, name)
     always = np.ones(len(lengths), bool)
     return Block(data, np.array(lengths, np.int64), episodes, always, always)
+
+
+def _filled(numbers: NDArray[Any], field: Field, name: str) -> NDArray[np.generic]:
+    rows = numbers.astype(np.int64)
+    if field.is_text:
+        rows = np.array([f"{name} {number}" for number in rows.tolist()], object)
+    filled = np.broadcast_to(rows.reshape(-1, *(1 for _ in field.shape)), (len(rows), *field.shape))
+    return filled.astype(field.numpy_dtype)
 
 
 def join(blocks: Sequence[Block]) -> Block:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.dataset_index import DatasetTrajectoryIndex
@@ -14,6 +13,7 @@ from rlx.buffer.trajectory_keys import Path, TrajectoryKeys, as_path
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role
 from rlx.store.dataset import Dataset
+from rlx.store.leaf import to_leaf
 from rlx.store.step_reader import Places
 from rlx.store.ted import read_ted
 
@@ -89,7 +89,7 @@ class DatasetStorage:
         chosen = [path for path in self._leaves if any(_below(path, key) for key in keys)]
         places = self.dataset.steps.locate(rows)
         observed: dict[str, tuple[Column, Column]] = {}
-        leaves = {path: torch.from_numpy(self._leaf(path, places, observed)) for path in chosen}
+        leaves = {path: to_leaf(self._leaf(path, places, observed)) for path in chosen}
         return TensorDict(nested(leaves), [len(rows)])
 
     def _leaf(self, path: Path, places: Places, observed: dict[str, tuple[Column, Column]]) -> Column:

@@ -40,6 +40,9 @@ class ArrayReader(Protocol):
     def read_range(self, start: int, stop: int) -> Rows:
         """The rows [stop - start, *shape] from start to stop."""
 
+    def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
+        """The rows [n, *shape] of one run or more, each from a start to a stop, one run after the other."""
+
     def release(self) -> None:
         """Gives back the memory that what was read so far takes: for whoever reads on, and not again.
 
@@ -57,6 +60,13 @@ class Store(Protocol):
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Writes what ties the finished arrays of a directory together."""
+
+    def length(self, directory: AnyPath, name: str, field: Field) -> int:
+        """Rows that the file of an array of small rows has room for.
+
+        Raises:
+            CorruptDatasetError: the file is missing, or holds a part of a row.
+        """
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         """Raises CorruptDatasetError unless the metadata of an array say that dtype, that shape and so many rows."""

@@ -7,11 +7,14 @@ from rlx.cloud.remote_path import OnePath
 from rlx.errors import CorruptDatasetError
 from rlx.store.array import Store
 from rlx.store.memmap_store import MemmapStore
+from rlx.store.text import WithText
 from rlx.store.zarr_store import ZarrStore
 
 SHARDS = "shards"
 DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
-STORES: MappingProxyType[str, Store] = MappingProxyType({"zarr": ZarrStore(), "memmap": MemmapStore()})
+STORES: MappingProxyType[str, Store] = MappingProxyType(
+    {"zarr": WithText(ZarrStore()), "memmap": WithText(MemmapStore())}
+)
 
 
 def store_named(name: str) -> Store:

@@ -10,7 +10,7 @@ from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.codec import Codec
-from rlx.store.raw_file import RawFileWriter, raw_reader
+from rlx.store.raw_file import RawFileWriter, raw_length, raw_reader
 
 META = "meta.json"
 # What tensordict writes beside the fields; it reads a directory without the last two as well.
@@ -50,6 +50,10 @@ class MemmapStore:
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
         """A reader of one field."""
         return raw_reader(directory / f"{name}.memmap", field, rows)
+
+    def length(self, directory: AnyPath, name: str, field: Field) -> int:
+        """Rows that the file of an array has room for."""
+        return raw_length(directory / f"{name}.memmap", field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         """Compares ``meta.json`` with what is expected."""

@@ -1,6 +1,7 @@
 """Rows back to back in one file, little-endian, uncompressed: what both stores do with small fields."""
 
 import mmap
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,6 +75,10 @@ class RawFileReader:
         """The rows from start to stop, copied."""
         return self._array[start:stop].copy()
 
+    def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
+        """The rows of these runs."""
+        return np.concatenate([self._array[start:stop] for start, stop in runs])
+
     def release(self) -> None:
         """Gives back the pages that were read; they stay in the kernel's cache."""
         if self._mapped is not None:
@@ -101,12 +106,16 @@ class RangedRawReader:
 
     def read_range(self, start: int, stop: int) -> Rows:
         """The rows from start to stop."""
-        return self._read([(start, stop)], max(stop - start, 0))
+        return self.read_runs([(start, max(start, stop))])
+
+    def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
+        """The rows of these runs."""
+        return self._read(runs, sum(stop - start for start, stop in runs))
 
     def release(self) -> None:
         """Nothing is kept."""
 
-    def _read(self, runs: list[tuple[int, int]], count: int) -> Rows:
+    def _read(self, runs: Sequence[tuple[int, int]], count: int) -> Rows:
         size = self._row_bytes
         if not count * size:
             return np.empty((count, *self._shape), self._dtype)
@@ -119,6 +128,21 @@ def raw_reader(path: AnyPath, field: Field, rows: int) -> RawFileReader | Ranged
     if isinstance(path, Path):
         return RawFileReader(path, field, rows)
     return RangedRawReader(path, field, rows)
+
+
+def raw_length(path: AnyPath, field: Field) -> int:
+    """Rows in a raw file, which must exist.
+
+    Raises:
+        CorruptDatasetError: the file is missing, or holds a part of a row.
+    """
+    try:
+        found = path.stat().st_size if isinstance(path, Path) else path.length
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise CorruptDatasetError(f"{path} is missing") from exc
+    if found % field.row_bytes:
+        raise CorruptDatasetError(f"{path} has {found:,} bytes, expected a multiple of {field.row_bytes:,}")
+    return found // field.row_bytes
 
 
 def read_small(path: AnyPath, max_bytes: int) -> bytes:

@@ -119,6 +119,10 @@ class ChunkReader(ABC):
         chunks = np.arange(first, -(-stop // self.chunk) if stop > start else first)
         return self._typed(self._decode(chunks))[start - first * self.chunk :][: stop - start]
 
+    def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
+        """The rows of these runs."""
+        return self.read(np.concatenate([np.arange(start, stop) for start, stop in runs]))
+
     def release(self) -> None:  # noqa: B027  (nothing is kept)
         """Gives back the memory that what was read takes."""
 

@@ -16,6 +16,7 @@ from rlx.schema import Role
 from rlx.store.array import ArrayReader
 from rlx.store.layout import shard_directory, store_named
 from rlx.store.raw_file import check_size
+from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
 
@@ -63,6 +64,7 @@ class Shards:
         self.first_row = np.concatenate([[0], np.cumsum(steps + trajectories)])
         self._open: OrderedDict[int, Shard] = OrderedDict()
         self._lock = threading.Lock()
+        self._most_open = max(MAX_OPEN_ARRAYS // len(array_names(manifest.schema)), 1)
         self._is_cached = False
 
     def __getitem__(self, number: int) -> Shard:
@@ -79,7 +81,7 @@ class Shards:
         opened = self._opened(self.records[number])
         with self._lock:
             shard = self._open.setdefault(number, opened)
-            while len(self._open) > max(MAX_OPEN_ARRAYS // len(self.schema), 1):
+            while len(self._open) > self._most_open:
                 self._open.popitem(last=False)
             return shard
 

@@ -110,7 +110,7 @@ class StepReader:
         """
         field = self._shards.schema[name]
         if not len(local):
-            return np.empty((0, *field.shape), field.dtype)
+            return np.empty((0, *field.shape), field.numpy_dtype)
         if self._shards.is_remote:
             return self._by_shard(name, local, shard)
         numbers = shard[starts].tolist()
@@ -129,7 +129,7 @@ class StepReader:
             else:
                 pieces = [piece for number, start, end in runs for piece in files[number].frames(start, end)]
             return self._decode(codec, pieces, len(local), name)
-        if field.shape == () and len(runs) == len(local):
+        if field.shape == () and not field.is_text and len(runs) == len(local):
             items = {number: reader.item for number, reader in arrays.items() if isinstance(reader, RawFileReader)}
             return np.array([items[number](row) for number, row, _ in runs], field.dtype)
         if isinstance(readers[0], RawFileReader):
@@ -144,7 +144,7 @@ class StepReader:
         read = self._shards.each(lambda number: self._shards[number].arrays[name].read(local[places[number]]), numbers)
         if len(numbers) == 1:
             return read[0]
-        result = np.empty((len(local), *field.shape), field.dtype)
+        result = np.empty((len(local), *field.shape), field.numpy_dtype)
         for number, rows in zip(numbers, read, strict=True):
             result[places[number]] = rows
         return result

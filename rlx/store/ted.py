@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
 from rlx.store.array import Rows
+from rlx.store.leaf import to_leaf
 from rlx.store.step_reader import StepReader
 
 Tree = dict[str, Any]
@@ -18,7 +18,8 @@ def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> Te
     """The steps [n] as TED, in the order asked for; every field of the schema and
 
     ``("collector", "traj_ids")`` (int64 [n], the trajectory), ``index`` (int64 [n], the step), ``done`` (bool [n, 1],
-    terminated or truncated). The flags at the root are those of the state before the action: False.
+    terminated or truncated). The flags at the root are those of the state before the action: False. Texts are
+    non-tensor data.
     """
     places = reader.locate(steps)
     root: Tree = {}
@@ -42,4 +43,4 @@ def _put(tree: Tree, name: str, rows: Rows) -> None:
     *parents, leaf = name.split("/")
     for parent in parents:
         tree = tree.setdefault(parent, {})
-    tree[leaf] = torch.from_numpy(rows)
+    tree[leaf] = to_leaf(rows)

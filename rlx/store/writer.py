@@ -17,12 +17,13 @@ from rlx.block import Block
 from rlx.cloud.remote_path import AnyPath
 from rlx.errors import DiskFullError, SchemaMismatchError
 from rlx.manifest import FileRecord, ShardRecord, sync_directory
-from rlx.schema import Role, Schema
+from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayWriter, Store
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
 from rlx.store.dictionary import REFERENCE_ROWS, reference_dictionary
 from rlx.store.layout import store_named
 from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts
+from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 
 _READ_BYTES = 2**20
@@ -49,7 +50,12 @@ class ShardFormat:
         """Names of the fields that need a dictionary."""
         if self.codec.name != "zstd-dict":
             return []
-        return [name for name in self.schema if self.schema[name].row_bytes >= MIN_ROW_BYTES]
+        return [name for name in self.schema if _is_coded(self.schema[name])]
+
+
+def _is_coded(row: Field) -> bool:
+    """Whether the dataset's codec compresses a field: rows of many numbers."""
+    return row.row_bytes >= MIN_ROW_BYTES and not row.is_text
 
 
 def train_dictionaries(blocks: Iterable[Block], shards: ShardFormat) -> dict[str, bytes]:
@@ -94,10 +100,10 @@ class ShardWriter:
         self._sampled: dict[str, RowMoments] = {}
         for name in shards.schema:
             row = shards.schema[name]
-            codec = shards.codec if row.row_bytes >= MIN_ROW_BYTES else NONE
+            codec = shards.codec if _is_coded(row) else NONE
             dictionary = shards.dictionaries.get(name, b"")
             self._arrays[name] = self._store.writer(directory, name, row, codec, dictionary)
-            if row.role == Role.OBSERVATION and row.row_bytes >= MIN_ROW_BYTES:
+            if row.role == Role.OBSERVATION and _is_coded(row):
                 self._sampled[name] = RowMoments(SAMPLED_EVERY)
         self._steps = 0
         self._segments = _Segments()
@@ -125,7 +131,7 @@ class ShardWriter:
         for array in self._arrays.values():
             array.finish()
         table = self._table()
-        names = [*self._arrays, *table.save(self._store, self._directory)]
+        names = [*array_names(self._schema), *table.save(self._store, self._directory)]
         self._store.seal(self._directory, names)
         statistics = self._statistics(table)
         sync_tree(self._directory)
@@ -139,9 +145,11 @@ class ShardWriter:
     def _statistics(self, table: Trajectories) -> dict[str, Any]:
         statistics = {"return": Moments.of(table.returns).to_json(), "length": Moments.of(table.length).to_json()}
         statistics["reward"] = Moments.of(self._stored("reward")).to_json()
-        if "action" in self._schema:
+        if "action" in self._schema and not self._schema["action"].is_text:
             statistics["action"] = action_counts(self._stored("action"))
         for name in self._schema.names(Role.OBSERVATION):
+            if self._schema[name].is_text:
+                continue
             sampled = self._sampled.get(name)
             moments = sampled.moments() if sampled else Moments.merge(map(Moments.of, self._pieces(name, len(table))))
             statistics[name] = moments.to_json()

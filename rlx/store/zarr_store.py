@@ -16,7 +16,7 @@ from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.chunk_codec import ChunkCodec, chunk_codec
 from rlx.store.codec import MAX_CHUNK, MIN_ROW_BYTES, Codec
 from rlx.store.dictionary import CODEC_NAME, parse_dictionary
-from rlx.store.raw_file import RawFileWriter, raw_reader, read_small
+from rlx.store.raw_file import RawFileWriter, raw_length, raw_reader, read_small
 from rlx.store.sharding import ShardFileWriter, shard_reader
 
 NODE = "zarr.json"
@@ -52,6 +52,10 @@ class ZarrStore:
             return raw_reader(path, field, rows)
         chunk, codec = _parse_sharding(node / NODE, _read_node(node, field, rows), field)
         return shard_reader(path, field, codec, chunk=chunk, rows=rows)
+
+    def length(self, directory: AnyPath, name: str, field: Field) -> int:
+        """Rows that the file of an array of small rows has room for."""
+        return raw_length((directory / name).joinpath(*_chunk_key(field)), field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         """Compares ``zarr.json`` with what is expected."""

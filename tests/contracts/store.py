@@ -19,15 +19,18 @@ from tensordict import TensorDict
 from rlx.block import Block
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
+from rlx.store.leaf import to_rows
 from rlx.store.verification import verify
 from tests.factories import cut, join, write_dataset
 
-DTYPES = ["bool", "float16", "float32", "float64"] + [
+DTYPES = ["string", "string", "bool", "float16", "float32", "float64"] + [
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 ]
 # Every dataset is synced to its disk, for which these tests have no use.
 FAST_DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (2, 2), (2, 1, 3), (0,), (40, 32), (11, 10, 12)]
+TEXT_SHAPES: list[tuple[int, ...]] = [(), (3,), (2, 2), (0,), (300,)]
+TEXTS = ["", "pick up the cube", "größer", "立方体を拾う", "\N{GRINNING FACE}", "a\0b", "\n", "x" * 3000]
 Trajectory = dict[str, NDArray[np.generic]]
 # Several classes inherit these tests; with derandomize no example is kept that one could replay for another.
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.differing_executors]
@@ -37,7 +40,8 @@ SETTINGS = settings(deadline=None, max_examples=15, suppress_health_check=SUPPRE
 @st.composite
 def schemas(draw: st.DrawFn) -> Schema:
     def field(role: Role) -> Field:
-        return Field(draw(st.sampled_from(DTYPES)), draw(st.sampled_from(SHAPES)), role)
+        dtype = draw(st.sampled_from(DTYPES))
+        return Field(dtype, draw(st.sampled_from(TEXT_SHAPES if dtype == "string" else SHAPES)), role)
 
     names = draw(st.sampled_from([["observation"], ["observation/pixels", "observation/inner/state"]]))
     fields = {name: field(Role.OBSERVATION) for name in names}
@@ -63,7 +67,10 @@ def random_trajectory(rng: np.random.Generator, schema: Schema, length: int) -> 
     for name, field in schema.fields.items():
         rows = length + (field.role == Role.OBSERVATION)
         shape = (rows, *field.shape)
-        if field.dtype == "bool":
+        if field.is_text:
+            texts = [*TEXTS, *(f"step {number}" for number in rng.integers(0, 2**32, rows))]
+            data[name] = rng.choice(np.array(texts, object), shape)
+        elif field.dtype == "bool":
             data[name] = rng.random(shape) < 0.5
         else:
             # Large rows repeat themselves, as pictures do, so that there is something to compress.
@@ -98,14 +105,14 @@ def assert_steps(found: TensorDict, schema: Schema, trajectories: Sequence[Block
     expected = [oracle(schema, trajectories, step) for step in steps]
     assert found.batch_size == (len(steps),)
     for name in flat.keys():  # noqa: SIM118  (a TensorDict iterates over its rows)
-        column = flat[name].numpy()
+        column = to_rows(flat.get(name))
         last = name.removeprefix("next/")
         if last in {"reward", "done", "terminated", "truncated"}:
             assert column.shape == (len(steps), 1)
             column = column[:, 0]
         if last in schema.fields:
-            assert column.dtype == schema[last].dtype
-            assert column.shape == (len(steps), *schema[last].shape)
+            assert column.dtype == schema[last].numpy_dtype
+            assert column.shape == (len(steps), *schema[last].shape) or not column.size
         for row, one in zip(column, expected, strict=True):
             assert np.array_equal(row, one[name]), name
     if steps:
@@ -220,6 +227,9 @@ class StoreContract(ABC):
                 assert record.statistics["reward"]["min"] == rewards.min()
                 assert record.statistics["length"]["sum"] == len(rewards)
                 for name in schema.names(Role.OBSERVATION):
+                    if schema[name].is_text:
+                        assert name not in record.statistics
+                        continue
                     every = 16 if schema[name].row_bytes >= 1024 else 1
                     seen = join(blocks).data[name][::every].astype(float)
                     assert record.statistics[name]["count"] == seen.size

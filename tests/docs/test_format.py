@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from rlx import manifest, schema
-from rlx.store import codec, dictionary, statistics
+from rlx.store import codec, dictionary, statistics, text
 from rlx.store.dataset import Dataset
 from rlx.store.trajectories import COLUMNS
-from tests.factories import LARGE, join, make_block, write_dataset
+from tests.factories import LARGE, TEXT_FIELDS, join, make_block, write_dataset
+from tests.factories import TEXT as TEXT_SCHEMA
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "format.md").read_text()
@@ -39,14 +40,21 @@ def test_the_example_reads_the_golden_dataset(reader: dict[str, Callable[..., An
             assert np.array_equal(then, expected["next", "observation", name].numpy())
 
 
-@pytest.mark.parametrize("text", ["zstd-dict", "zstd", "zstd:chunk=1", "none"])
-def test_the_example_reads_every_array(reader: dict[str, Callable[..., Any]], tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("chosen", ["zstd-dict", "zstd", "zstd:chunk=1", "none"])
+def test_the_example_reads_every_array(reader: dict[str, Callable[..., Any]], tmp_path: Path, chosen: str) -> None:
     blocks = [make_block([3, 5, 11], schema=LARGE)]
-    dataset = write_dataset(tmp_path / "data", [blocks], schema=LARGE, codec=text)
+    dataset = write_dataset(tmp_path / "data", [blocks], schema=LARGE, codec=chosen)
     shard = dataset.path / "shards" / "00000"
     table = {f"trajectories/{name}": column for name, column in dataset.trajectories.columns().items()}
     for name, column in {**join(blocks).data, **table}.items():
         assert np.array_equal(reader["read_array"](shard, name), column), name
+
+
+def test_the_example_reads_texts(reader: dict[str, Callable[..., Any]], tmp_path: Path) -> None:
+    blocks = [make_block([3, 5, 11], schema=TEXT_SCHEMA)]
+    dataset = write_dataset(tmp_path / "data", [blocks], schema=TEXT_SCHEMA)
+    for name in TEXT_FIELDS:
+        assert np.array_equal(reader["read_text"](dataset.path / "shards" / "00000", name), blocks[0].data[name])
 
 
 def test_the_example_reads_an_empty_shard(reader: dict[str, Callable[..., Any]], tmp_path: Path) -> None:
@@ -78,4 +86,5 @@ def test_every_figure_is_the_codes() -> None:
     assert f"over the first {dictionary.REFERENCE_ROWS:,} rows" in flat
     assert f"every {statistics.SAMPLED_EVERY}th row" in flat
     assert f"at most {statistics.MAX_ACTIONS:,} values" in flat
+    assert f"recognises the {text.KNOWN_TEXTS:,} texts" in flat
     assert dictionary.CODEC_NAME in flat

@@ -16,6 +16,7 @@ import pytest
 import rlx
 from rlx.errors import CorruptDatasetError
 from rlx.manifest import Manifest
+from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
 from tests.factories import LARGE, make_block, relist, write_dataset
@@ -27,7 +28,8 @@ STORES = [
     ("zarr", "lz4"),
     ("memmap", "none"),
 ]
-SHARDS = [[make_block([3, 5, 4], first_episode=3 * shard, schema=LARGE)] for shard in range(2)]
+SCHEMA = Schema(LARGE.fields | {"task": Field("string", (), Role.STEP), "said": Field("string", (2,), Role.NEXT)})
+SHARDS = [[make_block([3, 5, 4], first_episode=3 * shard, schema=SCHEMA)] for shard in range(2)]
 STEPS = 24
 # The dataset takes 50 kB; its dictionary 77 kB, and what decodes a chunk some more.
 MOST_BYTES = 16 * 2**20
@@ -36,7 +38,9 @@ MOST_BYTES = 16 * 2**20
 @pytest.fixture(scope="module", params=STORES, ids=lambda param: param[1])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store, codec = request.param
-    return write_dataset(tmp_path_factory.mktemp("whole") / "data", SHARDS, schema=LARGE, store=store, codec=codec).path
+    return write_dataset(
+        tmp_path_factory.mktemp("whole") / "data", SHARDS, schema=SCHEMA, store=store, codec=codec
+    ).path
 
 
 @contextmanager
@@ -72,6 +76,7 @@ def read_all(path: Path) -> None:
         count = len(range(STEPS)[index]) if isinstance(index, slice) else len(index)
         assert steps["observation"].shape == steps["next", "observation"].shape == (count, 20, 30)
         assert steps["action"].shape == (count,)
+        assert len(steps["task"]) == len(steps["next", "said"]) == count
         assert steps["next", "reward"].shape == (count, 1)
 
 
@@ -138,7 +143,7 @@ HOSTILE: dict[str, Any] = {
     ("key", "value"), [(key, value) for key, values in HOSTILE.items() for value in values], ids=str
 )
 def test_metadata_that_no_writer_wrote(tmp_path: Path, key: str, value: object) -> None:
-    path = write_dataset(tmp_path / "data", SHARDS, schema=LARGE).path
+    path = write_dataset(tmp_path / "data", SHARDS, schema=SCHEMA).path
     node = path / "shards/00001/observation/zarr.json"
     described = json.loads(node.read_text())
     described["codecs"][0]["configuration"][key] = value
@@ -150,7 +155,7 @@ def test_metadata_that_no_writer_wrote(tmp_path: Path, key: str, value: object) 
 
 
 def test_more_steps_than_the_files_hold(tmp_path: Path) -> None:
-    path = write_dataset(tmp_path / "data", SHARDS, schema=LARGE).path
+    path = write_dataset(tmp_path / "data", SHARDS, schema=SCHEMA).path
     manifest = Manifest.load(path)
     manifest.with_shard(replace(manifest.shards[0], steps=2**40, trajectories=2**39)).save(path)
     assert not verify(path).ok
