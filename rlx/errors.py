@@ -17,7 +17,8 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  ├─ FormatVersionError        written by a newer rlx
     │  ├─ SchemaMismatchError       a block does not fit the schema
     │  ├─ CodecError                no such codec, or one that the store cannot hold
-    │  └─ DiskFullError             no room for what is to be written
+    │  ├─ DiskFullError             no room for what is to be written
+    │  └─ FileAccessError           a file cannot be read or written: no permission, a failing disk
     ├─ SamplingError                nothing in the storage fits what was asked for
     │  └─ SliceTooLongError         no trajectory is that long
     ├─ CollectError                 an environment or a policy is not there, fails or does not fit
@@ -108,6 +109,10 @@ class CodecError(DatasetError):
 
 class DiskFullError(DatasetError):
     """The disk has no room for what is to be written."""
+
+
+class FileAccessError(DatasetError):
+    """A file is there and cannot be read or written: no permission, a failing disk, too many open files."""
 
 
 class SamplingError(RlxError):

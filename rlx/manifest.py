@@ -23,6 +23,7 @@ from rlx.errors import (
     RlxError,
     SchemaMismatchError,
 )
+from rlx.file_access import file_error
 from rlx.schema import Schema
 
 FILE_NAME = "rlx.json"
@@ -138,6 +139,11 @@ class Manifest:
         return {shard.name for shard in self.shards}
 
     @property
+    def by_name(self) -> dict[str, ShardRecord]:
+        """The shards that are whole, by their names."""
+        return {shard.name: shard for shard in self.shards}
+
+    @property
     def missing(self) -> list[str]:
         """Names of the shards that were asked for and are not there."""
         listed = self.listed
@@ -188,6 +194,7 @@ class Manifest:
             IncompleteDatasetError: there are shards, and no manifest yet.
             FormatVersionError: a newer rlx wrote it.
             CorruptDatasetError: it is damaged.
+            FileAccessError: it cannot be read.
         """
         path, hint = dataset / FILE_NAME, f"rlx repair {dataset}"
         try:
@@ -197,8 +204,10 @@ class Manifest:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as exc:
             raise _absent(dataset) from exc
-        except (IsADirectoryError, PermissionError) as exc:
-            raise _damaged(path, "a readable file", str(exc), hint) from exc
+        except IsADirectoryError as exc:
+            raise _damaged(path, "a file", "a directory", hint) from exc
+        except OSError as exc:
+            raise file_error(exc, path) from exc
         return cls.parse(raw, path, hint=hint)
 
     @classmethod

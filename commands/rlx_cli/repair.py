@@ -1,29 +1,40 @@
 """``rlx repair``: a damaged dataset brought back to a whole one."""
 
+from dataclasses import asdict
+from typing import Annotated
+
 import typer
 
 from rlx.quantities import plural
+from rlx_cli.exit_codes import ERROR
 from rlx_cli.lineage import with_destination
 from rlx_cli.options import DatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
+from rlx_cli.report import unreadable_error
 
 
 def repair(
     ctx: typer.Context,
     dataset: DatasetArgument,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what is damaged instead of moving it to DATASET/.damaged.")
+    ] = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Drop what is broken in a dataset and keep what is whole.
+    """Drop the damaged shards of a dataset and keep the others.
 
     \b
     Examples:
       rlx repair Pong/5
-      rlx repair ./pong --json
+      rlx repair ./pong --delete
 
-    It tells what was lost; the command that wrote the dataset gets it again.
+    Damaged shards are moved to .damaged in the dataset's directory. It tells what
+    was lost; the command that wrote the dataset gets it again. A shard that cannot
+    be read, for want of permission or because a disk fails, is left alone; then it
+    exits with 1.
     """
     from rlx.home import locate
     from rlx.store.repair import repair as repair_dataset
@@ -31,13 +42,14 @@ def repair(
     output: Output = ctx.obj
     path = locate(dataset)
     with showing(output, f"repair {dataset}") as progress:
-        done = repair_dataset(path, progress=progress)
+        done = repair_dataset(path, delete=delete, progress=progress)
     # A lineage does not tell where its dataset was put.
     hint = with_destination(done.hint, path) if done.hint and done.hint.startswith("rlx ") else done.hint
     lost = "" if done.lost_steps is None else f" ({plural(done.lost_steps, 'step')})"
     kept = f"{plural(len(done.kept), 'whole shard')} kept"
     lines = [f"{dataset}: {kept}, {len(done.dropped):,} dropped{lost}"]
     lines += [f"dropped {name}" for name in done.dropped] + [f"removed {name}" for name in done.removed]
+    lines += [f"what was dropped is in {done.aside}"] if done.aside else []
     document = {
         "dataset": str(path),
         "kept": list(done.kept),
@@ -45,7 +57,12 @@ def repair(
         "removed": list(done.removed),
         "lost_steps": done.lost_steps,
         "hint": hint,
+        "aside": None if done.aside is None else str(done.aside),
+        "unreadable": [asdict(problem) for problem in done.unreadable],
     }
     output.show(document, *lines)
     if hint:
         output.say("hint", hint)
+    if done.unreadable:
+        output.complain(unreadable_error(str(path), done.unreadable))
+        raise typer.Exit(ERROR)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlx.errors import DatasetError, DownloadError, PartialError, RlxError
+from rlx.errors import DatasetError, DownloadError, FileAccessError, PartialError, RlxError
 from rlx.quantities import duration, plural, size
 from rlx_cli.exit_codes import InterruptedWorkError, exit_code
 from rlx_cli.output import Output, describe
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlx.pipeline.export import ExportReport
     from rlx.pipeline.report import Report
     from rlx.pipeline.transfers import TransferReport
+    from rlx.store.verification import Problem
 
 _RESUME_HINT = "run the same command again: it goes on from there"
 
@@ -76,6 +77,21 @@ def mend_hint(location: str) -> str:
     if location.startswith(("http://", "https://")):
         return "whoever can write there mends it with rlx push --overwrite"
     return shlex.join(["rlx", "push", "--overwrite", "COPY", location])
+
+
+def unreadable_error(dataset: str, problems: "Sequence[Problem]") -> FileAccessError:
+    """The error that some files of a dataset cannot be read.
+
+    Args:
+        dataset: its directory.
+        problems: one for each of the files.
+    """
+    first = problems[0]
+    name = "/".join(part for part in ("shards" if first.shard else None, first.shard, first.file) if part)
+    return FileAccessError(
+        f"{plural(len(problems), 'file')} of {dataset} cannot be checked: {name} {first.problem}",
+        hint=f"{shlex.join(['ls', '-l', f'{dataset}/{name}'])} shows who may read it; check the disk or the mount",
+    )
 
 
 def _document(report: "Report") -> dict[str, Any]:

@@ -6,11 +6,11 @@ from dataclasses import asdict
 import typer
 
 from rlx.quantities import plural, size
-from rlx_cli.exit_codes import CORRUPT
+from rlx_cli.exit_codes import CORRUPT, ERROR
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
-from rlx_cli.report import mend_hint
+from rlx_cli.report import mend_hint, unreadable_error
 
 
 def verify(
@@ -28,7 +28,8 @@ def verify(
       rlx verify ./pong --json
       rlx verify s3://bucket/pong
 
-    Exits with 3 if anything is wrong.
+    Exits with 3 if anything is damaged, with 1 if something cannot be read.
+    What interrupted commands left half written is counted, and is no damage.
     """
     from rlx.cloud.location import is_url, without_secrets
     from rlx.store.verification import verify as verify_dataset
@@ -45,13 +46,22 @@ def verify(
         "bytes": found.bytes,
         "problems": [asdict(problem) for problem in found.problems],
         "missing_shards": list(found.missing),
+        "leftovers": list(found.leftovers),
     }
+    if found.leftovers:
+        left = plural(len(found.leftovers), "leftover")
+        output.say("note", f"{left} of interrupted commands, no damage; the next run of the command removes them")
     if found.ok:
         missing = f"; {plural(len(found.missing), 'shard')} still to come" if found.missing else ""
         output.show(document, f"{shown} is whole: {seen}{missing}")
         return
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
     output.show(document, table(["shard", "file", "problem"], rows))
-    output.say("error", f"{shown} is damaged: {plural(len(found.problems), 'problem')} in {seen}")
+    if found.unreadable:
+        output.complain(unreadable_error(shown, found.unreadable))
+    damage = len(found.problems) - len(found.unreadable)
+    if not damage:
+        raise typer.Exit(ERROR)
+    output.say("error", f"{shown} is damaged: {plural(damage, 'problem')} in {seen}")
     output.say("hint", mend_hint(dataset) if is_url(dataset) else shlex.join(["rlx", "repair", dataset]))
     raise typer.Exit(CORRUPT)

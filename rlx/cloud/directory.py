@@ -12,7 +12,7 @@ from rlx.errors import DiskFullError, DownloadError, ForbiddenError, SourceError
 from rlx.manifest import sync_directory
 
 _PIECE_BYTES = 1 << 20
-_PARTIAL = ".partial"
+PARTIAL = ".partial"
 
 
 class DirectoryLocation:
@@ -71,7 +71,7 @@ class DirectoryLocation:
             for name in names:
                 path = Path(folder) / name
                 with suppress(FileNotFoundError):  # deleted meanwhile
-                    if not name.endswith(_PARTIAL):
+                    if not name.endswith(PARTIAL):
                         yield _stored(path.relative_to(self.root).as_posix(), path)
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
@@ -80,7 +80,7 @@ class DirectoryLocation:
         with _translated(path):
             _make(path.parent)
             # Under a name of its own: two who write the same file must not write into each other's.
-            partial = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{_PARTIAL}")
+            partial = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{PARTIAL}")
             try:
                 with partial.open("wb") as file:
                     file.writelines(pieces)
@@ -117,6 +117,13 @@ class DirectoryLocation:
                     parent.rmdir()
                 except OSError:
                     break  # something else is in it, or it is gone
+
+    def sweep(self, below: str) -> None:
+        """Remove what a killed ``put`` left half written; for whoever holds the lock of the directory."""
+        for folder in (self.root, *(Path(folder) for folder, _, _ in os.walk(self._path(below)))):
+            for left in folder.glob(f"*{PARTIAL}"):
+                if left.is_file() and not left.is_symlink():
+                    left.unlink()
 
     def _path(self, name: str) -> Path:
         return self.root / checked_name(name)

@@ -21,6 +21,7 @@ from rlx.errors import (
     PartialError,
     SourceError,
 )
+from rlx.file_access import ABSENT, file_error
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.report import Report
@@ -78,6 +79,7 @@ def _held(local: Dataset, location: Location, *, overwrite: bool) -> Iterator[No
         return
     check_apart(local.path, location.root)
     with claimed(location.root):
+        location.sweep(SHARDS)
         yield
 
 
@@ -217,7 +219,9 @@ class _Sending:
                     self._progress.advance("bytes", len(piece))
                     yield piece
         except OSError as exc:
-            raise CorruptDatasetError(f"{path} cannot be read: {exc.strerror}", hint=_repair(self._dataset)) from exc
+            if exc.errno in ABSENT:
+                raise CorruptDatasetError(f"{path} is missing", hint=_repair(self._dataset)) from exc
+            raise file_error(exc, path) from exc
         if (size, f"{crc:08x}") != (record.bytes, record.crc32c):
             raise CorruptDatasetError(
                 f"{path} is damaged: {size:,} bytes with crc32c {crc:08x}, "

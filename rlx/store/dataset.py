@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.cloud.finding import find_dataset
 from rlx.cloud.remote_files import DEFAULT_CACHE_BYTES, Traffic
-from rlx.errors import CorruptDatasetError, DatasetError, IncompleteDatasetError
+from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError, IncompleteDatasetError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Schema
 from rlx.store import lock
@@ -22,6 +22,7 @@ from rlx.store.shard_blocks import shard_blocks
 from rlx.store.shards import Shards
 from rlx.store.step_reader import StepReader
 from rlx.store.trajectories import Trajectories
+from rlx.store.verification import Kind
 from rlx.store.verification import verify as verify_dataset
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Dataset:
         DatasetNotFoundError: there is no dataset.
         IncompleteDatasetError: another process is writing it, or its writing has not come as far as a manifest.
         CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
+        FileAccessError: a file is there and cannot be read.
         ForbiddenError: the server of a URL refuses.
         DownloadError: it keeps failing.
         MissingExtraError: a URL needs obstore, which is not installed.
@@ -91,6 +93,8 @@ class Dataset:
                 self._shards.verify(number)
         elif problems := verify_dataset(self._root).problems:
             first = problems[0]
+            if first.kind is Kind.UNREADABLE:
+                raise FileAccessError(f"{self._root}: {first.shard or ''}/{first.file or ''} {first.problem}")
             where = "/".join(part for part in (first.shard, first.file) if part)
             raise CorruptDatasetError(
                 f"{self._root} is damaged: {where}: {first.problem}", hint=f"rlx repair {self._root}"

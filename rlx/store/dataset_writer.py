@@ -14,7 +14,7 @@ from rlx.errors import DatasetExistsError, DatasetNotFoundError, IncompleteDatas
 from rlx.manifest import Manifest, ShardRecord, sync_directory
 from rlx.store import lock
 from rlx.store.codec import Codec
-from rlx.store.layout import DAMAGED, SHARDS, partial_directory, shard_directory
+from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory
 from rlx.store.writer import ShardFormat, disk_errors
 from rlx.store.zarr_store import read_dictionary
 
@@ -117,13 +117,19 @@ def _refuse_foreign(path: Path) -> None:
     """Raises DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
     if not path.exists():
         return
-    own = {manifest.FILE_NAME, manifest.FILE_NAME + ".partial", DAMAGED, SHARDS, lock.FILE_NAME, SOURCE_FILES}
-    foreign = ["a file"] if not path.is_dir() else sorted({entry.name for entry in path.iterdir()} - own)
+    own = {manifest.FILE_NAME, DAMAGED, ASIDE, SHARDS, lock.FILE_NAME, SOURCE_FILES}
+    foreign = ["a file"] if not path.is_dir() else sorted(set(map(_name, path.iterdir())) - own)
     if foreign:
         raise DatasetExistsError(
             f"{path} is not empty and holds {foreign[0]}, which is no part of a dataset",
             hint="choose another directory",
         )
+
+
+def _name(entry: Path) -> str:
+    """The name of an entry of a dataset; that of the manifest for a half-written one."""
+    is_partial = entry.name.startswith(manifest.FILE_NAME) and entry.name.endswith(".partial")
+    return manifest.FILE_NAME if is_partial else entry.name
 
 
 def _remove_contents(path: Path) -> None:

@@ -12,6 +12,7 @@ from rlx.store.zarr_store import ZarrStore
 
 SHARDS = "shards"
 DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
+ASIDE = ".damaged"  # shards and files that repair moved out of the way
 STORES: MappingProxyType[str, Store] = MappingProxyType(
     {"zarr": WithText(ZarrStore()), "memmap": WithText(MemmapStore())}
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CodecError, CorruptDatasetError
+from rlx.file_access import reading
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.codec import Codec
@@ -59,9 +60,10 @@ class MemmapStore:
         """Compares ``meta.json`` with what is expected."""
         path = directory.joinpath(*Path(name).parent.parts, META)
         try:
-            described = json.loads(path.read_bytes())[Path(name).name]
+            with reading(path):
+                described = json.loads(path.read_bytes())[Path(name).name]
             found = (described["dtype"], described["shape"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
         expected = (f"torch.{field.dtype}", [rows, *field.shape])
         if found != expected:

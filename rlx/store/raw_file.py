@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
+from rlx.file_access import file_error, reading
 from rlx.schema import Field
 from rlx.store.array import Rows
 
@@ -56,7 +57,7 @@ class RawFileReader:
             self._array: NDArray[Any] = np.empty(shape, dtype)
             return
         check_size(path, expected)
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if field.row_bytes < mmap.PAGESIZE:
             # A row is a hundredth or less of what the kernel would read around it.
@@ -171,5 +172,7 @@ def check_size(path: Path, expected: int) -> None:
         found = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise CorruptDatasetError(f"{path} is missing: expected {expected:,} bytes") from exc
+    except OSError as exc:
+        raise file_error(exc, path) from exc
     if found != expected:
         raise CorruptDatasetError(f"{path} has {found:,} bytes, expected {expected:,}")

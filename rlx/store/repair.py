@@ -1,5 +1,6 @@
-"""Bringing a damaged dataset back to a whole one: what is broken is dropped, what is whole is kept."""
+"""Repair: drop the shards of a dataset that are damaged and keep those that are whole."""
 
+import itertools
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
 from rlx.store import lock
-from rlx.store.layout import DAMAGED, SHARDS, shard_directory
-from rlx.store.verification import UNLISTED, verify
+from rlx.store.layout import ASIDE, DAMAGED, SHARDS
+from rlx.store.verification import Kind, Problem, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,14 @@ class Repair:
     """What a repair did.
 
     Args:
-        kept: names of the shards that are whole.
-        dropped: names of the shards that were not, and are gone; they stay planned.
+        kept: names of the shards that are listed still: those that are whole, and those that cannot be read.
+        dropped: names of the shards that were damaged and are not listed any more; they stay planned.
         removed: paths of the other files and directories that were removed, below the dataset's directory.
-        lost_steps: steps of the dropped shards; none where the manifest was damaged, and nobody knows.
-        hint: how to get back what was lost; none where nothing was.
+        lost_steps: steps of the dropped shards; None where the manifest was damaged, and nobody knows.
+        hint: how to get back what was lost; None where nothing was.
+        aside: where damaged shards and files that are not of the dataset were moved to; None where they were deleted,
+            or there were none.
+        unreadable: what cannot be read, so that nobody can say whether it is damaged; it was left alone.
     """
 
     kept: Sequence[str]
@@ -32,22 +36,29 @@ class Repair:
     removed: Sequence[str]
     lost_steps: int | None
     hint: str | None
+    aside: Path | None = None
+    unreadable: Sequence[Problem] = ()
 
 
-def repair(path: str | Path, *, progress: Progress | None = None) -> Repair:
-    """Drops the shards that are not whole and removes what the manifest does not list.
+def repair(path: str | Path, *, delete: bool = False, progress: Progress | None = None) -> Repair:
+    """Drop the shards that are damaged, and clear away what the manifest does not list.
+
+    Only what was read and is wrong is dropped: a shard with a file that cannot be read stays. What is dropped is moved
+    to ``.damaged/`` in the dataset's directory; what interrupted commands left half written is removed.
 
     Without a manifest that can be believed nothing says what the shards hold and where they came from. So a damaged
     one is put aside as ``rlx.json.damaged``, and the command that wrote the dataset has to start afresh.
 
     Args:
         path: the dataset's directory, or its id.
-        progress: is told of ``bytes``.
+        delete: whether to delete what is dropped instead of moving it.
+        progress: reports ``bytes``.
 
     Raises:
         DatasetNotFoundError: there is no dataset.
         IncompleteDatasetError: its writing has not come as far as a manifest.
         FormatVersionError: a newer rlx wrote it.
+        FileAccessError: its manifest cannot be read.
         DatasetLockedError: another process is writing it.
     """
     dataset = locate(path)
@@ -57,31 +68,43 @@ def repair(path: str | Path, *, progress: Progress | None = None) -> Repair:
         try:
             listed = Manifest.load(dataset)
         except CorruptDatasetError:
-            return _put_aside(dataset)
-        problems = verify(dataset, progress=progress).problems
-        broken = {problem.shard for problem in problems if problem.shard and problem.problem != UNLISTED}
-        if broken:
+            return _put_aside(dataset, delete=delete)
+        found = verify(dataset, progress=progress)
+        unreadable = {problem.shard for problem in found.unreadable}
+        damaged = {problem.shard for problem in found.problems if problem.kind is Kind.DAMAGED}
+        dropped = sorted(name for name in damaged - unreadable if name is not None)
+        if dropped:
             # The manifest first: a shard that it lists must never be missing.
-            listed.without_shards(broken).save(dataset)
-        for name in broken:
-            _remove(shard_directory(dataset, name))
-        unlisted = [found for found in problems if found.problem == UNLISTED and found.shard not in broken]
-        removed = [f"{SHARDS}/{found.shard}/{found.file}" if found.shard else str(found.file) for found in unlisted]
-        for name in removed:
-            _remove(dataset / name)
-    lost = sum(record.steps for record in listed.shards if record.name in broken)
-    kept = [record.name for record in listed.shards if record.name not in broken]
-    return Repair(kept, sorted(broken), removed, lost, _how_to_go_on(listed) if broken else None)
+            listed.without_shards(set(dropped)).save(dataset)
+        cleared = _clear(dataset, [f"{SHARDS}/{name}" for name in dropped], delete=delete)
+        foreign = [_place(problem) for problem in found.problems if problem.kind is Kind.UNLISTED]
+        leftovers = _clear(dataset, found.leftovers, delete=True)
+        foreign = _clear(dataset, foreign, delete=delete)
+    return Repair(
+        kept=[record.name for record in listed.shards if record.name not in dropped],
+        dropped=dropped,
+        removed=[*leftovers, *foreign],
+        lost_steps=sum(record.steps for record in listed.shards if record.name in dropped),
+        hint=_how_to_go_on(listed) if dropped else None,
+        aside=dataset / ASIDE if (cleared or foreign) and not delete else None,
+        unreadable=found.unreadable,
+    )
 
 
-def _put_aside(dataset: Path) -> Repair:
-    """Takes the damaged manifest's name away; its shards go when the dataset is written again."""
+def _place(problem: Problem) -> str:
+    """The path of a problem's file below the dataset's directory."""
+    return f"{SHARDS}/{problem.shard}/{problem.file}" if problem.shard else str(problem.file)
+
+
+def _put_aside(dataset: Path, *, delete: bool) -> Repair:
+    """Clear away a damaged manifest, and the shards that nothing describes any more."""
     (dataset / manifest.FILE_NAME).replace(dataset / DAMAGED)
     manifest.sync_directory(dataset)
     shards = dataset / SHARDS
     dropped = sorted(entry.name for entry in shards.iterdir()) if shards.is_dir() else []
+    cleared = _clear(dataset, [f"{SHARDS}/{name}" for name in dropped], delete=delete)
     hint = f"run the command that wrote the dataset again; {dataset / DAMAGED} may still show it under lineage"
-    return Repair([], dropped, [], None, hint)
+    return Repair([], dropped, [], None, hint, dataset / ASIDE if cleared and not delete else None)
 
 
 def _how_to_go_on(listed: Manifest) -> str:
@@ -89,9 +112,26 @@ def _how_to_go_on(listed: Manifest) -> str:
     return commands[-1] if commands else "run the command that wrote the dataset again; it does what is missing"
 
 
-def _remove(path: Path) -> None:
-    """Removes a file, a link or a whole directory."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _clear(dataset: Path, names: Sequence[str], *, delete: bool) -> list[str]:
+    """Delete files and directories, or move them below ``.damaged/``; return those that were there."""
+    there = [name for name in names if _exists(dataset / name)]
+    for name in there:
+        path = dataset / name
+        if not delete:
+            path.rename(_free(dataset / ASIDE / name))
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return there
+
+
+def _free(wanted: Path) -> Path:
+    """A path that is free, beside what earlier repairs moved there."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    numbered = (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(1))
+    return next(path for path in itertools.chain([wanted], numbered) if not _exists(path))
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or path.is_symlink()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
+from rlx.file_access import reading
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.chunk_codec import ChunkCodec, ZstdChunks, most_bytes
@@ -172,9 +173,9 @@ class ShardFileReader(ChunkReader):
     def _map(self, path: Path, chunks: int) -> None:
         behind = chunks * INDEX_ENTRY_BYTES + CRC_BYTES
         try:
-            with path.open("rb") as file:
+            with reading(path), path.open("rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as exc:
+        except ValueError as exc:
             raise CorruptDatasetError(f"{path} cannot be read: {exc}") from exc
         # A step is a hundredth of what the kernel would read around it.
         self._mapped.madvise(mmap.MADV_RANDOM)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx import manifest
+from rlx.cloud.directory import PARTIAL
 from rlx.cloud.finding import find_dataset
-from rlx.cloud.remote_path import AnyPath, RemotePath, each_below
-from rlx.errors import CorruptDatasetError
+from rlx.cloud.remote_path import AnyPath, each_below
+from rlx.errors import CorruptDatasetError, FileAccessError
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
@@ -25,6 +27,14 @@ from rlx.store.writer import file_record, sum_rewards
 UNLISTED = "is not listed in the manifest"
 
 
+class Kind(StrEnum):
+    """What is the matter with a file."""
+
+    DAMAGED = "damaged"  # it was read, and is wrong, or it is missing
+    UNLISTED = "unlisted"  # it is not part of the dataset
+    UNREADABLE = "unreadable"  # it is there, and nobody can say whether it is right
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something that is not as the manifest says.
@@ -34,11 +44,13 @@ class Problem:
         file: path of the file below the shard's directory, or else below the dataset's; none for a shard whose files
             are whole, and tell another story than the manifest.
         problem: what is wrong.
+        kind: damaged, unlisted or unreadable.
     """
 
     shard: str | None
     file: str | None
     problem: str
+    kind: Kind = Kind.DAMAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +61,9 @@ class Verification:
         shards: shards that the manifest lists.
         files: files that it lists for them.
         bytes: bytes that it lists for them.
-        problems: everything that is wrong.
+        problems: everything that is wrong or cannot be read.
         missing: shards that were asked for and have not been written yet; not a problem.
+        leftovers: paths below the dataset of what interrupted commands left half written; not a problem.
     """
 
     shards: int
@@ -58,11 +71,17 @@ class Verification:
     bytes: int
     problems: Sequence[Problem]
     missing: Sequence[str]
+    leftovers: Sequence[str] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether nothing is wrong, and everything could be read."""
         return not self.problems
+
+    @property
+    def unreadable(self) -> Sequence[Problem]:
+        """The problems of files that cannot be read, so that nobody can say whether they are right."""
+        return tuple(problem for problem in self.problems if problem.kind is Kind.UNREADABLE)
 
 
 def verify(path: str | Path, *, progress: Progress | None = None) -> Verification:
@@ -80,6 +99,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
         FormatVersionError: a newer rlx wrote it.
         ForbiddenError: the server of a URL refuses.
         DownloadError: it keeps failing.
+        FileAccessError: the manifest is here and cannot be read.
         MissingExtraError: a URL needs obstore, which is not installed.
     """
     progress = progress or Silent()
@@ -89,54 +109,75 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
     except CorruptDatasetError as exc:
         return Verification(0, 0, 0, [Problem(None, manifest.FILE_NAME, str(exc))], [])
     progress.expect("bytes", listed.bytes)
-    problems = list(_unlisted_shards(dataset, listed)) if isinstance(dataset, Path) else []
+    problems, leftovers = unlisted_files(dataset, listed) if isinstance(dataset, Path) else ([], [])
     for record in listed.shards:
         problems += _shard_problems(shard_directory(dataset, record.name), store, listed.schema, record, progress)
     files = sum(len(record.files) for record in listed.shards)
-    return Verification(len(listed.shards), files, listed.bytes, problems, listed.missing)
+    return Verification(len(listed.shards), files, listed.bytes, problems, listed.missing, leftovers)
 
 
-def _unlisted_shards(dataset: Path, listed: Manifest) -> Iterator[Problem]:
-    partial = manifest.FILE_NAME + ".partial"
-    if (dataset / partial).exists():
-        yield Problem(None, partial, UNLISTED)
-    if (dataset / SHARDS).is_dir():
-        found = {entry.name for entry in (dataset / SHARDS).iterdir()}
-        for name in sorted(found - {record.name for record in listed.shards}):
-            yield Problem(None, f"{SHARDS}/{name}", UNLISTED)
+def unlisted_files(dataset: Path, listed: Manifest) -> tuple[list[Problem], list[str]]:
+    """What the manifest does not list: what is not of rlx, and what an interrupted command of it left half written."""
+    leftovers = [entry.name for entry in dataset.glob(f"{manifest.FILE_NAME}*{PARTIAL}")]
+    problems = []
+    try:
+        entries = sorted((dataset / SHARDS).iterdir())
+    except FileNotFoundError:
+        entries = []
+    except OSError as exc:
+        problems.append(_unreadable(None, SHARDS, exc))
+        entries = []
+    records = listed.by_name
+    for entry in entries:
+        if (record := records.get(entry.name)) is not None:
+            there = {path.relative_to(entry).as_posix() for path in entry.rglob("*") if not path.is_dir()}
+            for name in sorted(there - set(record.files)):
+                if name.endswith(PARTIAL):
+                    leftovers.append(f"{SHARDS}/{entry.name}/{name}")
+                else:
+                    problems.append(Problem(entry.name, name, UNLISTED, Kind.UNLISTED))
+        elif entry.is_dir() and not entry.is_symlink():
+            leftovers.append(f"{SHARDS}/{entry.name}")  # a shard on its way, or one that was to be listed next
+        else:
+            problems.append(Problem(None, f"{SHARDS}/{entry.name}", UNLISTED, Kind.UNLISTED))
+    return problems, leftovers
 
 
 def _shard_problems(
     directory: AnyPath, store: Store, schema: Schema, record: ShardRecord, progress: Progress
 ) -> list[Problem]:
-    def problem_of(name: str) -> str | None:
-        found = _file_problem(directory / name, record.files[name])
+    def problem_of(name: str) -> Problem | None:
+        try:
+            problem = _file_problem(directory / name, record.files[name])
+            found = None if problem is None else Problem(record.name, name, problem)
+        except OSError as exc:
+            found = _unreadable(record.name, name, exc)
         progress.advance("bytes", record.files[name].bytes)
         return found
 
-    names = list(record.files)
-    found = each_below(directory, problem_of, names)
-    problems = [Problem(record.name, name, problem) for name, problem in zip(names, found, strict=True) if problem]
+    problems = [problem for problem in each_below(directory, problem_of, list(record.files)) if problem is not None]
     if not problems:  # else what the files say is not worth a look
         try:
             _check_contents(directory, store, schema, record)
         except CorruptDatasetError as exc:
             problems.append(Problem(record.name, None, str(exc)))
-    if isinstance(directory, RemotePath):
-        return problems
-    there = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
-    return problems + [Problem(record.name, name, UNLISTED) for name in sorted(there - set(record.files))]
+        except FileAccessError as exc:
+            problems.append(Problem(record.name, None, str(exc), Kind.UNREADABLE))
+    return problems
+
+
+def _unreadable(shard: str | None, file: str, exc: OSError) -> Problem:
+    return Problem(shard, file, f"cannot be read: {exc.strerror}", Kind.UNREADABLE)
 
 
 def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
+    """What is wrong with a file; raises OSError where that cannot be said."""
     if isinstance(path, Path) and not path.is_file():
         return "is missing"
     try:
         found = file_record(path)
-    except OSError as exc:
-        return f"cannot be read: {exc.strerror}"
-    except CorruptDatasetError:
-        return "is missing"  # at a URL, where nobody asked before
+    except (FileNotFoundError, CorruptDatasetError):
+        return "is missing"  # at a URL, where nobody asked before, or since a moment
     if found.bytes != expected.bytes:
         return f"has {found.bytes:,} bytes, expected {expected.bytes:,}"
     return None if found == expected else f"has crc32c {found.crc32c}, expected {expected.crc32c}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CorruptDatasetError
+from rlx.file_access import reading
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.chunk_codec import ChunkCodec, chunk_codec
@@ -147,11 +148,12 @@ def _read_node(node: AnyPath, field: Field, rows: int) -> Mapping[str, Any]:
     """The metadata of an array, whose shape and dtype are as expected."""
     path = node / NODE
     try:
-        described: Mapping[str, Any] = json.loads(read_small(path, _MAX_NODE_BYTES))
+        with reading(path):
+            described: Mapping[str, Any] = json.loads(read_small(path, _MAX_NODE_BYTES))
         found = (described["data_type"], described["shape"])
         if found != (field.dtype, [rows, *field.shape]):
             raise CorruptDatasetError(f"{path}: found {found}, expected {(field.dtype, [rows, *field.shape])}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
     return described
 
@@ -194,7 +196,9 @@ def read_dictionary(directory: Path, name: str) -> bytes:
     """
     path = directory / name / NODE
     try:
-        inner = json.loads(path.read_bytes())["codecs"][0]["configuration"]["codecs"]
+        with reading(path):
+            described = json.loads(path.read_bytes())
+        inner = described["codecs"][0]["configuration"]["codecs"]
         return parse_dictionary(inner[1]["configuration"])[1] if inner[1]["name"] == CODEC_NAME else b""
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as exc:
+    except (ValueError, KeyError, IndexError, TypeError) as exc:
         raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc

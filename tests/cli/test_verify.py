@@ -22,6 +22,7 @@ def test_a_whole_dataset(cli: Cli, pong: Path) -> None:
         "bytes": sum(path.stat().st_size for path in files),
         "problems": [],
         "missing_shards": [],
+        "leftovers": [],
     }
 
 
@@ -49,7 +50,7 @@ def test_at_a_url_that_can_only_be_read(cli: Cli, pong: Path) -> None:
         result = cli("verify", f"{server.url}/pong".replace("://", "://me:secret@"))
         assert (
             result.err.splitlines()[0]
-            == f"error: {server.url}/pong is damaged: 1 problem in 3 shards, 78 files, 257 kB"
+            == f"error: {server.url}/pong is damaged: 1 problem in 3 shards, 84 files, 258 kB"
         )
         assert "secret" not in result.err + result.out
 

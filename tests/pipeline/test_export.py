@@ -45,7 +45,7 @@ def test_a_survey_finds_the_table(ends: str, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
     for steps in ([15], [1] * 14, [2, 5], [4, 1, 7]):
         assert same(survey(cut(block, steps), chosen), dataset.trajectories), steps
-    assert len(fields(Trajectories)) == 7
+    assert len(fields(Trajectories)) == 8
 
 
 def test_the_table_of_some_shards_is_that_of_their_blocks(tmp_path: Path) -> None:

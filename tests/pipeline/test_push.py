@@ -131,7 +131,7 @@ def test_shards_that_are_gone_here_stay_there_unless_one_insists(dataset: Path, 
     sent(dataset, url)
     before = content(open_location(url))
     (dataset / "shards/00001/action/c/0").write_bytes(b"")
-    repair(dataset)
+    repair(dataset, delete=True)
     with pytest.raises(DatasetExistsError, match=r"its shard 00001 is not in .*set"):
         sent(dataset, url)
     assert content(open_location(url)) == before
@@ -212,7 +212,7 @@ def test_a_damaged_file_here_is_named_and_nothing_is_listed(dataset: Path, url: 
         read_manifest(open_location(url))
     assert "shards/00001/observation/c/0/0/0" not in content(open_location(url))
     victim.unlink()
-    with pytest.raises(CorruptDatasetError, match="cannot be read: No such file"):
+    with pytest.raises(CorruptDatasetError, match="is missing"):
         sent(dataset, url)
 
 
@@ -242,6 +242,19 @@ def test_a_killed_push_never_looks_whole_and_goes_on(dataset: Path, url: str, wa
     assert "rlx.json" not in there or there == files(dataset)
     sent(dataset, url)
     assert content(open_location(url)) == files(dataset)
+
+
+def test_leftovers_of_a_killed_push_are_no_damage_and_are_swept(dataset: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    sent(dataset, str(there))
+    left = ["rlx.json.12-34.partial", "shards/00000/zarr.json.12-34.partial", "shards/00001/action/c/0.1-2.partial"]
+    for name in left:
+        (there / name).write_bytes(b"half")
+    found = verify(there)
+    assert (found.ok, sorted(found.leftovers)) == (True, sorted(left))
+    sent(dataset, str(there))
+    assert verify(there).leftovers == []
+    assert files(there) == files(dataset)
 
 
 def test_some_files_that_cannot_be_sent(dataset: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

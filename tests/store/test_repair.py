@@ -1,17 +1,21 @@
+import errno
+import os
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlx.errors import DatasetLockedError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.errors import DatasetLockedError, DatasetNotFoundError, FileAccessError, IncompleteDatasetError
 from rlx.manifest import Manifest
 from rlx.store import lock
 from rlx.store.dataset import Dataset
 from rlx.store.repair import Repair, repair
-from rlx.store.verification import verify
+from rlx.store.verification import Kind, verify
+from tests.conftest import unprivileged
 from tests.factories import LARGE, make_block, seen, write_dataset
 
 SHARDS = [[make_block([3, 5], first_episode=2 * shard, schema=LARGE)] for shard in range(3)]
@@ -43,12 +47,85 @@ def test_broken_shards_go_and_come_again(path: Path) -> None:
     before = bytes_of(path)
     flip(path / Dataset(path).shard_files(1)[2])
     shutil.rmtree(path / "shards" / "00002" / "trajectories")
-    assert repair(path) == Repair(["00000"], ["00001", "00002"], [], 16, "rlx download Test/1")
+    aside = path / ".damaged"
+    assert repair(path) == Repair(["00000"], ["00001", "00002"], [], 16, "rlx download Test/1", aside)
     found = verify(path)
     assert (found.ok, found.shards, found.missing) == (True, 1, ["00001", "00002"])
     assert seen(Dataset(path), range(8)) == [0, 1, 2, 1000, 1001, 1002, 1003, 1004]
     write_dataset(path, SHARDS, schema=LARGE)
+    assert sorted(entry.name for entry in (aside / "shards").iterdir()) == ["00001", "00002"]
+    shutil.rmtree(aside)
     assert bytes_of(path) == before
+
+
+def test_what_is_damaged_again_lies_beside_what_was(path: Path) -> None:
+    whole = bytes_of(path / "shards/00001")
+    for _ in range(3):
+        flip(path / Dataset(path).shard_files(1)[2])
+        assert repair(path).aside == path / ".damaged"
+        write_dataset(path, SHARDS, schema=LARGE)
+        assert verify(path).ok
+    aside = sorted(entry.name for entry in (path / ".damaged/shards").iterdir())
+    assert aside == ["00001", "00001.1", "00001.2"]
+    assert set(bytes_of(path / ".damaged/shards/00001")) == set(whole)
+
+
+def test_on_request_it_is_deleted(path: Path) -> None:
+    flip(path / Dataset(path).shard_files(1)[2])
+    done = repair(path, delete=True)
+    assert (done.dropped, done.aside) == (["00001"], None)
+    assert not (path / ".damaged").exists()
+
+
+@pytest.mark.parametrize("name", ["file", "directory", "shard"])
+def test_what_cannot_be_read_is_not_dropped(name: str, open_path: Path) -> None:
+    path = write_dataset(open_path / "data", SHARDS, schema=LARGE).path
+    file = path / Dataset(path).shard_files(1)[2]
+    flip(path / Dataset(path).shard_files(2)[2])
+    before = bytes_of(path / "shards/00001")
+    victim = {"file": file, "directory": file.parent, "shard": path / "shards/00001"}[name]
+    with unprivileged(path):
+        victim.chmod(0)
+        found = verify(path)
+        assert {(problem.shard, problem.kind) for problem in found.unreadable} == {("00001", Kind.UNREADABLE)}
+        assert all("cannot be read: Permission denied" in problem.problem for problem in found.unreadable)
+        assert {problem.shard for problem in found.problems} == {"00001", "00002"}
+        done = repair(path)
+        assert (done.kept, done.dropped) == (["00000", "00001"], ["00002"])
+        assert {problem.shard for problem in done.unreadable} == {"00001"}
+        victim.chmod(0o755)
+        assert verify(path).ok
+    assert bytes_of(path / "shards/00001") == before
+
+
+def test_a_private_manifest_is_not_damaged(open_path: Path) -> None:
+    path = write_dataset(open_path / "data", SHARDS, schema=LARGE).path
+    before = bytes_of(path)
+    with unprivileged(path):
+        (path / "rlx.json").chmod(0)
+        for use in (verify, repair, Dataset):
+            with pytest.raises(FileAccessError, match=r"rlx\.json: permission denied"):
+                use(path)
+        (path / "rlx.json").chmod(0o644)
+    assert bytes_of(path) == before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_is_no_damage(number: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk can be made to fail here: the call that would is replaced."""
+    failing, plain = path / Dataset(path).shard_files(1)[2], Path.open
+
+    def fail(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == failing:
+            raise OSError(number, os.strerror(number), str(self))
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", fail)
+    before = bytes_of(path / "shards/00000")
+    (problem,) = verify(path).problems
+    assert (problem.kind, problem.problem) == (Kind.UNREADABLE, f"cannot be read: {os.strerror(number)}")
+    assert repair(path).dropped == []
+    assert bytes_of(path / "shards/00000") == before
 
 
 def test_a_shard_that_disagrees_with_the_manifest_goes(path: Path) -> None:
@@ -64,8 +141,9 @@ def test_what_is_not_listed_goes(path: Path) -> None:
     (path / "shards" / "stray").touch()
     (path / "rlx.json.partial").touch()
     done = repair(path)
-    assert done.removed == ["rlx.json.partial", "shards/00009.12.partial", "shards/stray", "shards/00000/notes.txt"]
+    assert done.removed == ["rlx.json.partial", "shards/00009.12.partial", "shards/00000/notes.txt", "shards/stray"]
     assert (done.dropped, done.lost_steps, done.hint) == ([], 0, None)
+    assert set(bytes_of(path / ".damaged")) == {"shards/00000/notes.txt", "shards/stray"}
     assert verify(path).ok
 
 
@@ -98,7 +176,10 @@ def test_a_damaged_manifest_is_put_aside(path: Path) -> None:
     assert verify(path).ok
     after = bytes_of(path)
     del after["rlx.json.damaged"]
-    assert after == before
+    assert {name for name in after if name.startswith(".damaged/")} == {
+        f".damaged/{name}" for name in before if name.startswith("shards/")
+    }
+    assert {name: after[name] for name in after if not name.startswith(".damaged/")} == before
 
 
 def test_a_store_that_there_is_not_is_nothing_to_repair(path: Path) -> None:

@@ -11,7 +11,7 @@ import rlx
 from rlx.errors import CorruptDatasetError, DatasetNotFoundError, FormatVersionError, IncompleteDatasetError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.store.dataset import Dataset
-from rlx.store.verification import UNLISTED, Problem, verify
+from rlx.store.verification import UNLISTED, Kind, Problem, verify
 from tests.factories import LARGE, make_block, relist, write_dataset
 from tests.gcs_server import GcsServer
 
@@ -128,13 +128,25 @@ def test_extra_files_and_directories(path: Path) -> None:
     (path / "shards" / "00002.4711.partial").mkdir()
     (path / "shards" / "00007").mkdir()
     (path / "rlx.json.partial").touch()
-    assert verify(path).problems == [
-        Problem(None, "rlx.json.partial", UNLISTED),
-        Problem(None, "shards/00002.4711.partial", UNLISTED),
-        Problem(None, "shards/00007", UNLISTED),
-        Problem("00000", "dangling", UNLISTED),
-        Problem("00000", "notes.txt", UNLISTED),
+    (path / "shards" / "stray").touch()
+    (path / "shards" / "link").symlink_to(path / "shards" / "00000")
+    found = verify(path)
+    assert found.problems == [
+        Problem("00000", "dangling", UNLISTED, Kind.UNLISTED),
+        Problem("00000", "notes.txt", UNLISTED, Kind.UNLISTED),
+        Problem(None, "shards/link", UNLISTED, Kind.UNLISTED),
+        Problem(None, "shards/stray", UNLISTED, Kind.UNLISTED),
     ]
+
+
+def test_what_interrupted_commands_left_is_no_damage(path: Path) -> None:
+    left = ["rlx.json.partial", "rlx.json.12-34.partial", "shards/00000/zarr.json.12-34.partial"]
+    for name in left:
+        (path / name).touch()
+    (path / "shards" / "00002.4711.partial").mkdir()
+    (path / "shards" / "00007").mkdir()
+    found = verify(path)
+    assert (found.ok, set(found.leftovers)) == (True, {*left, "shards/00002.4711.partial", "shards/00007"})
 
 
 def statistics(key: str, figure: str, value: object) -> Callable[[ShardRecord], ShardRecord]:

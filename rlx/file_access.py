@@ -1,0 +1,70 @@
+"""What the operating system refuses, in this project's words: a file that cannot be used is not a damaged one."""
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+
+from rlx.errors import CorruptDatasetError, DiskFullError, FileAccessError, RlxError, SourceNotFoundError
+
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HINTS: Mapping[int, str] = MappingProxyType(
+    {
+        errno.EACCES: "{ls} shows who may read and write it",
+        errno.EPERM: "{ls} shows who may read and write it",
+        errno.EROFS: "choose a directory on a file system that can be written",
+        errno.EMFILE: "ulimit -n 4096, then run the same command again",
+        errno.ENFILE: "close other programs: this machine has too many open files",
+        errno.ENAMETOOLONG: "choose a shorter name",
+        errno.ELOOP: "{ls} shows where the symbolic link leads",
+        errno.EIO: "check the disk or the mount, then run the same command again",
+        errno.ESTALE: "mount the file system again, then run the same command again",
+        errno.ENOTDIR: "a file has the name of a directory: choose another path",
+        errno.EISDIR: "it is a directory: choose the name of a file",
+        errno.EEXIST: "choose another name",
+        errno.ENOMEM: "free some memory, or ask for less at once",
+    }
+)
+
+
+def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxError:
+    """The error of this project that an error of the operating system is.
+
+    Args:
+        exc: the error.
+        path: what it is about, where the error does not say.
+
+    Example:
+        >>> error = file_error(PermissionError(errno.EACCES, "Permission denied", "pong"))
+        >>> type(error).__name__, str(error), error.hint
+        ('FileAccessError', 'pong: permission denied', 'ls -ld pong shows who may read and write it')
+    """
+    where = exc.filename if exc.filename is not None else path
+    name = None if where is None else os.fsdecode(where) if isinstance(where, str | bytes | os.PathLike) else str(where)
+    said = exc.strerror or str(exc) or type(exc).__name__
+    message = said if name is None else f"{name}: {said[:1].lower()}{said[1:]}"
+    if exc.errno in FULL:
+        return DiskFullError(message, hint="free some room and run the same command again")
+    hint = _HINTS.get(exc.errno or 0, "").format(ls=f"ls -ld {name}" if name else "ls -ld")
+    if exc.errno == errno.ENOENT:
+        return SourceNotFoundError(message)
+    return FileAccessError(message, hint=hint or None)
+
+
+@contextmanager
+def reading(path: object) -> Iterator[None]:
+    """Translate what the operating system says when a file of a dataset is read.
+
+    Raises:
+        CorruptDatasetError: there is no such file.
+        FileAccessError: it is there and cannot be read.
+    """
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in ABSENT or exc.errno is None:
+            raise CorruptDatasetError(f"{path} is missing: {exc.strerror or exc}") from exc
+        raise file_error(exc, path if isinstance(path, Path) else str(path)) from exc
