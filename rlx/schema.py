@@ -225,6 +225,16 @@ def is_action(name: str) -> bool:
     return "action" in name.split("/")
 
 
+def is_observation(name: str) -> bool:
+    """Whether a field of this name is an observation, or a part of one.
+
+    Example:
+        >>> [name for name in ("observation", "agents/observation", "pixels") if is_observation(name)]
+        ['observation', 'agents/observation']
+    """
+    return "observation" in name.split("/")
+
+
 def check_name(name: str, field: Field) -> None:
     """Raises SchemaMismatchError if no schema could hold a field of this name."""
     parts = name.split("/")

@@ -10,16 +10,16 @@ from rlx.errors import CorruptShardError, SourceNotFoundError
 _MAX_BYTES = 2**24
 
 
-def read_object(path: Path) -> Mapping[str, Any]:
-    """The object that a file holds.
+def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
+    """The object that a file of at most so many bytes holds.
 
     Raises:
         SourceNotFoundError: there is no such file.
         CorruptShardError: it is larger than any such file, no JSON, or no object.
     """
     try:
-        if (size := path.stat().st_size) > _MAX_BYTES:
-            raise CorruptShardError(f"{path}: expected at most {_MAX_BYTES:,} bytes, found {size:,}")
+        if (size := path.stat().st_size) > max_bytes:
+            raise CorruptShardError(f"{path}: expected at most {max_bytes:,} bytes, found {size:,}")
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise SourceNotFoundError(f"{path} is missing") from exc

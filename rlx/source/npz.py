@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.schema import Schema
+from rlx.source.episode_scan import (
+    DONE,
+    INIT,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    EpisodeScan,
+    FoundEpisodes,
+    scan_following,
+)
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import not_taken_note
-from rlx.source.finite import check_field
 from rlx.source.npz_archive import Archive, Member, opened
 from rlx.source.one_file import OneFile
 from rlx.source.protocol import batch_rows
 from rlx.source.row_episodes import without_outcome
 from rlx.source.row_stream import Batch, RowStream
-from rlx.source.ted_rows import (
-    DONE,
-    TERMINATED,
-    TRAJECTORY,
-    TRUNCATED,
-    EpisodeScan,
-    TedFields,
-    scan_following,
-    ted_fields,
-)
+from rlx.source.ted_rows import TedFields, ted_fields
 
 _SCANNED_ROWS = 2**16
 _GROUP = "trajectories/"
@@ -113,20 +113,19 @@ class _Columns:
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
         rows = self._stream.rows(path, first, self._first + stop)
-        check_field(name, field, rows, f"{self._stream.path}: {path}", first)
+        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
         return rows.reshape(len(rows), *field.shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        field = self._fields.schema[name]
         if name in self._finals:
             final = self._finals[name]
             final.skip_to(self._place)
             rows = final.read(1)
-            check_field(name, field, rows, final.place, self._place)
+            self._fields.check(name, rows, final.place, self._place)
         else:
             path, first = self._fields.after[name], self._first + row
             rows = self._stream.peek(path, first, first + 1)
-            check_field(name, field, rows, f"{self._stream.path}: {path}", first)
+            self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
         return rows
 
 
@@ -170,21 +169,23 @@ def open_npz(path: Path) -> Npz:
             episodes = _tabled(archive, flags, steps, fields, finals)
         else:
             finals = {}
-            episodes = _scanned(archive, flags, fields)
+            found = _scanned(archive, flags, fields)
+            episodes, fields = found.table, fields.torn(found.torn)
         notes = {**archive.told(), "format": "npz", **without_outcome(episodes)}
         notes |= not_taken_note(fields.not_taken)
     return Npz(path.parent, path.name, fields, notes, episodes, finals)
 
 
-def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> EpisodeTable:
+def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> FoundEpisodes:
     """The episodes, by what the rows themselves say."""
-    names = [*flags, *([TRAJECTORY] if TRAJECTORY in archive.names else [])]
+    told = (TRAJECTORY, *([INIT] if fields.tells_resets else []))
+    names = [*flags, *(name for name in told if name in archive.names)]
 
     def recorded(batch: Batch) -> NDArray[np.bool_]:
         return np.full(len(batch[flags[0]]), bool(fields.after))
 
     rows = archive.batches([*names, *fields.after, *fields.after.values()], batch_rows(fields.schema))
-    return scan_following(rows, fields.after, recorded)
+    return scan_following(rows, fields.after, fields.decides, recorded)
 
 
 def _tabled(
@@ -211,7 +212,7 @@ def _tabled(
         numbers = np.arange(scan.rows, scan.rows + len(batch[flags[0]]))
         trajectory = np.searchsorted(ends, numbers, side="right")
         scan.add({**batch, TRAJECTORY: trajectory}, np.ones(len(numbers), bool))
-    episodes = scan.episodes()
+    episodes = scan.found().table
     if len(episodes) != len(lengths):
         raise archive.wrong(flags[0], "flags at the last step of a trajectory only", "some elsewhere")
     never = np.zeros(len(lengths), bool)

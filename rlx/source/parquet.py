@@ -12,28 +12,29 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import Schema
+from rlx.source.episode_scan import (
+    CUT,
+    DONE,
+    EPISODE,
+    FROM_RESET,
+    INIT,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    EpisodeScan,
+    FoundEpisodes,
+    scan_following,
+)
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import RowType, not_taken_note
-from rlx.source.finite import check_field
 from rlx.source.one_file import OneFile
 from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import KEY, told_notes
 from rlx.source.row_episodes import shard_bounds, without_outcome
 from rlx.source.row_stream import Batch, RowStream
-from rlx.source.ted_rows import (
-    DONE,
-    EPISODE,
-    FROM_RESET,
-    TERMINATED,
-    TRAJECTORY,
-    TRUNCATED,
-    EpisodeScan,
-    TedFields,
-    scan_following,
-    ted_fields,
-)
+from rlx.source.ted_rows import TedFields, ted_fields
 from rlx.store.arrow import row_type, to_rows
 
 _LAYOUT = (
@@ -41,7 +42,7 @@ _LAYOUT = (
     "numbers or lists of as many numbers in every row"
 )
 _MAGIC = b"PAR1"
-_SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET)
+_SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,13 @@ class _Columns:
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
         rows = self._stream.rows(path, first, self._first + stop)
-        check_field(name, field, rows, f"{self._stream.path}: {path}", first)
+        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
         return rows.reshape(len(rows), *field.shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
         path, first = self._fields.after[name], self._first + row
         rows = self._stream.peek(path, first, first + 1)
-        check_field(name, self._fields.schema[name], rows, f"{self._stream.path}: {path}", first)
+        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
         return rows
 
 
@@ -134,23 +135,25 @@ def open_parquet(path: Path) -> Parquet:
     with opened(path) as file:
         kinds = _kinds(file)
         fields = ted_fields(kinds, str(path))
-        episodes = _episodes(file, kinds, fields)
+        found = _episodes(file, kinds, fields)
+        episodes, fields = found.table, fields.torn(found.torn)
         notes = {**told_notes(file.note(KEY)), "format": "Parquet", **without_outcome(episodes)}
     notes |= not_taken_note(fields.not_taken)
     return Parquet(path.parent, path.name, kinds, fields, notes, episodes, shard_bounds(episodes.rows))
 
 
-def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: TedFields) -> EpisodeTable:
-    flags, after = [name for name in _SCANNED if kinds.get(name)], list(fields.after.values())
+def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: TedFields) -> FoundEpisodes:
+    told = (*_SCANNED, *([INIT] if fields.tells_resets else []))
+    flags, after = [name for name in told if kinds.get(name)], list(fields.after.values())
     scan, known = EpisodeScan(), 0
     for batch in _batches(file, kinds, [*flags, *after], batch_rows(fields.schema)):
         recorded = _recorded(batch, after)
         known += int(recorded.sum())
         scan.add(batch, recorded)
-    if known <= len(scan.episodes()):
-        return scan.episodes()
+    if known <= len((found := scan.found()).table):
+        return found
     rows = _batches(file, kinds, [*flags, *after, *fields.after], batch_rows(fields.schema))
-    return scan_following(rows, fields.after, lambda batch: _recorded(batch, after))
+    return scan_following(rows, fields.after, fields.decides, lambda batch: _recorded(batch, after))
 
 
 def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:

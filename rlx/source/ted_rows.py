@@ -1,30 +1,39 @@
-"""Steps in rows, their arrays named by TED paths: which fields they make, and where their episodes begin and end."""
+"""Steps in rows, their arrays named by TED paths: which fields they make."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
-from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema
-from rlx.source.episode_table import EpisodeTable
+from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
+from rlx.source.episode_scan import CUT, DONE, EPISODE, FROM_RESET, INIT, MASK, TERMINATED, TRAJECTORY, TRUNCATED
 from rlx.source.extra_fields import ExtraFields, RowType
+from rlx.source.finite import check_finite
 from rlx.source.needed_fields import missing_field
 
-TRAJECTORY = "collector/traj_ids"
-EPISODE = "trajectories/episode"
-FROM_RESET = "trajectories/from_reset"
-TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
-CUT = "trajectories/cut"
 _FLAGS = ("terminated", "truncated")
-_OF_STARTS = frozenset({TRAJECTORY, EPISODE, FROM_RESET})
 # What follows from these at the root of TED, and what says where the steps belong.
 _TOLD = frozenset(
-    {"index", "done", "terminated", "truncated", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT}
+    {
+        "index",
+        "done",
+        "terminated",
+        "truncated",
+        TERMINATED,
+        TRUNCATED,
+        DONE,
+        TRAJECTORY,
+        EPISODE,
+        FROM_RESET,
+        CUT,
+        MASK,
+    }
 )
 _SINGLE: RowType = ("bool", ())
-Rows = Mapping[str, NDArray[np.generic]]
+_TORN = "does not go on from step to step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,53 @@ class TedFields:
     paths: Mapping[str, str]
     after: Mapping[str, str]
     not_taken: Mapping[str, str]
+
+    @property
+    def observations(self) -> list[str]:
+        """Names of what a learner sees; any other field may hold anything, NaN included."""
+        seen = self.schema.names(Role.OBSERVATION)
+        named = [name for name in seen if is_observation(name)]
+        return named or [name for name in seen if name.split("/")[0] != "info"]
+
+    @property
+    def decides(self) -> list[str]:
+        """Names of the observations that tell which step follows which."""
+        return [name for name in self.observations if name in self.after]
+
+    @property
+    def tells_resets(self) -> bool:
+        """Whether a field says of every step whether its episode begins with it."""
+        init = self.schema.fields.get(INIT)
+        return init is not None and init.dtype == "bool" and math.prod(init.shape) == 1
+
+    def check(self, name: str, rows: NDArray[Any], place: str, first: int) -> None:
+        """Raises CorruptShardError if rows of an observation, an action or the reward have NaN or infinity in them.
+
+        Args:
+            name: of the field.
+            rows: [n, ...].
+            place: where they lie, for messages.
+            first: number of the first row.
+        """
+        if name == "reward" or is_action(name) or name in self.observations:
+            check_finite(rows, place, first)
+
+    def torn(self, names: Collection[str]) -> "TedFields":
+        """The fields, of which these do not go on as observations do: what was seen after a step is another thing.
+
+        Of an info what the environment said after a step is kept, of any other field what stands at the root.
+        """
+        if not names:
+            return self
+        fields, paths, not_taken = dict(self.schema.fields), dict(self.paths), dict(self.not_taken)
+        for name in names:
+            is_info = name.split("/")[0] == "info"
+            left = self.paths[name] if is_info else self.after[name]
+            fields[name] = replace(fields[name], role=Role.NEXT if is_info else Role.STEP)
+            paths[name] = self.after[name] if is_info else self.paths[name]
+            not_taken[left] = f"{paths[name]} {_TORN}"
+        after = {name: path for name, path in self.after.items() if name not in names}
+        return TedFields(Schema(fields), paths, after, not_taken)
 
 
 def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collection[str] = ()) -> TedFields:
@@ -64,7 +120,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
         if needed not in columns:
             raise CorruptShardError(f"{place}: {needed} is missing")
-    for path in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT):
+    for path in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK):
         _check_single(path, columns.get(path, _SINGLE), place)
     extras = ExtraFields(_FLAGS)
     after: dict[str, str] = {}
@@ -122,95 +178,3 @@ def _role(path: str, name: str, *, is_seen: bool) -> Role:
     if path != name:
         return Role.NEXT
     return Role.OBSERVATION if is_seen or name.split("/")[0] == "observation" else Role.STEP
-
-
-@dataclass(slots=True)
-class EpisodeScan:
-    """Finds the episodes in rows that come piece by piece.
-
-    An episode ends behind a row with a flag, and where the trajectory's number changes.
-    """
-
-    rows: int = 0
-    _starts: list[NDArray[np.int64]] = field(default_factory=list)
-    _columns: dict[str, list[NDArray[np.generic]]] = field(default_factory=dict)
-    _last: Rows = field(default_factory=dict)
-
-    def add(self, rows: Rows, recorded: NDArray[np.bool_], begins: NDArray[np.bool_] | None = None) -> None:
-        """Takes the next n rows.
-
-        Args:
-            rows: the flags [n] or [n, 1], and if there are such, the numbers of trajectories and episodes.
-            recorded: [n] whether it is known what was seen after each row, other than by the next one.
-            begins: [n] which rows do not go on from the one before, whatever else is told of them.
-        """
-        now = self._told(rows, recorded)
-        count = len(recorded)
-        before = {name: np.concatenate([self._last.get(name, column[:1]), column[:-1]]) for name, column in now.items()}
-        starting = before["terminated"].astype(bool) | before["truncated"].astype(bool)
-        starting[:1] |= self.rows == 0
-        if TRAJECTORY in now:
-            starting |= now[TRAJECTORY] != before[TRAJECTORY]
-        if begins is not None:
-            starting |= begins
-        starts = np.flatnonzero(starting)
-        self._starts.append(starts + self.rows)
-        for name, column in now.items():
-            self._columns.setdefault(name, []).append((column if name in _OF_STARTS else before[name])[starts])
-        self._last = {name: column[-1:] for name, column in now.items()}
-        self.rows += count
-
-    def episodes(self) -> EpisodeTable:
-        """The episodes of all rows."""
-        if not self.rows:
-            return EpisodeTable([], number=0, terminated=False, truncated=False, final_recorded=False)
-        starts = np.concatenate(self._starts)
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        numbers = columns.get(EPISODE, columns.get(TRAJECTORY, np.arange(len(starts))))
-        resets = columns.get(FROM_RESET, np.ones(len(starts), bool))
-        # What ends an episode was noted where the next one begins.
-        ends = {name: np.append(columns[name][1:], self._last[name]) for name in (*_FLAGS, "recorded", "cut")}
-        ends["final_recorded"] = ends.pop("recorded")
-        return EpisodeTable(np.diff(starts, append=self.rows), number=numbers, from_reset=resets, **ends)
-
-    @staticmethod
-    def _told(rows: Rows, recorded: NDArray[np.bool_]) -> dict[str, NDArray[np.generic]]:
-        flags = {path: rows[path].reshape(-1) != 0 for path in (TERMINATED, TRUNCATED, DONE) if path in rows}
-        never = np.zeros(len(recorded), bool)
-        truncated = flags.get(TRUNCATED, never)
-        terminated = flags.get(TERMINATED, flags.get(DONE, never) & ~truncated)
-        if DONE in flags and TERMINATED in flags:
-            truncated = truncated | (flags[DONE] & ~terminated)
-        cut = rows[CUT].reshape(-1) != 0 if CUT in rows else never
-        told = {"terminated": terminated, "truncated": truncated, "recorded": recorded, "cut": cut}
-        numbers = {name: rows[name].reshape(-1) for name in (TRAJECTORY, EPISODE, FROM_RESET) if name in rows}
-        return {**told, **numbers}
-
-
-def scan_following(
-    batches: Iterable[Rows],
-    after: Mapping[str, str],
-    recorded: Callable[[Rows], NDArray[np.bool_]],
-    *,
-    lane: int | None = None,
-) -> EpisodeTable:
-    """The episodes of rows that each hold what was seen next: another begins where the next row does not begin with it.
-
-    Args:
-        batches: the rows piece by piece, ``batch_rows`` each, with flags and observations.
-        after: TED path of what was seen after each step, by observation.
-        recorded: [n] whether it is known what was seen after each of n rows.
-        lane: how many rows belong together, where several environments' lie one behind the other.
-    """
-    scan = EpisodeScan()
-    last: Rows = {}
-    for batch in batches:
-        known = recorded(batch)
-        numbers = np.arange(scan.rows, scan.rows + len(known))
-        begins = numbers % lane == 0 if lane else np.zeros(len(known), bool)
-        for name, path in after.items():
-            before = np.concatenate([last.get(path, batch[path][:1]), batch[path][:-1]])
-            begins |= (before != batch[name]).reshape(len(begins), -1).any(1)
-        last = {path: batch[path][-1:] for path in after.values()}
-        scan.add(batch, known, begins)
-    return scan.episodes()
