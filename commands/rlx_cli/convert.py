@@ -64,14 +64,27 @@ _STORES = (Target.ZARR, Target.MEMMAP)
 _OTHERS = tuple(target for target in Target if target not in _STORES)
 
 
+def _known_format(text: str | None) -> str | None:
+    """Return the format as it was given; its options are the library's to read."""
+    name = None if text is None else text.partition(":")[0]
+    if name is not None and name not in list(Format):
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(Format)}.")
+    return text
+
+
 def convert(
     ctx: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SRC", help="A dataset, or files of another project.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="The new dataset, or file.")],
     source_format: Annotated[
-        Format | None,
+        str | None,
         typer.Option(
-            "--from", metavar="FORMAT", help=f"What SRC holds: {', '.join(Format)}.", show_default="found out"
+            "--from",
+            metavar="FORMAT",
+            help=f"What SRC holds: {', '.join(Format)}; with options, torchrl:time_dim=0.",
+            show_default="auto-detected",
+            callback=_known_format,
+            autocompletion=lambda: list(Format),
         ),
     ] = None,
     target: Annotated[

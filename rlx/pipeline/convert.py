@@ -80,7 +80,7 @@ def convert(
         source: where the files lie.
         destination: the dataset's directory.
         options: how to write it.
-        source_format: one of ``FORMATS``; found out where not given.
+        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); found out where not given.
         progress: is told of ``shards`` and ``steps``.
 
     Raises:

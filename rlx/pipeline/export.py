@@ -140,7 +140,7 @@ def export(
         source: a dataset's directory, or where the files lie.
         destination: the file or directory to be.
         format: one of ``EXPORT_FORMATS``.
-        source_format: one of ``FORMATS``; found out where not given.
+        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); found out where not given.
         shards: numbers of the source's shards to take; where not given, all of them.
         overwrite: whether to replace what is there, if it is of this format.
         exporter: the format's, with other settings than usual.

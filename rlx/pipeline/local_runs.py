@@ -1,12 +1,13 @@
 """Which runs lie in a local directory, whatever their layout."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
+from rlx.pipeline.format_choice import FormatChoice
 from rlx.source import (
     d3rlpy,
     d4rl,
@@ -31,11 +32,13 @@ class ForeignFormat:
 
     Args:
         recognises: whether what lies at a path is of the format, and of no other.
-        open: the dataset there; says what is wrong if it is not.
+        open: the dataset there; says what is wrong if it is not. Takes the options by name.
+        options: type of every option that a user may give.
     """
 
     recognises: Callable[[Path], bool]
-    open: Callable[[Path], LocalRun]
+    open: Callable[..., LocalRun]
+    options: Mapping[str, type[int] | type[str]] = field(default_factory=dict)
 
 
 # Layouts that keep several runs below a directory.
@@ -49,7 +52,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "d3rlpy": ForeignFormat(d3rlpy.recognises, d3rlpy.open_d3rlpy),
         "lerobot": ForeignFormat(lerobot.recognises, lerobot.open_lerobot),
         "rlds": ForeignFormat(rlds.recognises, rlds.open_rlds),
-        "torchrl": ForeignFormat(torchrl_memmap.recognises, torchrl_memmap.open_torchrl),
+        "torchrl": ForeignFormat(torchrl_memmap.recognises, torchrl_memmap.open_torchrl, {"time_dim": int}),
         "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),
         "npz": ForeignFormat(npz.recognises, npz.open_npz),
     }
@@ -87,15 +90,23 @@ def check_apart(source: Path, destination: Path) -> None:
 
 
 def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
-    """The runs at a path or a few levels below, of one layout or of any.
+    """Return the runs at a path or a few levels below, of one layout or of any.
+
+    Args:
+        path: a file or a directory.
+        layout: one of ``LAYOUTS``, perhaps with options: ``torchrl:time_dim=0``.
 
     Raises:
-        SourceError: what lies there is not of the layout, where that is a format of one dataset.
+        SourceError: what lies there is not of the layout, where that is a format of one dataset; or the layout has no
+            such option.
     """
-    if layout is not None and layout in _FORMATS:
-        return [with_spaces(_FORMATS[layout].open(path))]
-    found = [run for name, find in _RUNS.items() if layout in (None, name) for run in find(path)]
-    if layout is None:
+    choice = FormatChoice.parse(layout)
+    if choice.name is not None and choice.name in _FORMATS:
+        chosen = _FORMATS[choice.name]
+        return [with_spaces(chosen.open(path, **choice.read(chosen.options)))]
+    choice.read({})
+    found = [run for name, find in _RUNS.items() if choice.name in (None, name) for run in find(path)]
+    if choice.name is None:
         found += [format.open(path) for format in _FORMATS.values() if format.recognises(path)]
     return [*map(with_spaces, found)]
 
@@ -108,7 +119,8 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
         SourceError: what is there is of a format that it resembles, but for what the message says.
     """
     runs = find_runs(directory, layout)
-    if not runs and (resembled := layout or _resembled(directory)) is not None:
+    name = FormatChoice.parse(layout).name
+    if not runs and (resembled := name or _resembled(directory)) is not None:
         runs = (
             [with_spaces(minari.open_minari(directory))] if resembled == "minari" else find_runs(directory, resembled)
         )
@@ -117,7 +129,7 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
         return chosen[0]
     there = ", ".join(sorted({run.id for run in runs}))
     if not runs:
-        raise _nothing_known(directory, layout)
+        raise _nothing_known(directory, name)
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")
     hint = f"rlx download {chosen[0].id} --source {directory}"

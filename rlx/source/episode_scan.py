@@ -351,7 +351,7 @@ def different(one: NDArray[Any], other: NDArray[Any]) -> Flags:
     differs = np.asarray(one != other, bool)
     if one.dtype.kind == "f" and other.dtype.kind == "f":
         differs &= ~(np.isnan(one) & np.isnan(other))
-    found: Flags = differs.reshape(len(differs), -1).any(axis=1)
+    found: Flags = np.any(differs.reshape(len(differs), -1), axis=1)
     return found
 
 

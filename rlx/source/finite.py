@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.schema import Field, Role, is_action, is_observation
+from rlx.schema import Field, Role, is_action
 
 
 def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
@@ -25,7 +25,8 @@ def check_field(name: str, field: Field, rows: NDArray[Any], place: str, first: 
     What else a step has may be anything: infos say what an environment had to say, logits of what a policy may not do
     are infinite.
     """
-    if (field.role == Role.OBSERVATION and is_observation(name)) or is_action(name) or name == "reward":
+    is_info = name.split("/")[0] == "info"
+    if not is_info and (field.role == Role.OBSERVATION or is_action(name) or name == "reward"):
         check_finite(rows, place, first)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
+from tensordict import TensorDict
 
 import rlx
 from rlx.pipeline.convert import FORMATS
@@ -325,3 +327,41 @@ def test_the_capacity_of_dopamines_files(cli: Cli, pong: Path, tmp_path: Path) -
         assert (len(counts), int(np.load(file))) == (3, (2491 + 3 * 6) % 1000)
     result = cli("convert", pong, tmp_path / "pong.npz", "--to", "npz", "--capacity", 1000)
     assert (result.code, result.err.splitlines()[0]) == (2, "error: --capacity is for --to dopamine, found --to npz")
+
+
+def lanes(path: Path) -> Path:
+    """Two environments of which no step tells what follows it, [time, lane]."""
+    rows = torch.zeros(6, 2)
+    done = torch.zeros(6, 2, 1, dtype=torch.bool)
+    done[5] = True
+    after = {"reward": torch.arange(12.0).reshape(6, 2), "done": done}
+    TensorDict({"observation": rows, "action": rows, "next": after}, [6, 2]).memmap(path)
+    return path
+
+
+def test_options_of_a_format(cli: Cli, tmp_path: Path) -> None:
+    source = lanes(tmp_path / "steps")
+    result = cli("convert", source, tmp_path / "data")
+    assert result.code == 1
+    assert "do not tell which dimension of the batch [6, 2] is time: 0 or 1" in result.err
+    assert f"hint: rlx convert {source} DST --from torchrl:time_dim=0" in result.err
+    assert cli("convert", source, tmp_path / "data", "--from", "torchrl:time_dim=0").code == 0
+    dataset = rlx.open(tmp_path / "data")
+    assert dataset.trajectories.length.tolist() == [6, 6]
+    assert dataset[:]["next", "reward"][:6, 0].tolist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("format", "message"),
+    [
+        ("torchrl:axis=0", "error: --from torchrl has no option 'axis': expected time_dim\n"),
+        ("torchrl:time_dim=x", "error: --from torchrl: time_dim=x: expected a whole number\n"),
+        ("torchrl:time_dim", "error: 'torchrl:time_dim': expected FORMAT:option=value, found 'time_dim'\n"),
+        ("npz:time_dim=0", "error: --from npz has no option 'time_dim': it has none\n"),
+        ("minari:time_dim=0", "error: --from minari has no option 'time_dim': it has none\n"),
+    ],
+)
+def test_options_that_no_format_has(cli: Cli, tmp_path: Path, format: str, message: str) -> None:
+    result = cli("convert", lanes(tmp_path / "steps"), tmp_path / "data", "--from", format)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == message
