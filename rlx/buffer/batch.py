@@ -57,7 +57,8 @@ def rows_of(index: Any, storage: Storage) -> Rows:
     """The rows that an index means: [] of an integer, [n] of a 1-d list or array, [*lanes, n] of a slice.
 
     Args:
-        index: rows, or a slice of the rows of every lane; negative ones count from the end.
+        index: rows, or a slice of the rows of every lane; negative ones count from the end. A tuple indexes the
+            [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``.
         storage: what is indexed.
 
     Raises:
@@ -68,6 +69,11 @@ def rows_of(index: Any, storage: Storage) -> Rows:
     if isinstance(index, slice):
         rows = np.arange(lanes)[:, None] * size + np.arange(*index.indices(filled))
         return rows.reshape(*storage.lane_shape, rows.shape[-1])
+    if isinstance(index, tuple):
+        shape = (*storage.lane_shape, filled)
+        first = np.arange(lanes).reshape(*storage.lane_shape, 1) * size
+        # Indexing views that repeat the few distinct numbers makes no array of all rows.
+        return np.asarray(np.broadcast_to(first, shape)[index] + np.broadcast_to(np.arange(filled), shape)[index])
     length = filled if lanes == 1 else storage.max_size
     if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
         return normalize([operator.index(index)], length).reshape(())

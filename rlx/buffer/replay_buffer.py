@@ -288,8 +288,19 @@ class ReplayBuffer(Preprocessing):
         """What is written into a batch beside the stored steps."""
         return draw.info
 
-    def __getitem__(self, index: Any) -> TensorDictBase:
-        """The steps at rows, transformed: an integer, a list or 1-d array of rows, or a slice of every lane's rows."""
+    def __getitem__(self, index: Any) -> Any:
+        """The steps at rows, transformed; or a key of all steps.
+
+        Args:
+            index: an integer, a list or 1-d array of rows; a slice of every lane's rows; a lane and rows in it, as in
+                ``buffer[lane, t:u]``; or a TED key.
+
+        Raises:
+            IndexError: no such row.
+            KeyError: no such key.
+        """
+        if isinstance(index, str) or (isinstance(index, tuple) and isinstance(index[0], str)):
+            return self[:][index]
         with self._lock.read():
             rows = rows_of(index, self._storage)
             around, rest = split(self._transform.transforms)
