@@ -299,7 +299,7 @@ class ReplayBuffer(Preprocessing):
             IndexError: no such row.
             KeyError: no such key.
         """
-        if isinstance(index, str) or (isinstance(index, tuple) and isinstance(index[0], str)):
+        if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
             return self[:][index]
         with self._lock.read():
             rows = rows_of(index, self._storage)
