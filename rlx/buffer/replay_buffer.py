@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from rlx.buffer.batch import as_steps, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
 from rlx.buffer.list_storage import ListStorage
+from rlx.buffer.part_checkpoint import check_part
 from rlx.buffer.prefetch import Draw, Prefetcher
 from rlx.buffer.preprocessing import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
@@ -395,10 +396,13 @@ class ReplayBuffer(Preprocessing):
             CorruptDatasetError: it is damaged; the buffer may be left empty.
             SchemaMismatchError: it has more steps than this buffer's storage holds, or other dimensions.
         """
-        self._restore(*load(Path(path), self._load_hooks))
+        state, steps = load(Path(path), self._load_hooks)
+        check_part(state, path, "a buffer")
+        self._restore(state, steps)
 
     dump = dumps
     load = loads
+    save = dumps
 
     def register_save_hook(self, hook: Hook) -> None:
         """Adds what is done to each block of steps [n] before ``dumps`` writes it."""

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.batch import rows_of
+from rlx.buffer.part_checkpoint import SavedSteps
 from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
 from rlx.buffer.ring import Ring
 from rlx.buffer.segments import Flags
@@ -18,7 +19,7 @@ from rlx.buffer.trajectory_keys import Path, TrajectoryKeys, as_path
 from rlx.errors import SamplingError, SchemaMismatchError
 
 
-class RingStorage(ABC):
+class RingStorage(SavedSteps, ABC):
     """Keeps steps in rings of rows.
 
     Args:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.draws import Draws, Share
+from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.permutation import permute
 from rlx.buffer.protocol import Rows, Storage
 from rlx.errors import SamplingError
@@ -29,7 +30,7 @@ def stored_steps(storage: Storage, batch_size: int) -> int:
     return len(storage)
 
 
-class SeededSampler:
+class SeededSampler(SavedState):
     """What samplers have in common: a seed, shards, and no interest in priorities.
 
     Args:

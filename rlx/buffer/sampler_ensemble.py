@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.buffer_choice import BufferChoice
 from rlx.buffer.draws import Share
+from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.errors import SamplingError
 
@@ -29,7 +30,7 @@ class Portion:
     info: Mapping[Any, NDArray[Any]]
 
 
-class SamplerEnsemble:
+class SamplerEnsemble(SavedState):
     """Chooses storages by their probabilities, or takes all, and draws as many steps from each with its own sampler.
 
     Args:

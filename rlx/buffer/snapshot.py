@@ -18,6 +18,15 @@ BLOCK_BYTES = 8 << 20
 
 def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[Draw]) -> dict[str, Any]:
     """All but the steps: numbers, strings, lists and tensors."""
+    return describe_storage(storage) | {
+        "sampler": sampler.state_dict(),
+        "writer": writer.state_dict(),
+        "pending": [_draw_state(draw) for draw in pending],
+    }
+
+
+def describe_storage(storage: Storage) -> dict[str, Any]:
+    """All of a storage but the steps: numbers, strings, lists and tensors."""
     return {
         "capacity": storage.max_size,
         "ndim": storage.ndim,
@@ -25,9 +34,6 @@ def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[D
         "lane_shape": list(storage.lane_shape),
         "rows": torch.from_numpy(ordered_rows(storage)),
         "storage": storage.state_dict(),
-        "sampler": sampler.state_dict(),
-        "writer": writer.state_dict(),
-        "pending": [_draw_state(draw) for draw in pending],
     }
 
 
@@ -61,6 +67,26 @@ def restore(
     Raises:
         SchemaMismatchError: the storage is too small, or of other dimensions.
     """
+    if keeps_rows(state, storage):
+        storage.restore(state["storage"], rows_and_steps(state, steps))
+        sampler.load_state_dict(state["sampler"])
+        writer.load_state_dict(state["writer"])
+        return [_draw_of(pending) for pending in state["pending"]]
+    storage.empty()
+    sampler.emptied()
+    writer.empty()
+    for block in in_lanes(state, steps):
+        rows = writer.extend(storage, block)
+        sampler.extended(storage, rows.reshape(-1))
+    return []
+
+
+def keeps_rows(state: Mapping[str, Any], storage: Storage) -> bool:
+    """Whether the steps of a state keep their rows in a storage; in one of another capacity they do not.
+
+    Raises:
+        SchemaMismatchError: the storage is too small, or of other dimensions.
+    """
     if isinstance(storage, DatasetStorage) != ("dataset" in state["storage"]):
         raise SchemaMismatchError(f"checkpoint of {_kind(state)}, the storage is {storage!r}")
     lanes = int(np.prod(state["lane_shape"], dtype=np.int64))
@@ -71,36 +97,26 @@ def restore(
             f"checkpoint has {state['length']:,} steps, the storage has room for {storage.max_size:,}",
             hint="give the storage a max_size of at least that many",
         )
-    if state["capacity"] != storage.max_size and not isinstance(storage, DatasetStorage):
-        _write_anew(state, steps, storage, sampler, writer)
-        return []
-    storage.restore(state["storage"], _with_rows(state["rows"].numpy(), steps))
-    sampler.load_state_dict(state["sampler"])
-    writer.load_state_dict(state["writer"])
-    return [_draw_of(pending) for pending in state["pending"]]
+    return state["capacity"] == storage.max_size or isinstance(storage, DatasetStorage)
 
 
 def _kind(state: Mapping[str, Any]) -> str:
     return f"dataset {state['storage']['dataset']}" if "dataset" in state["storage"] else "steps"
 
 
-def _with_rows(rows: Rows, steps: Iterable[TensorDictBase]) -> Iterator[tuple[Rows, TensorDictBase]]:
-    done = 0
+def rows_and_steps(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[tuple[Rows, TensorDictBase]]:
+    """The blocks of a state's steps, each with the rows [n] that they had."""
+    rows, done = state["rows"].numpy(), 0
     for block in steps:
         count = block.batch_size[0] // len(rows)
         yield rows[:, done : done + count].reshape(-1), block
         done += count
 
 
-def _write_anew(
-    state: Mapping[str, Any], steps: Iterable[TensorDictBase], storage: Storage, sampler: Sampler, writer: Writer
-) -> None:
-    storage.empty()
-    sampler.emptied()
-    writer.empty()
+def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
+    """The blocks of a state's steps as they are appended to a storage: [*lanes, n]."""
     for block in steps:
-        rows = writer.extend(storage, block.reshape(*state["lane_shape"], -1))
-        sampler.extended(storage, rows.reshape(-1))
+        yield block.reshape(*state["lane_shape"], -1)
 
 
 def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:

@@ -8,12 +8,13 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
+from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.ring_storage import RingStorage
 from rlx.errors import SchemaMismatchError
 
 
-class RoundRobinWriter:
+class RoundRobinWriter(SavedState):
     """Writes behind what was written last; once the storage is full, over the oldest."""
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         return super().extend(storage, steps.copy().set("index", torch.from_numpy(rows.reshape(steps.batch_size))))
 
 
-class ImmutableDatasetWriter:
+class ImmutableDatasetWriter(SavedState):
     """Refuses to write."""
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class ImmutableDatasetWriter:
         """Does nothing."""
 
 
-class TensorDictMaxValueWriter:
+class TensorDictMaxValueWriter(SavedState):
     """Keeps the steps that rank highest: once the storage is full, a step takes the place of a lower one or is dropped.
 
     Args:
