@@ -116,6 +116,16 @@ class Field:
         """Bytes of one row, uncompressed; of text, those of its codes (see ``TEXT_CODE_BYTES``)."""
         return math.prod(self.shape) * self._item_bytes
 
+    def zeros(self, rows: int) -> NDArray[Any]:
+        """Return rows [rows, ...] of zeros, of text empty ones: what stands where nothing was recorded.
+
+        Example:
+            >>> Field("string", (), Role.STEP).zeros(2), Field("uint8", (2,), Role.STEP).zeros(1)
+            (array(['', ''], dtype=object), array([[0, 0]], dtype=uint8))
+        """
+        shape = (rows, *self.shape)
+        return np.full(shape, "", object) if self.is_text else np.zeros(shape, self.dtype)
+
     def to_json(self) -> dict[str, Any]:
         """The field as it stands in the manifest."""
         described = {"dtype": self.dtype, "shape": list(self.shape), "role": str(self.role)}

@@ -237,6 +237,18 @@ def told(file: h5py.File) -> Mapping[str, Any]:
     return told_notes(mark(file, KEY))
 
 
+def marks(parent: h5py.Group) -> list[str]:
+    """Names of all that a group is marked with, sorted.
+
+    Raises:
+        CorruptShardError: they cannot be read.
+    """
+    try:
+        return sorted(parent.attrs)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, "(its attributes)"), exc) from exc
+
+
 def mark(parent: h5py.Group, name: str) -> Any:
     """What a group is marked with under a name; None where it is not.
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _MIN_IMAGE_SIDE = 32
+_MAX_CHARSET = 1000  # characters
 _MAX_BOUNDS = 64  # A picture's bounds, one a pixel, would fill the manifest.
 
 Space = Mapping[str, Any]
@@ -44,7 +45,7 @@ def is_image(space: Space | None) -> bool:
 
 
 def describe(space: Space | None) -> Space | None:
-    """The space in a few words, for the manifest: bounds that are many or infinite are left out.
+    """The space in a few words, for the manifest: bounds that are many or infinite are left out, and long charsets.
 
     Example:
         >>> describe({"type": "Box", "dtype": "float32", "shape": [2], "low": [-1, -1], "high": [2, math.inf]})
@@ -59,6 +60,10 @@ def describe(space: Space | None) -> Space | None:
         numbers = _numbers(value)
         if numbers and len(numbers) <= _MAX_BOUNDS and all(math.isfinite(number) for number in numbers):
             kept[key] = value
+    if kept["type"] == "Text":
+        kept |= {key: space[key] for key in ("min_length", "max_length") if type(space.get(key)) is int}
+        if isinstance(charset := space.get("charset"), str) and len(charset) <= _MAX_CHARSET:
+            kept["charset"] = charset
     return kept
 
 

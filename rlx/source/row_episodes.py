@@ -89,10 +89,8 @@ class RowEpisode:
             elif self.rows > self.steps:
                 data[name] = columns.rows(name, start, stop + 1)
             else:
-                final = (
-                    columns.after(name, stop - 1) if self.final_recorded else np.zeros((1, *field.shape), field.dtype)
-                )
-                data[name] = np.concatenate([columns.rows(name, start, stop), final.astype(field.dtype)])
+                final = columns.after(name, stop - 1) if self.final_recorded else field.zeros(1)
+                data[name] = np.concatenate([columns.rows(name, start, stop), final.astype(field.numpy_dtype)])
         return Block(
             data,
             lengths=np.array([stop - start]),

@@ -18,7 +18,7 @@ from rlx.source.minari import MAIN_DATA, METADATA, Minari, find_runs, open_minar
 from rlx.source.protocol import Source
 from tests.contracts.source import SourceContract, Trajectory, read
 from tests.hdf5_files import declare, delete, external, group_instead, objects, replace, resize, set_row
-from tests.minari_files import DICT, GREY, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
+from tests.minari_files import DICT, GREY, IMAGE, TUPLE, VECTOR, read_dataset, record_cart_pole, write_dataset
 
 
 class MinariContract(SourceContract):
@@ -54,7 +54,7 @@ class TestShards(MinariContract):
 
 
 def values_of(episode: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Minari's episode by rlx's names; text is left out."""
+    """Minari's episode by rlx's names."""
     groups = {"observation": episode.observations, "action": episode.actions, "info": episode.infos or {}}
     flat = {"reward": episode.rewards, "terminated": episode.terminations, "truncated": episode.truncations}
     for name, group in groups.items():
@@ -67,7 +67,9 @@ def _flat(name: str, group: Any) -> dict[str, Any]:
         return {leaf: value for key, child in group.items() for leaf, value in _flat(f"{name}/{key}", child).items()}
     if isinstance(group, tuple):
         return _flat(name, {f"_index_{number}": child for number, child in enumerate(group)})
-    return {name: group} if group.dtype.kind in "biuf" else {}
+    if isinstance(group, list) or group.dtype == object:  # texts: of spaces decoded, of infos as they lie in the file
+        return {name: np.array([text.decode() if isinstance(text, bytes) else text for text in group], object)}
+    return {name: group}
 
 
 def assert_equal(trajectory: Trajectory, episode: Any) -> None:
@@ -89,6 +91,7 @@ SPACES = {
     "box actions": (None, spaces.Box(-1, 1, (2,), np.float32), False),
     "multi-discrete actions": (None, spaces.MultiDiscrete([3, 4]), False),
     "multi-binary": (spaces.MultiBinary(4), spaces.MultiBinary(2), False),
+    "text": (spaces.Dict({"mission": spaces.Text(8), "vector": VECTOR}), spaces.Text(3, charset="a\u00e9"), False),
     "dict actions": (None, spaces.Dict({"move": spaces.Discrete(3), "turn": spaces.Box(0, 1)}), False),
 }
 
@@ -107,7 +110,7 @@ def test_every_value_is_what_minari_reads(name: str, tmp_path: Path) -> None:
     assert source.schema["reward"].dtype == "float64"
     assert source.schema["info/score"].role == Role.OBSERVATION
     assert ("lossy_jpeg" in source.notes) == jpeg
-    assert list(source.notes["not_taken"]) == ["infos/deep/name"]
+    assert source.notes["not_taken"] == {"episode_*: attribute seed": "not part of any step"}
 
 
 def test_cart_pole(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_an_episode_without_steps_is_counted(tmp_path: Path) -> None:
     with h5py.File(root / MAIN_DATA, "a") as file:
         for name in ("actions", "rewards", "terminations", "truncations"):
             file[f"episode_1/{name}"].resize(0, axis=0)
-        for name in ("observations", "infos/score", "infos/deep/count"):
+        for name in ("observations", "infos/score", "infos/deep/count", "infos/deep/name"):
             file[f"episode_1/{name}"].resize(1, axis=0)
         file["episode_1"].attrs["total_steps"] = 0
     change_metadata(root, total_steps=11)
@@ -181,7 +184,7 @@ DAMAGE = {
             f.__delitem__("episode_2/infos/deep"),
             f.__setitem__("episode_2/infos/deep", h5py.ExternalLink("/etc/passwd", "/")),
         ),
-        "infos/deep/count: leads to another file",
+        "infos/deep: leads to another file",
     ),
     "NaN": (set_row("episode_2/rewards", 3, np.nan), "rewards: expected finite numbers, found NaN in row 3"),
     "a number of steps of another episode": (
