@@ -29,6 +29,7 @@ def write_dataset(
     action: gymnasium.Space[Any] | None = None,
     with_infos: bool = True,
     jpeg: bool = False,
+    **described: Any,
 ) -> Path:
     """The directory of a new dataset below a Minari root, of random steps."""
     chosen = action or spaces.Discrete(6)
@@ -40,7 +41,13 @@ def write_dataset(
     ]
     with datasets_at(root), warnings.catch_warnings(action="ignore"):
         minari.create_dataset_from_buffers(
-            id, episodes, observation_space=observation, action_space=chosen, data_format="hdf5", jpeg_encoding=jpeg
+            id,
+            episodes,
+            observation_space=observation,
+            action_space=chosen,
+            data_format="hdf5",
+            jpeg_encoding=jpeg,
+            **described,
         )
     return root / id
 

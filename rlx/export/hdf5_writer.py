@@ -11,15 +11,18 @@ import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from rlx.errors import ExportError
 from rlx.export.dataset_exporter import Experience
 from rlx.export.pieces import Piece, pieces
 from rlx.export.provenance import KEY
 from rlx.progress import Progress
+from rlx.schema import TEXT
 
 _CHUNK_BYTES = 2**16
 # Smaller rows gain little, and every reader is fastest where nothing is compressed.
 _MIN_GZIP_ROW_BYTES = 1024
 _GZIP_LEVEL = 1
+_REFERENCE_BYTES = 16  # to a text, which lies elsewhere in the file
 _MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 takes 64 kB in all
 
 
@@ -50,16 +53,17 @@ class Hdf5Output:
             name: path in the file.
             count: rows there will be.
             shape: of one row.
-            dtype: of its numbers.
+            dtype: of its numbers, or ``string``.
             growing: whether the format wants a dataset that could be made longer.
         """
-        row_bytes = max(1, np.dtype(dtype).itemsize * int(np.prod(shape)))
-        large = row_bytes >= _MIN_GZIP_ROW_BYTES
+        is_text = dtype == TEXT
+        row_bytes = max(1, (_REFERENCE_BYTES if is_text else np.dtype(dtype).itemsize) * int(np.prod(shape)))
+        large = row_bytes >= _MIN_GZIP_ROW_BYTES and not is_text
         chunk = (max(1, min(count, _CHUNK_BYTES // row_bytes)), *shape) if large or growing else None
         dataset = self.file.create_dataset(
             name,
             (count, *shape),
-            dtype,
+            h5py.string_dtype() if is_text else dtype,
             chunks=chunk,
             maxshape=(None, *shape) if growing else None,
             compression="gzip" if large else None,
@@ -76,12 +80,15 @@ class Rows:
         self._disk = disk
         self._filled = 0
 
-    def append(self, rows: NDArray[np.generic]) -> None:
+    def append(self, rows: NDArray[Any]) -> None:
         """Writes the next rows [n, ...].
 
         Raises:
             OSError: the disk is full.
+            ExportError: a text has a NUL in it, which HDF5 takes for its end.
         """
+        if rows.dtype == object and any("\0" in text for text in rows.flat):
+            raise ExportError(f"HDF5 cannot hold a text with a NUL in it, found one for {self._dataset.name}")
         stop = self._filled + len(rows)
         self._dataset[self._filled : stop] = rows.reshape(len(rows), *self._dataset.shape[1:])
         self._filled = stop

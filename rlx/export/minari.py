@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rlx.errors import ExportError
 from rlx.export.dataset_exporter import (
     Experience,
@@ -23,7 +26,7 @@ from rlx.export.dataset_exporter import (
     observation_fields,
 )
 from rlx.export.hdf5_writer import Hdf5Output, Rows, created, write_episodes
-from rlx.export.minari_space import is_image, nested, space_of
+from rlx.export.minari_space import Space, is_image, nested, space_of, text_space
 from rlx.export.pictures import Arranged, as_it_is, channels_first
 from rlx.export.pieces import Piece
 from rlx.export.provenance import KEY, provenance
@@ -48,10 +51,36 @@ class _Leaf:
     name: str
     field: Field
     arranged: Arranged
+    is_info: bool = False
 
     @property
-    def extra_row(self) -> int:
-        return int(self.field.role == Role.OBSERVATION)
+    def extra_row(self) -> bool:
+        """Whether an episode has a row more of it than steps, as of observations and of all infos."""
+        return self.is_info or self.field.role == Role.OBSERVATION
+
+    def rows(self, piece: Piece) -> NDArray[Any]:
+        """What a piece adds: where an info of an episode has one more row than the field, that is zeros."""
+        if self.field.role == Role.OBSERVATION:
+            return self.arranged.arrange(piece.stored(self.name))
+        rows = [self.arranged.arrange(piece.rows(self.name))]
+        if self.is_info and self.field.role == Role.NEXT and piece.start == 0:
+            rows.insert(0, self.field.zeros(1))
+        if self.is_info and self.field.role == Role.STEP and piece.is_last:
+            rows.append(self.field.zeros(1))
+        return np.concatenate(rows)
+
+
+class _Texts:
+    """The texts of one dataset so far: the longest, and the characters in them."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        self.characters: set[str] = set()
+
+    def add(self, rows: NDArray[Any]) -> None:
+        for text in set(rows.flat):
+            self.longest = max(self.longest, len(text))
+            self.characters.update(text)
 
 
 class MinariExporter:
@@ -60,13 +89,23 @@ class MinariExporter:
     title = "Minari"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Unrecorded final observations, numbers of episodes, pictures as they were, and fields of its own."""
+        """Unrecorded final observations, numbers of episodes, pictures as they were, and fields without a place.
+
+        Raises:
+            ExportError: nothing is called observation or action, or one of them is several texts a step.
+        """
         schema = experience.schema
         check_names(self.title, schema)
         leaves = _leaves(schema)
+        for name in (*observation_fields(schema), *action_fields(schema)):
+            if schema[name].is_text and schema[name].shape:
+                raise ExportError(f"Minari holds one text a step, found {name} {list(schema[name].shape)}")
         held = {leaf.name for leaf in leaves.values()}
         losses = common_losses(experience, episodes=True)
         losses += left_out([name for name in extra_fields(schema) if name not in held])
+        for role, missing in ((Role.NEXT, "resets"), (Role.STEP, "final observations")):
+            if padded := [leaf.name for leaf in leaves.values() if leaf.is_info and leaf.field.role == role]:
+                losses.append(f"that {', '.join(padded)} say nothing of {missing}: zeros stand there")
         return losses + [loss for leaf in leaves.values() for loss in leaf.arranged.loss(leaf.name, leaf.field)]
 
     def owns(self, path: Path) -> bool:
@@ -78,29 +117,29 @@ class MinariExporter:
         dataset_id, namespaces = _placed(destination)
         (path / "data").mkdir(parents=True)
         leaves = _leaves(experience.schema)
+        texts = {path: _Texts() for path, leaf in leaves.items() if leaf.field.is_text}
         with created(path / _MAIN_DATA, track_order=True) as output:
-            write_episodes(experience, lambda piece: _Episode(output, piece, experience, leaves), progress)
-        metadata = self._metadata(experience, leaves, dataset_id, (path / _MAIN_DATA).stat().st_size)
+            write_episodes(experience, lambda piece: _Episode(output, piece, experience, leaves, texts), progress)
+        metadata = self._metadata(experience, leaves, texts, dataset_id, (path / _MAIN_DATA).stat().st_size)
         (path / _METADATA).write_text(json.dumps(metadata))
         for directory in namespaces:
             if not (directory / _NAMESPACE).exists():
                 (directory / _NAMESPACE).write_text("{}")
 
     def _metadata(
-        self, experience: Experience, leaves: Mapping[str, _Leaf], dataset_id: str, size: int
+        self,
+        experience: Experience,
+        leaves: Mapping[str, _Leaf],
+        texts: Mapping[str, _Texts],
+        dataset_id: str,
+        size: int,
     ) -> dict[str, Any]:
-        spaces = {
-            group: nested(
-                {
-                    path.partition("/")[2]: space_of(leaf.field, leaf.arranged.shape)
-                    for path, leaf in leaves.items()
-                    if path.partition("/")[0] == group
-                }
-            )
-            for group in ("observations", "actions")
-        }
+        spaces = {group: _space(group, leaves, texts) for group in ("observations", "actions")}
         table, said = experience.trajectories, provenance(experience, self.losses(experience))
+        described = experience.notes.get("minari")
         return {
+            "description": f"{experience.id}, exported by rlx {said['rlx']}",
+            **(described if isinstance(described, dict) else {}),
             "total_episodes": len(table),
             "total_steps": int(table.length.sum()),
             "data_format": "hdf5",
@@ -111,20 +150,51 @@ class MinariExporter:
             "dataset_id": dataset_id,
             "minari_version": _VERSION,
             "dataset_size": round(size / _MEGABYTE, 1),
-            "description": f"{experience.id}, exported by rlx {said['rlx']}",
-            KEY: said,
+            KEY: {**said, "infos": _own_infos(leaves)},
         }
+
+
+def _space(group: str, leaves: Mapping[str, _Leaf], texts: Mapping[str, _Texts]) -> Space:
+    """The space of all observations, or of all actions."""
+    spaces = {}
+    for path, leaf in leaves.items():
+        if path.partition("/")[0] == group:
+            space = space_of(leaf.field, leaf.arranged.shape)
+            if path in texts:
+                space = text_space(space, texts[path].longest, texts[path].characters)
+            spaces[path.partition("/")[2]] = space
+    return nested(spaces)
+
+
+def _own_infos(leaves: Mapping[str, _Leaf]) -> dict[str, str]:
+    """Paths of infos that are fields of another name, or with a row fewer, and the names of those."""
+    infos = {path: leaf for path, leaf in leaves.items() if leaf.is_info}
+    return {
+        path: leaf.name
+        for path, leaf in infos.items()
+        if leaf.field.role != Role.OBSERVATION or leaf.name != path.replace("infos", "info", 1)
+    }
 
 
 class _Episode:
     """The datasets of one episode, filled piece by piece."""
 
-    def __init__(self, output: Hdf5Output, piece: Piece, experience: Experience, leaves: Mapping[str, _Leaf]) -> None:
+    def __init__(
+        self,
+        output: Hdf5Output,
+        piece: Piece,
+        experience: Experience,
+        leaves: Mapping[str, _Leaf],
+        texts: Mapping[str, _Texts],
+    ) -> None:
         steps = int(experience.trajectories.length[piece.trajectory])
         group = output.file.create_group(f"episode_{piece.trajectory}", track_order=True)
         group.attrs["id"] = piece.trajectory
         group.attrs["total_steps"] = steps
+        if experience.trajectories.cut[piece.trajectory]:
+            group.attrs["cut"] = True
         self._leaves = leaves
+        self._texts = texts
         self._rows: dict[str, Rows] = {
             path: output.rows(
                 f"{group.name}/{path}", steps + leaf.extra_row, leaf.arranged.shape, leaf.field.dtype, growing=True
@@ -134,8 +204,10 @@ class _Episode:
 
     def append(self, piece: Piece) -> None:
         for path, leaf in self._leaves.items():
-            rows = piece.stored(leaf.name) if leaf.extra_row else piece.rows(leaf.name)
-            self._rows[path].append(leaf.arranged.arrange(rows))
+            rows = leaf.rows(piece)
+            self._rows[path].append(rows)
+            if path in self._texts:
+                self._texts[path].add(rows)
 
 
 def _leaves(schema: Schema) -> dict[str, _Leaf]:
@@ -144,10 +216,18 @@ def _leaves(schema: Schema) -> dict[str, _Leaf]:
     fields |= {name.replace("action", "actions", 1): name for name in action_fields(schema)}
     leaves = {path: _leaf(name, schema[name]) for path, name in fields.items()}
     leaves |= {path: _Leaf(name, schema[name], as_it_is(schema[name])) for path, name in _FLAGS.items()}
-    for name in schema.names(Role.OBSERVATION):
-        if name.startswith("info/"):
-            leaves[name.replace("info", "infos", 1)] = _Leaf(name, schema[name], as_it_is(schema[name]))
+    taken: set[str] = set()
+    # The infos of the environment keep their names, whatever else is called the same.
+    for name in sorted(extra_fields(schema), key=lambda name: not name.startswith("info/")):
+        path = name.replace("info", "infos", 1) if name.startswith("info/") else f"infos/{name}"
+        if not any(_is_within(path, other) or _is_within(other, path) for other in taken):
+            leaves[path] = _Leaf(name, schema[name], as_it_is(schema[name]), is_info=True)
+            taken.add(path)
     return leaves
+
+
+def _is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}/")
 
 
 def _leaf(name: str, field: Field) -> _Leaf:

@@ -1,7 +1,7 @@
 """Spaces as Minari's metadata describe them, made of what a dataset's schema knows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,23 @@ def space_of(field: Field, shape: tuple[int, ...]) -> Space:
     if kind == "MultiDiscrete" and np.shape(said.get("nvec", 0)) == shape:
         start = said.get("start", np.zeros(shape, int).tolist())
         return {"type": "MultiDiscrete", "dtype": field.dtype, "nvec": said["nvec"], "start": start}
+    if field.is_text:
+        return {"type": "Text"} | {key: said[key] for key in ("min_length", "max_length", "charset") if key in said}
     if field.dtype == "bool" or (kind == "MultiBinary" and shape):
-        return {"type": "MultiBinary", "n": list(shape)} if shape else _flag()
+        return {"type": "MultiBinary", "n": _counts(said.get("n"), shape)} if shape else _flag()
     low, high = (_bound(field, said.get(key), key, shape) for key in ("low", "high"))
     return {"type": "Box", "dtype": field.dtype, "shape": list(shape), "low": low, "high": high}
+
+
+def text_space(space: Space, longest: int, characters: Collection[str]) -> Space:
+    """The space of texts, where the schema does not say which: of those that there are.
+
+    Example:
+        >>> text_space({"type": "Text", "max_length": 8}, 3, "ba")
+        {'type': 'Text', 'min_length': 0, 'max_length': 8, 'charset': 'ab'}
+    """
+    seen = {"min_length": 0, "max_length": max(1, longest), "charset": "".join(sorted(characters))}
+    return {**space, **{key: space.get(key, said) for key, said in seen.items()}}
 
 
 def nested(leaves: Mapping[str, Space]) -> Space:
@@ -69,6 +82,13 @@ def is_image(space: Space) -> bool:
         and np.all(np.array(space["low"]) == 0)
         and np.all(np.array(space["high"]) == 255)
     )
+
+
+def _counts(said: Any, shape: tuple[int, ...]) -> Any:
+    """Return n of a MultiBinary as the schema has it; where it does not say, a number for vectors, else the shape."""
+    if said is not None and np.atleast_1d(said).tolist() == list(shape):
+        return said
+    return shape[0] if len(shape) == 1 else list(shape)
 
 
 def _flag() -> Space:

@@ -15,7 +15,7 @@ from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.finite import check_field
 from rlx.source.hdf5_text import TextRows, is_text
-from rlx.source.minari_fields import Leaf, is_jpeg
+from rlx.source.minari_fields import CUT, Leaf, is_jpeg
 
 
 class Episode:
@@ -30,6 +30,7 @@ class Episode:
         self._number = number
         self._schema = schema
         self._leaves = leaves
+        self._is_cut = hdf5_file.mark(group, CUT) is not None
         self._stack = ExitStack()
         self._datasets = {name: hdf5_file.dataset(group, leaf.path) for name, leaf in leaves.items()}
         self.steps = self._rows("reward")
@@ -63,7 +64,7 @@ class Episode:
             early = np.flatnonzero(data[name][: len(data[name]) - is_last])
             if len(early):
                 raise self._corrupt(name, "it at the last step only", f"it at step {start + int(early[0]):,}")
-        cut = is_last and not (data["terminated"][-1] or data["truncated"][-1])
+        cut = is_last and not data["terminated"][-1] and (self._is_cut or not data["truncated"][-1])
         data["truncated"][-1] |= cut
         return Block(
             data,

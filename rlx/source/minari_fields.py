@@ -22,7 +22,9 @@ _GROUPS = (
     ("truncations", "truncated", Role.NEXT),
 )
 _INFOS = "infos"
-_ATTRIBUTES = frozenset({"id", "total_steps"})
+# Of an episode; rlx itself marks one that was cut.
+CUT = "cut"
+_ATTRIBUTES = frozenset({"id", "total_steps", CUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def _own_fields(told: Any) -> dict[str, tuple[str, Role]]:
         roles = {name: Role(told["schema"][name]["role"]) for name in named.values()}
     except (TypeError, KeyError, ValueError, AttributeError):
         return {}
-    return {path: (name, roles[name]) for path, name in named.items() if roles[name] != Role.OBSERVATION}
+    return {path: (name, roles[name]) for path, name in named.items()}
 
 
 def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:

@@ -70,6 +70,32 @@ SAMPLES: Mapping[str, Schema] = {
     "seams": schema(_VECTOR, _BOX),
     "finals not recorded": schema(_VECTOR, _BOX),
 }
+# What formats that have a place for any field hold to the last value: texts, and what policies and environments say.
+RICH: Mapping[str, Schema] = {
+    "texts": schema(
+        {
+            "observation/mission": Field("string", (), Role.OBSERVATION),
+            "observation/place": Field("float32", (3,), Role.OBSERVATION),
+            "task": Field("string", (), Role.STEP),
+            "info/said": Field("string", (), Role.NEXT),
+        },
+        _BOX,
+    ),
+    "policy outputs": schema(
+        _VECTOR,
+        _DISCRETE,
+        {
+            "action_log_prob": Field("float32", (), Role.STEP),
+            "params/loc": Field("float64", (2,), Role.STEP),
+            "is_init": Field("bool", (), Role.STEP),
+            "info/lives": Field("int32", (), Role.NEXT),
+            "info/deep/ram": Field("uint8", (4,), Role.NEXT),
+            "value": Field("float16", (1,), Role.NEXT),
+            "h": Field("float32", (2,), Role.OBSERVATION),
+        },
+    ),
+}
+_WORDS = ("", "go left", "pick \u00fcp the ball", "wait")
 # How trajectories end: see random_block.
 _ENDS = {"seams": "tu", "finals not recorded": "T"}
 
@@ -99,7 +125,7 @@ def random_block(chosen: Schema, lengths: tuple[int, ...] = (4, 1, 7), *, seed: 
 
 def whole_dataset(path: Path, sample: str) -> Dataset:
     """A sample as a dataset of two shards, whose blocks end in the middle of trajectories."""
-    chosen, ends = SAMPLES[sample], _ENDS.get(sample, "tx")
+    chosen, ends = {**SAMPLES, **RICH}[sample], _ENDS.get(sample, "tx")
     second = random_block(chosen, (2, 9), seed=1, ends=ends)
     shards = [cut(random_block(chosen, ends=ends), [2, 4]), cut(replace(second, episodes=second.episodes + 3), [5])]
     return write_dataset(path, shards, schema=chosen)
@@ -107,6 +133,10 @@ def whole_dataset(path: Path, sample: str) -> Dataset:
 
 def _values(random: np.random.Generator, field: Field, rows: int) -> NDArray[Any]:
     shape = (rows, *field.shape)
+    if field.is_text:
+        return np.array(_WORDS, object)[random.integers(len(_WORDS), size=shape)]
+    if field.dtype == "bool":
+        return random.integers(2, size=shape).astype(bool)
     if field.dtype.startswith("float"):
         return random.uniform(-1, 1, shape).astype(field.dtype)
     high = min((field.space or {}).get("nvec", [(field.space or {}).get("n", 256)]))
@@ -123,6 +153,8 @@ class DatasetExporterContract:
     # What is said to be lost of a sample, beside ``always``.
     lost: ClassVar[Mapping[str, list[str]]] = {}
     always: ClassVar[list[str]] = []
+    # Whether it has a place for any field, of text too.
+    rich: ClassVar[bool] = False
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:  # noqa: ARG002
         """What comes back of a trajectory, whose last step is done then; none if it is nothing."""
@@ -148,8 +180,10 @@ class DatasetExporterContract:
     def held(self) -> list[str]:
         return [sample for sample in SAMPLES if sample not in self.refused]
 
-    @pytest.mark.parametrize("sample", SAMPLES)
+    @pytest.mark.parametrize("sample", [*SAMPLES, *RICH])
     def test_a_round_trip(self, sample: str, tmp_path: Path, path: Path) -> None:
+        if sample in RICH and not self.rich:
+            return
         dataset = whole_dataset(tmp_path / "data", sample)
         if sample in self.refused:
             with pytest.raises(ExportError, match=self.refused[sample]):
@@ -166,6 +200,9 @@ class DatasetExporterContract:
         assert [trajectory.final_recorded for trajectory in found] == [is_recorded for _, is_recorded in wanted]
         for trajectory, (arrays, _) in zip(found, wanted, strict=True):
             assert set(trajectory.parts) == set(arrays)
+            assert {name: source.schema[name].role for name in arrays if name in dataset.schema} == {
+                name: dataset.schema[name].role for name in arrays if name in dataset.schema
+            }
             for name, rows in arrays.items():
                 assert (trajectory[name].dtype, trajectory[name].shape) == (rows.dtype, rows.shape), name
                 np.testing.assert_array_equal(trajectory[name], rows, err_msg=name)
