@@ -13,19 +13,19 @@ if find_spec("gymnasium") is None:
 if TYPE_CHECKING:
     from rlx.collector.base_collector import BaseCollector as BaseCollector
     from rlx.collector.base_collector import DataCollectorBase as DataCollectorBase
+    from rlx.collector.batched_env import ParallelEnv as ParallelEnv
+    from rlx.collector.batched_env import SerialEnv as SerialEnv
     from rlx.collector.collector import Collector as Collector
     from rlx.collector.collector import SyncDataCollector as SyncDataCollector
     from rlx.collector.distributed import DistributedCollector as DistributedCollector
     from rlx.collector.distributed import RayCollector as RayCollector
     from rlx.collector.distributed import RPCCollector as RPCCollector
+    from rlx.collector.gym_env import GymEnv as GymEnv
     from rlx.collector.multi_collector import MultiAsyncCollector as MultiAsyncCollector
     from rlx.collector.multi_collector import MultiaSyncDataCollector as MultiaSyncDataCollector
     from rlx.collector.multi_collector import MultiCollector as MultiCollector
     from rlx.collector.multi_collector import MultiSyncCollector as MultiSyncCollector
     from rlx.collector.multi_collector import MultiSyncDataCollector as MultiSyncDataCollector
-    from rlx.collector.opening import GymEnv as GymEnv
-    from rlx.collector.opening import ParallelEnv as ParallelEnv
-    from rlx.collector.opening import SerialEnv as SerialEnv
 
 _NAMES = {
     "base_collector": ["BaseCollector", "DataCollectorBase"],
@@ -38,7 +38,8 @@ _NAMES = {
         "MultiSyncDataCollector",
         "MultiaSyncDataCollector",
     ],
-    "opening": ["GymEnv", "ParallelEnv", "SerialEnv"],
+    "gym_env": ["GymEnv"],
+    "batched_env": ["ParallelEnv", "SerialEnv"],
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOMES)

@@ -15,6 +15,15 @@ Space = spaces.Space[Any]
 _MAX_BOUNDS = 64  # Bounds of a picture, one a pixel, would fill the manifest.
 
 
+class Fields(spaces.Dict):
+    """A ``Dict`` whose keys are fields of their own, where those of another are parts of ``observation``.
+
+    Example:
+        >>> list(leaves(Fields(pixels=spaces.Box(0, 1, (2,)), step_count=spaces.Discrete(9)), "observation"))
+        ['pixels', 'step_count']
+    """
+
+
 def leaves(space: Space, name: str) -> dict[str, Space]:
     """The spaces without parts that a space is made of, by the names of their fields.
 
@@ -32,7 +41,7 @@ def leaves(space: Space, name: str) -> dict[str, Space]:
 def _leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _leaves(part, f"{name}/{key}")
+            yield from _leaves(part, _part_name(space, name, key))
     elif isinstance(space, spaces.Tuple):
         for number, part in enumerate(space.spaces):
             yield from _leaves(part, f"{name}/{number}")
@@ -57,12 +66,16 @@ def flatten(space: Space, name: str, value: Any) -> Arrays:
 def _flattened(space: Space, name: str, value: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _flattened(part, f"{name}/{key}", value[key])
+            yield from _flattened(part, _part_name(space, name, key), value[key])
     elif isinstance(space, spaces.Tuple):
         for number, part in enumerate(space.spaces):
             yield from _flattened(part, f"{name}/{number}", value[number])
     else:
         yield name, np.asarray(value)
+
+
+def _part_name(space: spaces.Dict, name: str, key: str) -> str:
+    return key if isinstance(space, Fields) else f"{name}/{key}"
 
 
 def schema_of(observation: Space, action: Space) -> Schema:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
-from rlx.collector.opening import ATARI
+from rlx.collector.atari import ATARI
 from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlx.collector.opening import GymEnv, SerialEnv
+from rlx.collector.batched_env import SerialEnv
+from rlx.collector.gym_env import GymEnv
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 

@@ -8,7 +8,10 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
-from rlx.collector.opening import GymEnv, ParallelEnv, SerialEnv, emulator_seeds, open_environment
+from rlx.collector.atari import emulator_seeds
+from rlx.collector.batched_env import ParallelEnv, SerialEnv
+from rlx.collector.gym_env import GymEnv
+from rlx.collector.opening import open_environment
 from rlx.collector.policy import RandomPolicy
 from rlx.collector.rollout import Rollout
 from rlx.collector.space import schema_of

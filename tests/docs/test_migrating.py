@@ -18,7 +18,7 @@ def test_the_code_runs(pong: Path, home: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
