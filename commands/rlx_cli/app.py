@@ -11,6 +11,7 @@ import typer
 from rlx.errors import RlxError
 from rlx_cli.collect import collect
 from rlx_cli.convert import convert
+from rlx_cli.doctor import doctor
 from rlx_cli.download import download
 from rlx_cli.exit_codes import ERROR, INTERRUPTED, USAGE, UsageError, exit_code
 from rlx_cli.inspect import inspect
@@ -47,6 +48,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "view": view,
     "sample": sample,
     "verify": verify,
+    "doctor": doctor,
     "repair": repair,
     "push": push,
     "pull": pull,
@@ -78,7 +80,8 @@ def rlx(
       rlx inspect Pong/5 --stats   what is in it
       rlx view Pong/5              look at its episodes
       rlx sample Pong/5            a batch of it
-      rlx verify Pong/5            whether every byte is right
+      rlx verify Pong/5            check every byte
+      rlx doctor Pong/5            check what it means: flags, rewards, duplicates
 
     Datasets are named by a path, or by an id below $RLX_HOME (~/.local/share/rlx).
     """

@@ -25,6 +25,7 @@ COMMANDS = {
     "sample": "--batch-size --slice-len --num-slices --stack --n-step --gamma --batches --seed --without-replacement "
     "--no-strict-length -o --format --json",
     "verify": "--json",
+    "doctor": "--from --against --sample --fix -o --json",
     "repair": "--json",
     "push": "--jobs --overwrite --json",
     "pull": "-o --jobs --overwrite --json",

@@ -1,0 +1,113 @@
+"""``rlx doctor``: what a learner would stumble over in a dataset, or in files of another project."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlx.quantities import plural
+from rlx_cli.exit_codes import CORRUPT, UsageError
+from rlx_cli.lineage import command_line
+from rlx_cli.options import DebugOption, JsonOption, QuietOption
+from rlx_cli.output import Output, table
+from rlx_cli.progress import showing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from rlx.doctor.finding import Finding
+    from rlx.pipeline.doctor import Checkup
+
+
+def doctor(
+    ctx: typer.Context,
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="DATASET|FILE", help="A dataset's path, id or URL, or a path that rlx convert reads."),
+    ],
+    source_format: Annotated[
+        str | None, typer.Option("--from", metavar="FORMAT", help="Format of the files.", show_default="auto-detected")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option("--against", metavar="DATASET", help="Another dataset that must share no episode; repeatable."),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", min=1, metavar="N", help="Trajectories to look at.", show_default="all of them"),
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Write a dataset without the trajectories with errors.")] = False,
+    destination: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Directory of the fixed dataset.")
+    ] = None,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Check what a dataset means, where verify checks its bytes.
+
+    \b
+    Examples:
+      rlx doctor Pong/5
+      rlx doctor ./demos.hdf5 --from robomimic
+      rlx doctor train --against test
+      rlx doctor ./pong --fix -o pong-fixed
+
+    Finds rewards shifted by a step, wrong flags, joined or duplicate episodes, NaN, actions outside their space, black
+    or repeated pictures, clocks that go back and more. Exits with 3 if it finds an error.
+    """
+    from rlx.cloud.location import is_url, without_secrets
+    from rlx.pipeline.doctor import doctor as check
+
+    output: Output = ctx.obj
+    if fix != (destination is not None):
+        raise UsageError("--fix and -o belong together", hint="rlx doctor DATASET --fix -o DIR")
+    shown = without_secrets(dataset) if is_url(dataset) else dataset
+    with showing(output, f"doctor {shown}") as progress:
+        checkup = check(dataset, source_format=source_format, against=against or (), sample=sample, progress=progress)
+    document = checkup.to_json()
+    parts = [_summary(shown, checkup)]
+    if destination is not None:
+        command = command_line("doctor", [dataset], {"against": against, "fix": True})
+        document["fixed"] = _fix(output, dataset, checkup, destination, command)
+        left_out, kept = document["fixed"]["left_out"], document["fixed"]["trajectories"]
+        parts.append(f"{destination} keeps {plural(kept, 'trajectory')} and leaves out {left_out:,}")
+    findings = checkup.examination.findings
+    shown_findings: list[str | Table] = [_table(findings), *_advice(findings), ""] if findings else []
+    output.show(document, *shown_findings, *parts)
+    if not checkup.examination.ok:
+        raise typer.Exit(CORRUPT)
+
+
+def _fix(output: Output, dataset: str, checkup: "Checkup", destination: Path, command: str) -> dict[str, Any]:
+    from rlx.pipeline.doctor import fix
+    from rlx.pipeline.options import Options
+
+    with showing(output, f"fix {dataset}") as progress:
+        report = fix(dataset, checkup, destination, Options(command=command), progress)
+    left_out = len(checkup.examination.to_drop)
+    return {"dataset": str(destination), "trajectories": report.trajectories, "left_out": left_out}
+
+
+def _summary(shown: str, checkup: "Checkup") -> str:
+    found = checkup.examination
+    seen = f"{plural(found.trajectories, 'trajectory')}, {plural(found.steps, 'step')}"
+    if checkup.total is not None and found.trajectories < checkup.total:
+        seen += f" of {plural(checkup.total, 'trajectory')}"
+    counts = checkup.to_json()
+    said = ", ".join(plural(counts[key], key[:-1]) for key in ("errors", "warnings", "notes") if counts[key])
+    return f"{shown}: {said or 'nothing found'} in {seen}"
+
+
+def _table(findings: "Sequence[Finding]") -> "Table":
+    rows = [
+        (str(one.severity), one.check, f"{one.count:,}", one.what, ", ".join(map(str, one.places[:2])) or "-")
+        for one in findings
+    ]
+    return table(["severity", "check", ">count", "what", "first places"], rows)
+
+
+def _advice(findings: "Sequence[Finding]") -> list[str]:
+    return ["", *(f"{one.check}: {one.why}. To mend it: {one.remedy}." for one in findings)]

@@ -1,0 +1,195 @@
+"""``rlx doctor``: what a learner would stumble over in a dataset, or in files of another project."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx import manifest
+from rlx.block import Block
+from rlx.cloud.location import is_url
+from rlx.doctor.examination import Examination, Subject, examine
+from rlx.doctor.finding import Finding, Severity
+from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
+from rlx.pipeline.assembly import Assembly, Portion, assemble
+from rlx.pipeline.convert import StoredDataset, open_source
+from rlx.pipeline.options import Options
+from rlx.pipeline.report import Report
+from rlx.progress import Progress, Silent
+from rlx.source.protocol import Source
+from rlx.store.codec import Codec
+from rlx.store.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What was found in a dataset.
+
+    Args:
+        id: its name.
+        path: where it lies.
+        examination: what the checks found.
+        dropped: rows of foreign files that give no step, by reason.
+        total: trajectories that it has; those of foreign files are not counted beforehand, and None.
+    """
+
+    id: str
+    path: str
+    examination: Examination
+    dropped: Mapping[str, int]
+    total: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``rlx doctor --json``."""
+        found = self.examination
+        counts = Counter(str(finding.severity) for finding in found.findings)
+        return {
+            "id": self.id,
+            "path": self.path,
+            "ok": found.ok,
+            "steps": found.steps,
+            "trajectories": found.trajectories,
+            "of_trajectories": self.total if self.total is not None else found.trajectories,
+            "errors": counts["error"],
+            "warnings": counts["warning"],
+            "notes": counts["note"],
+            "findings": [finding.to_json() for finding in found.findings],
+            "dropped_rows": dict(self.dropped),
+        }
+
+
+def doctor(
+    path: str,
+    *,
+    source_format: str | None = None,
+    against: Sequence[str] = (),
+    sample: int | None = None,
+    progress: Progress | None = None,
+) -> Checkup:
+    """Check the meaning of a dataset or of files of another project.
+
+    Args:
+        path: a dataset's directory, id or URL, or a path that ``convert`` reads.
+        source_format: format of the files; auto-detected if not given.
+        against: other datasets that must not share a trajectory with it, such as the other part of a split.
+        sample: look at this many trajectories only, evenly spread; of foreign files, at the first ones.
+        progress: is told of ``steps``.
+
+    Raises:
+        DatasetNotFoundError, SourceNotFoundError: there is nothing at the path.
+        CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
+    """
+    progress = progress or Silent()
+    others = {digest: other for other in against for digest in _digests(other, source_format)}
+    return _examined(path, source_format, others, sample, progress)
+
+
+def fix(path: str, checkup: Checkup, destination: Path, options: Options, progress: Progress | None = None) -> Report:
+    """Write a dataset without the trajectories that findings say to leave out; nothing is invented.
+
+    Args:
+        path: the dataset's directory or id.
+        checkup: what ``doctor`` found in all of it.
+        destination: the new dataset's directory.
+        options: how to write; store and codec are those of the dataset.
+        progress: is told of ``bytes``, ``shards`` and ``steps``.
+
+    Raises:
+        DatasetError: the checkup looked at a sample only, or nothing would be left.
+        DatasetExistsError: the destination holds something else.
+    """
+    dataset = Dataset(path)
+    if checkup.examination.trajectories != len(dataset.trajectories):
+        raise DatasetError("--fix needs a look at every trajectory", hint="leave --sample out")
+    keeps = np.ones(len(dataset.trajectories), bool)
+    keeps[checkup.examination.to_drop] = False
+    if not keeps.any():
+        raise DatasetError(f"{path}: every trajectory has an error, so nothing would be left")
+    portions = {}
+    for place, (number, kept) in enumerate(
+        zip(StoredDataset(dataset).shards(), np.split(keeps, dataset.first_trajectories[1:-1]), strict=True)
+    ):
+        if kept.any():
+            portions[number] = Portion(dataset, place, None if kept.all() else np.flatnonzero(kept))
+    whole = dataset.manifest
+    dropped = {finding.check: len(finding.trajectories) for finding in checkup.examination.findings}
+    recipe = {"doctor": {check: count for check, count in dropped.items() if count}}
+    assembly = Assembly(whole.id, whole.schema, whole.notes, portions)
+    options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
+    return assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
+
+
+def _digests(path: str, source_format: str | None) -> Mapping[bytes, int]:
+    return _examined(path, source_format, {}, None, Silent()).examination.digests
+
+
+def _examined(
+    path: str, source_format: str | None, others: Mapping[bytes, str], sample: int | None, progress: Progress
+) -> Checkup:
+    dropped: Counter[str] = Counter()
+    problems: list[Finding] = []
+    dataset = _dataset_at(path, source_format)
+    if dataset is not None:
+        name, schema, notes = dataset.manifest.id, dataset.schema, dataset.manifest.notes
+        total: int | None = len(dataset.trajectories)
+        progress.expect("steps", len(dataset))
+        blocks = _dataset_blocks(dataset, sample)
+    else:
+        source, _ = open_source(Path(path), source_format)
+        name, schema, notes, total = source.id, source.schema, source.notes, None
+        blocks = _source_blocks(source, dropped, sample)
+    found = examine(_until_damage(blocks, problems), Subject(name, schema, notes), others=others, progress=progress)
+    found = replace(found, findings=[*problems, *found.findings])
+    return Checkup(name, dataset.where if dataset else path, found, dropped, total)
+
+
+def _dataset_at(path: str, source_format: str | None) -> Dataset | None:
+    """The dataset at a path, id or URL; None for files of other projects."""
+    if source_format not in (None, "rlx"):
+        return None
+    if is_url(path) or (Path(path) / manifest.FILE_NAME).exists() or not Path(path).exists():
+        return Dataset(path)
+    return None
+
+
+def _dataset_blocks(dataset: Dataset, sample: int | None) -> Iterator[Block]:
+    count = len(dataset.trajectories)
+    if sample is None or sample >= count:
+        yield from dataset.blocks()
+        return
+    chosen: NDArray[np.int64] = np.arange(sample, dtype=np.int64) * count // sample
+    for place, first in enumerate(dataset.first_trajectories[:-1]):
+        here = chosen[(chosen >= first) & (chosen < dataset.first_trajectories[place + 1])] - first
+        if len(here):
+            yield from dataset.shard_blocks(place, trajectories=here)
+
+
+def _source_blocks(source: Source, dropped: Counter[str], sample: int | None) -> Iterator[Block]:
+    seen = 0
+    for shard in source.shards():
+        for block in source.blocks(shard, dropped):
+            yield block
+            seen += block.closed
+            if sample is not None and seen >= sample and not block.is_open:
+                return
+
+
+def _until_damage(blocks: Iterator[Block], problems: list[Finding]) -> Iterator[Block]:
+    """The blocks; damage that ends them becomes a finding, so that what was read before is reported too."""
+    try:
+        yield from blocks
+    except (CorruptDatasetError, CorruptShardError) as exc:
+        problems.append(
+            Finding(
+                "damaged",
+                Severity.ERROR,
+                str(exc),
+                count=1,
+                why="nothing after this place could be read or checked",
+                remedy=exc.hint or "get the files again",
+            )
+        )
