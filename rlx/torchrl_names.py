@@ -63,9 +63,7 @@ _BUFFER = {
     "HERReplayBuffer": "no alternative yet",
     "HindsightStrategy": "no alternative yet",
     "LazyStackStorage": "use `ListStorage`, for steps of one shape",
-    "StorageEnsemble": "use `ReplayBufferEnsemble` of buffers",
     "TensorStorage": "use `LazyTensorStorage`, and `extend` it",
-    "WriterEnsemble": "use `ReplayBufferEnsemble` of buffers",
 }
 
 _COLLECTOR = {

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rlx.buffer.parameter_schedulers import ParameterScheduler as ParameterScheduler
     from rlx.buffer.parameter_schedulers import SchedulerList as SchedulerList
     from rlx.buffer.parameter_schedulers import StepScheduler as StepScheduler
+    from rlx.buffer.part_ensembles import StorageEnsemble as StorageEnsemble
+    from rlx.buffer.part_ensembles import WriterEnsemble as WriterEnsemble
     from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
     from rlx.buffer.prioritized_replay_buffer import (
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
@@ -62,6 +64,7 @@ _NAMES = {
         "SchedulerList",
         "StepScheduler",
     ],
+    "part_ensembles": ["StorageEnsemble", "WriterEnsemble"],
     "prioritized_replay_buffer": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
     "prioritized_sampler": ["PrioritizedSampler"],
     "prioritized_slice_sampler": ["PrioritizedSliceSampler"],

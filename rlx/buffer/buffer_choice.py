@@ -21,6 +21,12 @@ class BufferChoice:
         seed: the same seed gives the same choices; without it, one from ``generator``, or fresh entropy.
         generator: gives the seed.
 
+    Attributes:
+        number: how many buffers a batch is made from.
+        p: [count] how likely each buffer is; None: all are equally likely.
+        takes_all: whether every buffer gives a share of every batch.
+        draws: the random numbers.
+
     Raises:
         ValueError: no buffer, or ``p`` is not one probability for each.
         TypeError: arguments that exclude each other.
@@ -48,15 +54,30 @@ class BufferChoice:
         self.number = count if num_buffer_sampled is None else num_buffer_sampled
         if self.number < 1:
             raise ValueError(f"num_buffer_sampled of at least 1 expected, found {num_buffer_sampled}")
-        self._takes_all = sample_from_all
-        self._p = None if p is None else _probabilities(p, count)
+        self.takes_all = sample_from_all
+        self.p = None if p is None else _probabilities(p, count)
         self.draws = Draws(seed, generator)
+
+    def among(self, chosen: Sequence[int]) -> "BufferChoice":
+        """The same choice among some of the buffers, by their probabilities.
+
+        Raises:
+            ValueError: none of them is likely.
+        """
+        fewer = self.takes_all or self.number == self.count
+        return BufferChoice(
+            len(chosen),
+            p=None if self.p is None else self.p[list(chosen)].tolist(),
+            sample_from_all=self.takes_all,
+            num_buffer_sampled=None if fewer else self.number,
+            seed=self.draws.seed,
+        )
 
     def next(self) -> list[int]:
         """The buffers of the next batch."""
-        if self._takes_all:
+        if self.takes_all:
             return list(range(self.count))
-        chosen: list[int] = self.draws.next().choice(self.count, size=self.number, p=self._p).tolist()
+        chosen: list[int] = self.draws.next().choice(self.count, size=self.number, p=self.p).tolist()
         return chosen
 
     def share(self, batch_size: int) -> int:

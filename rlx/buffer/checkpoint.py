@@ -11,7 +11,7 @@ import pickle
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,14 @@ class Leaf:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-def save(path: Path, state: Mapping[str, Any], steps: Iterable[TensorDictBase], hooks: list[Hook]) -> None:
+def save(
+    path: Path,
+    state: Mapping[str, Any],
+    steps: Iterable[TensorDictBase] = (),
+    hooks: Sequence[Hook] = (),
+    *,
+    write_beside: Callable[[Path], None] | None = None,
+) -> None:
     """Writes a checkpoint in place of the one that is there, if any; parents are made.
 
     Args:
@@ -62,6 +69,7 @@ def save(path: Path, state: Mapping[str, Any], steps: Iterable[TensorDictBase], 
         state: numbers, lists and tensors.
         steps: blocks of steps.
         hooks: applied to each block.
+        write_beside: writes further files into the directory of the checkpoint's files, which ``files_of`` returns.
 
     Raises:
         DatasetExistsError: there is something else.
@@ -72,6 +80,8 @@ def save(path: Path, state: Mapping[str, Any], steps: Iterable[TensorDictBase], 
     directory.mkdir(parents=True)
     try:
         manifest = _write_steps(directory, (_hooked(block, hooks) for block in steps))
+        if write_beside is not None:
+            write_beside(directory)
         torch.save(dict(state), directory / _STATE)
         _sync(directory / _STATE)
         partial = directory / _MANIFEST
@@ -86,7 +96,7 @@ def save(path: Path, state: Mapping[str, Any], steps: Iterable[TensorDictBase], 
             shutil.rmtree(other)
 
 
-def _hooked(block: TensorDictBase, hooks: list[Hook]) -> TensorDictBase:
+def _hooked(block: TensorDictBase, hooks: Sequence[Hook]) -> TensorDictBase:
     for hook in hooks:
         block = hook(block)
     return block
@@ -122,7 +132,7 @@ def _sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def load(path: Path, hooks: list[Hook]) -> tuple[dict[str, Any], Iterator[TensorDictBase]]:
+def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterator[TensorDictBase]]:
     """The state and the blocks of steps of a checkpoint; blocks are read when they are asked for.
 
     Raises:
@@ -132,15 +142,29 @@ def load(path: Path, hooks: list[Hook]) -> tuple[dict[str, Any], Iterator[Tensor
     """
     manifest = _manifest(path)
     try:
-        name, blocks = str(manifest["files"]), list(manifest["blocks"])
+        blocks = list(manifest["blocks"])
         described = [_leaf(leaf) for leaf in manifest["leaves"]]
         sizes = [(int(block["steps"]), [int(size) for size in block["bytes"]]) for block in blocks]
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: {exc!r}") from exc
+    directory = _files(path, manifest)
+    return _state(directory / _STATE), _read_steps(directory, described, sizes, hooks)
+
+
+def files_of(path: Path) -> Path:
+    """Returns the directory of a checkpoint's files.
+
+    Raises:
+        DatasetNotFoundError, FormatVersionError, CorruptDatasetError: as ``load`` does.
+    """
+    return _files(path, _manifest(path))
+
+
+def _files(path: Path, manifest: Mapping[str, Any]) -> Path:
+    name = str(manifest.get("files"))
     if not _NAME.fullmatch(name):
         raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: files {name!r}")
-    directory = path / name
-    return _state(directory / _STATE), _read_steps(directory, described, sizes, hooks)
+    return path / name
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -180,7 +204,7 @@ def _state(path: Path) -> dict[str, Any]:
 
 
 def _read_steps(
-    directory: Path, described: list[Leaf], sizes: list[tuple[int, list[int]]], hooks: list[Hook]
+    directory: Path, described: list[Leaf], sizes: list[tuple[int, list[int]]], hooks: Sequence[Hook]
 ) -> Iterator[TensorDictBase]:
     with ExitStack() as stack:
         try:

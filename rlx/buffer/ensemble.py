@@ -1,19 +1,23 @@
 """Several replay buffers sampled as one."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, cast, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self, cast, overload
 
 import torch
 from tensordict import TensorDictBase
 
 from rlx.buffer.buffer_choice import BufferChoice
-from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.transform.compose import Compose, Transform
+from rlx.buffer.part_checkpoint import SavedTogether
+from rlx.buffer.part_ensembles import StorageEnsemble, WriterEnsemble, first_and_rest, positions
+from rlx.buffer.replay_buffer import Collate, ReplayBuffer
+from rlx.buffer.sampler_ensemble import SamplerEnsemble
+from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
+from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.buffer.transform.neighbourhood import NeighbourTransform
 from rlx.errors import SchemaMismatchError
 
 
-class ReplayBufferEnsemble:
+class ReplayBufferEnsemble(SavedTogether):
     """Batches [n, B / n] of n buffers' steps, ``("index", "buffer_ids")`` saying which (int64 [n, B / n]).
 
     Each buffer's own transforms come first, then those of the ensemble. Buffers whose steps have different keys give
@@ -21,7 +25,12 @@ class ReplayBufferEnsemble:
     Buffers are written each on its own.
 
     Args:
-        buffers: the buffers.
+        buffers: the buffers; or none, and the parts to make them of.
+        storages: the storages of the buffers, with their transforms.
+        samplers: their samplers, which also say how buffers are drawn, in place of ``p``, ``sample_from_all`` and
+            ``num_buffer_sampled``.
+        writers: their writers.
+        collate_fns: their ``collate_fn``, one or None for each.
         p: how likely each buffer is to be drawn, in any unit; evenly by default.
         sample_from_all: every buffer gives a row of every batch, rather than those that are drawn, with replacement.
         num_buffer_sampled: rows of a batch; as many as there are buffers by default.
@@ -33,12 +42,28 @@ class ReplayBufferEnsemble:
 
     Raises:
         ValueError, TypeError: arguments that do not go together.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffers = [ReplayBuffer(batch_size=2) for _ in range(2)]
+        >>> for number, buffer in enumerate(buffers):
+        ...     rows = buffer.extend(TensorDict({"action": torch.full((5,), number)}, [5]))
+        >>> ensemble = ReplayBufferEnsemble(*buffers, sample_from_all=True, batch_size=4)
+        >>> ensemble.sample()["action"]
+        tensor([[0, 0],
+                [1, 1]])
+        >>> ensemble[1, 3]["action"]
+        tensor(1)
     """
 
     def __init__(
         self,
         *buffers: ReplayBuffer,
-        p: Sequence[float] | None = None,
+        storages: StorageEnsemble | None = None,
+        samplers: SamplerEnsemble | None = None,
+        writers: WriterEnsemble | None = None,
+        collate_fns: Sequence[Collate | None] | None = None,
+        p: Sequence[float] | torch.Tensor | None = None,
         sample_from_all: bool = False,
         num_buffer_sampled: int | None = None,
         batch_size: int | None = None,
@@ -47,27 +72,63 @@ class ReplayBufferEnsemble:
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._choice = BufferChoice(
-            len(buffers),
-            p=p,
-            sample_from_all=sample_from_all,
-            num_buffer_sampled=num_buffer_sampled,
-            seed=seed,
-            generator=generator,
+        if storages is None:
+            if samplers is not None or writers is not None or collate_fns is not None:
+                raise TypeError("samplers, writers and collate_fns go with storages: expected storages, found none")
+        elif buffers or samplers is None:
+            raise TypeError("expected either buffers, or storages and samplers")
+        elif p is not None or sample_from_all or num_buffer_sampled is not None:
+            raise TypeError("samplers say how buffers are drawn: expected no p, sample_from_all or num_buffer_sampled")
+        else:
+            buffers = _joined(storages, samplers, writers, collate_fns)
+        self._choice = (
+            samplers.choice
+            if samplers is not None
+            else BufferChoice(
+                len(buffers),
+                p=p,
+                sample_from_all=sample_from_all,
+                num_buffer_sampled=num_buffer_sampled,
+                seed=seed,
+                generator=generator,
+            )
         )
         self._buffers = buffers
         self._batch_size = batch_size
-        self._transform = Compose() if transform is None else Compose(transform)
-        if any(isinstance(part, NeighbourTransform) for part in self._transform.transforms):
-            raise ValueError("a transform that needs neighbours belongs to the buffers, not to their ensemble")
+        self._transform = Compose()
+        if transform is not None:
+            self.append_transform(transform)
         self._collate = _stacked if collate_fn is None else collate_fn
 
     def __len__(self) -> int:
         """Steps in all buffers."""
         return sum(map(len, self._buffers))
 
-    def __getitem__(self, index: int) -> ReplayBuffer:
-        return self._buffers[index]
+    def __getitem__(self, index: Any) -> Any:
+        """A buffer, some of them as an ensemble, or the steps at rows of one or of several, stacked.
+
+        Args:
+            index: a buffer or several, and rows as ``ReplayBuffer`` takes them: ``ensemble[0]``, ``ensemble[1:]``,
+                ``ensemble[0, 5]``, ``ensemble[:, [3, 4]]``.
+
+        Raises:
+            IndexError: no such buffer or row.
+            SchemaMismatchError: the steps of the buffers do not stack.
+        """
+        first, rows = first_and_rest(index)
+        chosen = positions(first, len(self._buffers))
+        if isinstance(chosen, int):
+            return self._buffers[chosen] if rows is None else self._buffers[chosen][rows]
+        if rows is not None:
+            return self._transform(self._collate([self._buffers[number][rows] for number in chosen]))
+        some = ReplayBufferEnsemble(
+            *(self._buffers[number] for number in chosen),
+            batch_size=self._batch_size,
+            transform=self._transform,
+            collate_fn=self._collate,
+        )
+        some._choice = self._choice.among(chosen)
+        return some
 
     def __repr__(self) -> str:
         return f"ReplayBufferEnsemble({', '.join(map(repr, self._buffers))})"
@@ -76,6 +137,58 @@ class ReplayBufferEnsemble:
     def num_buffers(self) -> int:
         """How many buffers there are."""
         return len(self._buffers)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Steps of a batch, unless ``sample`` is told."""
+        return self._batch_size
+
+    @property
+    def write_count(self) -> int:
+        """Steps written to all buffers since they were made or emptied."""
+        return sum(buffer.write_count for buffer in self._buffers)
+
+    @property
+    def storage(self) -> StorageEnsemble:
+        """Where the buffers keep their steps."""
+        return StorageEnsemble(*(buffer.storage for buffer in self._buffers))
+
+    @property
+    def sampler(self) -> SamplerEnsemble:
+        """What draws buffers, and steps of each."""
+        samplers = SamplerEnsemble(*(buffer.sampler for buffer in self._buffers))
+        samplers.choice = self._choice
+        return samplers
+
+    @property
+    def writer(self) -> WriterEnsemble:
+        """What decides where steps go in each buffer."""
+        return WriterEnsemble(*(buffer.writer for buffer in self._buffers))
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
+        """Adds a transform of whole batches behind the others; with ``invert``, its ``inv``. Returns the ensemble.
+
+        Raises:
+            ValueError: the transform needs neighbours.
+        """
+        return self.insert_transform(len(self._transform), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
+        """Adds a transform of whole batches before the index-th, as ``append_transform`` does."""
+        if any(isinstance(part, NeighbourTransform) for part in Compose(transform).transforms):
+            raise ValueError("a transform that needs neighbours belongs to the buffers, not to their ensemble")
+        self._transform.insert(index, Inverted(transform) if invert else transform)
+        return self
+
+    def empty(self) -> None:
+        """Forgets all steps of all buffers."""
+        for buffer in self._buffers:
+            buffer.empty()
+
+    def shutdown(self) -> None:
+        """Ends the threads with which the buffers read ahead."""
+        for buffer in self._buffers:
+            buffer.shutdown()
 
     @overload
     def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> TensorDictBase: ...
@@ -110,13 +223,50 @@ class ReplayBufferEnsemble:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next batches depend on, the buffers included."""
-        return {"draws": self._choice.draws.state_dict(), "buffers": [buffer.state_dict() for buffer in self._buffers]}
+        return self._own_state() | {"buffers": [buffer.state_dict() for buffer in self._buffers]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there."""
-        self._choice.draws.load_state_dict(state["draws"])
+        self._load_own_state(state)
         for buffer, its in zip(self._buffers, state["buffers"], strict=True):
             buffer.load_state_dict(its)
+
+    def _saved_parts(self) -> Sequence[ReplayBuffer]:
+        return self._buffers
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"draws": self._choice.draws.state_dict()}
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        self._choice.draws.load_state_dict(state["draws"])
+
+
+def _joined(
+    storages: StorageEnsemble,
+    samplers: SamplerEnsemble,
+    writers: WriterEnsemble | None,
+    collate_fns: Sequence[Collate | None] | None,
+) -> tuple[ReplayBuffer, ...]:
+    """Buffers of these parts.
+
+    Raises:
+        ValueError: not as many of each.
+    """
+    count = len(storages)
+    parts = zip(
+        storages.storages,
+        samplers.samplers,
+        [None] * count if writers is None else writers.writers,
+        storages.transforms,
+        [None] * count if collate_fns is None else collate_fns,
+        strict=True,
+    )
+    return tuple(
+        TensorDictReplayBuffer(
+            storage=storage, sampler=sampler, writer=writer, transform=transform, collate_fn=collate_fn
+        )
+        for storage, sampler, writer, transform, collate_fn in parts
+    )
 
 
 def _mark(batch: TensorDictBase, number: int) -> None:

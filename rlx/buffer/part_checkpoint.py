@@ -1,12 +1,12 @@
-"""Checkpoints of the parts of a buffer, each alone: a storage with its steps, a sampler, a writer."""
+"""Checkpoints of the parts of a buffer, each alone: a storage with its steps, a sampler, a writer, or several."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from rlx.buffer.checkpoint import load, save
+from rlx.buffer.checkpoint import files_of, load, save
 from rlx.buffer.snapshot import blocks, describe_storage, in_lanes, keeps_rows, rows_and_steps
 from rlx.errors import SchemaMismatchError
 
@@ -39,7 +39,7 @@ class SavedState(ABC):
         Raises:
             DatasetExistsError: the directory holds something else.
         """
-        save(Path(path), {"part": _kind(self), "state": self.state_dict()}, (), [])
+        save(Path(path), {"part": _kind(self), "state": self.state_dict()})
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Continue from a checkpoint that ``dumps`` wrote.
@@ -50,7 +50,7 @@ class SavedState(ABC):
             CorruptDatasetError: the checkpoint is damaged.
             SchemaMismatchError: another kind of part wrote it.
         """
-        written, _ = load(Path(path), [])
+        written, _ = load(Path(path))
         check_part(written, path, _kind(self))
         self.load_state_dict(written["state"])
 
@@ -79,7 +79,7 @@ class SavedSteps:
             DatasetExistsError: the directory holds something else.
         """
         storage: Any = self
-        save(Path(path), {"part": "a storage", "state": describe_storage(storage)}, blocks(storage), [])
+        save(Path(path), {"part": "a storage", "state": describe_storage(storage)}, blocks(storage))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Hold the steps of a checkpoint that ``dumps`` of any storage wrote, and no others.
@@ -93,7 +93,7 @@ class SavedSteps:
             SchemaMismatchError: another kind of part wrote it, it has other dimensions, or more steps than fit.
         """
         storage: Any = self
-        written, steps = load(Path(path), [])
+        written, steps = load(Path(path))
         check_part(written, path, "a storage")
         state = written["state"]
         if keeps_rows(state, storage):
@@ -108,7 +108,71 @@ class SavedSteps:
     save = dumps
 
 
-def _kind(part: SavedState) -> str:
+class Saved(Protocol):
+    """Whatever can be written to a directory."""
+
+    def dumps(self, path: str | os.PathLike[str], /) -> None:
+        """Write it."""
+
+    def loads(self, path: str | os.PathLike[str], /) -> None:
+        """Become what was written."""
+
+
+class SavedTogether(ABC):
+    """Several parts that are written to one directory: all of them, or none."""
+
+    @abstractmethod
+    def _saved_parts(self) -> Sequence[Saved]:
+        """Return the parts."""
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return what else there is to keep."""
+        return {}
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (most have none)
+        """Continue from what else was kept."""
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write all parts to a directory, in place of the checkpoint that may be there.
+
+        Raises:
+            DatasetExistsError: the directory holds something else.
+        """
+        parts = self._saved_parts()
+
+        def write(directory: Path) -> None:
+            for number, part in enumerate(parts):
+                part.dumps(directory / str(number))
+
+        state = {"part": _kind(self), "count": len(parts), "state": self._own_state()}
+        save(Path(path), state, write_beside=write)
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Become what ``dumps`` wrote, part by part.
+
+        Raises:
+            DatasetNotFoundError: the directory holds no checkpoint.
+            FormatVersionError: another format version wrote it.
+            CorruptDatasetError: the checkpoint is damaged.
+            SchemaMismatchError: it is one of another number of parts, or of parts of another kind.
+        """
+        written, _ = load(Path(path))
+        check_part(written, path, _kind(self))
+        parts = self._saved_parts()
+        if written["count"] != len(parts):
+            raise SchemaMismatchError(
+                f"{os.fspath(path)} is a checkpoint of {written['count']} parts, not {len(parts)}"
+            )
+        for number, part in enumerate(parts):
+            part.loads(files_of(Path(path)) / str(number))
+        self._load_own_state(written["state"])
+
+    dump = dumps
+    load = loads
+    save = dumps
+
+
+def _kind(part: object) -> str:
     return type(part).__name__
 
 

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.buffer_choice import BufferChoice
 from rlx.buffer.draws import Share
 from rlx.buffer.part_checkpoint import SavedState
+from rlx.buffer.part_ensembles import positions
 from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.errors import SamplingError
 
@@ -55,7 +57,7 @@ class SamplerEnsemble(SavedState):
         generator: torch.Generator | None = None,
     ) -> None:
         self.samplers = samplers
-        self._choice = BufferChoice(
+        self.choice = BufferChoice(
             len(samplers),
             p=p,
             sample_from_all=sample_from_all,
@@ -63,6 +65,32 @@ class SamplerEnsemble(SavedState):
             seed=seed,
             generator=generator,
         )
+
+    @property
+    def p(self) -> NDArray[np.float64] | None:
+        """How likely each storage is, [storages]; None: all are equally likely."""
+        return self.choice.p
+
+    @property
+    def num_buffer_sampled(self) -> int:
+        """How many storages a batch is made from."""
+        return self.choice.number
+
+    def __len__(self) -> int:
+        return len(self.samplers)
+
+    def __getitem__(self, index: Any) -> "Sampler | SamplerEnsemble":
+        """A sampler, or some of them as an ensemble that keeps their probabilities.
+
+        Raises:
+            IndexError: no such sampler.
+        """
+        chosen = positions(index, len(self))
+        if isinstance(chosen, int):
+            return self.samplers[chosen]
+        some = SamplerEnsemble(*(self.samplers[number] for number in chosen))
+        some.choice = self.choice.among(chosen)
+        return some
 
     @property
     def ran_out(self) -> bool:
@@ -77,23 +105,21 @@ class SamplerEnsemble(SavedState):
         """
         if len(storages) != len(self.samplers):
             raise ValueError(f"{len(self.samplers)} storages expected, found {len(storages)}")
-        size = self._choice.share(batch_size)
-        return [
-            Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self._choice.next()
-        ]
+        size = self.choice.share(batch_size)
+        return [Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self.choice.next()]
 
     def shard(self, index: int, count: int) -> Self:
         """A copy for worker ``index`` of ``count``, and so is each of its samplers."""
         mine = copy.copy(self)
-        mine._choice = copy.deepcopy(self._choice)
-        mine._choice.draws.share = Share(index, count)
+        mine.choice = copy.deepcopy(self.choice)
+        mine.choice.draws.share = Share(index, count)
         mine.samplers = tuple(sampler.shard(index, count) for sampler in self.samplers)
         return mine
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next samples depend on."""
         return {
-            "draws": self._choice.draws.state_dict(),
+            "draws": self.choice.draws.state_dict(),
             "samplers": [sampler.state_dict() for sampler in self.samplers],
         }
 
@@ -105,6 +131,6 @@ class SamplerEnsemble(SavedState):
         """
         if len(state["samplers"]) != len(self.samplers):
             raise SamplingError(f"states of {len(self.samplers)} samplers expected, found {len(state['samplers'])}")
-        self._choice.draws.load_state_dict(state["draws"])
+        self.choice.draws.load_state_dict(state["draws"])
         for sampler, its in zip(self.samplers, state["samplers"], strict=True):
             sampler.load_state_dict(its)

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,11 +6,14 @@ import torch
 from tensordict import TensorDict
 
 from rlx.buffer.ensemble import ReplayBufferEnsemble
+from rlx.buffer.part_ensembles import StorageEnsemble, WriterEnsemble
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler import RandomSampler
+from rlx.buffer.sampler_ensemble import SamplerEnsemble
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform import FrameStack, RewardSign
+from rlx.buffer.writer import ImmutableDatasetWriter, RoundRobinWriter
 from rlx.errors import SamplingError, SchemaMismatchError
 
 
@@ -95,3 +99,127 @@ def test_shapes_that_do_not_stack() -> None:
     other.extend(TensorDict({"a": torch.zeros(5, 3)}, [5]))
     with pytest.raises(SchemaMismatchError, match="do not stack"):
         ReplayBufferEnsemble(filled(0), other, sample_from_all=True).sample(4)
+
+
+def numbered(value: int, **options: Any) -> ReplayBuffer:
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=RandomSampler(seed=value), **options)
+    made.extend(TensorDict({"a": 100 * value + torch.arange(5)}, [5]))
+    return made
+
+
+def test_buffers_and_rows_are_indexed() -> None:
+    ensemble = ReplayBufferEnsemble(numbered(0), numbered(1), numbered(2), p=[0, 1, 3], batch_size=6, seed=0)
+    assert ensemble[-1] is ensemble[2]
+    assert ensemble[1, 3]["a"].item() == 103
+    assert ensemble[0, 1:3]["a"].tolist() == [1, 2]
+    assert ensemble[:, 1]["a"].tolist() == [1, 101, 201]
+    assert ensemble[..., [4, 0]]["a"].tolist() == [[4, 0], [104, 100], [204, 200]]
+    assert ensemble[[2, 0], 1:]["a"].tolist() == [[201, 202, 203, 204], [1, 2, 3, 4]]
+    assert ensemble[torch.tensor([1, 2]), torch.tensor([0])]["a"].tolist() == [[100], [200]]
+    some = ensemble[1:]
+    assert (some.num_buffers, len(some)) == (2, 10)
+    assert some[0] is ensemble[1]
+    drawn = torch.cat([some.sample()["index", "buffer_ids"][:, 0] for _ in range(500)])
+    assert drawn.float().mean().item() == pytest.approx(0.75, abs=0.05)
+    for wrong in (3, (0, 5), [[0]], 1.5):
+        with pytest.raises(IndexError):
+            ensemble[wrong]
+
+
+def test_transforms_are_added_before_and_behind() -> None:
+    def times(factor: int) -> Any:
+        return lambda batch: batch.set("a", batch["a"] * factor)
+
+    def add(batch: Any) -> Any:
+        return batch.set("a", batch["a"] + 1)
+
+    ensemble = ReplayBufferEnsemble(filled(1), filled(1), transform=times(2), batch_size=2)
+    assert ensemble.append_transform(add) is ensemble
+    assert set(ensemble.sample()["a"].flatten().tolist()) == {3}
+    ensemble.insert_transform(0, add)
+    assert set(ensemble.sample()["a"].flatten().tolist()) == {5}
+    assert ensemble[:, 0]["a"].tolist() == [5, 5]
+    with pytest.raises(ValueError, match="belongs to the buffers"):
+        ensemble.append_transform(FrameStack(2))
+
+
+def test_a_checkpoint_is_one_of_all_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(path: Path) -> None:  # noqa: ARG001
+        raise OSError("disk full")
+
+    def make() -> ReplayBufferEnsemble:
+        return ReplayBufferEnsemble(numbered(0), numbered(1), num_buffer_sampled=3, batch_size=6, seed=1)
+
+    first, second = make(), make()
+    for _ in range(3):
+        first.sample()
+    first[0].extend(TensorDict({"a": torch.arange(50, 53)}, [3]))
+    first.dumps(tmp_path / "saved")
+    second.loads(tmp_path / "saved")
+    assert all((first.sample() == second.sample()).all() for _ in range(10))
+    # A checkpoint that could not be finished leaves the one before.
+    second[0].extend(TensorDict({"a": torch.arange(60, 61)}, [1]))
+    monkeypatch.setattr(second[1], "dumps", raises)
+    with pytest.raises(OSError, match="disk full"):
+        second.dumps(tmp_path / "saved")
+    third = make()
+    third.loads(tmp_path / "saved")
+    assert (third[0][:] == first[0][:]).all()
+    assert len(list((tmp_path / "saved").iterdir())) == 2
+    with pytest.raises(SchemaMismatchError, match="is a checkpoint of 2 parts, not 1"):
+        ReplayBufferEnsemble(numbered(0)).loads(tmp_path / "saved")
+
+
+def parts() -> dict[str, Any]:
+    storages = StorageEnsemble(
+        *(numbered(value).storage for value in (0, 1)), transforms=[None, lambda steps: steps.set("a", -steps["a"])]
+    )
+    samplers = SamplerEnsemble(RandomSampler(seed=1), RandomSampler(seed=2), sample_from_all=True, seed=3)
+    writers = WriterEnsemble(RoundRobinWriter(), ImmutableDatasetWriter())
+    return {"storages": storages, "samplers": samplers, "writers": writers}
+
+
+def test_an_ensemble_is_made_of_parts() -> None:
+    ensemble = ReplayBufferEnsemble(**parts(), batch_size=8)
+    batch = ensemble.sample()
+    assert (batch["a"][0] == batch["index", "index"][0]).all()
+    assert (batch["a"][1] == -100 - batch["index", "index"][1]).all()
+    ensemble[0].extend(TensorDict({"a": torch.arange(2)}, [2]))
+    with pytest.raises(TypeError, match="read-only"):
+        ensemble[1].extend(TensorDict({"a": torch.arange(2)}, [2]))
+    assert ensemble.write_count == 2
+    assert [len(part) for part in (ensemble.storage, ensemble.sampler, ensemble.writer)] == [2, 2, 2]
+    assert ensemble.storage[0] is ensemble[0].storage
+    assert ensemble.sampler[1] is ensemble[1].sampler
+    assert ensemble.writer[-1] is ensemble[1].writer
+    assert [steps["a"].tolist() for steps in ensemble.storage[:, 3]] == [3, 103]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"storages": None}, TypeError),
+        ({"samplers": None}, TypeError),
+        ({"p": [1, 2]}, TypeError),
+        ({"collate_fns": [None]}, ValueError),
+        ({"writers": WriterEnsemble(RoundRobinWriter())}, ValueError),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(change: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ReplayBufferEnsemble(**parts() | change)
+    with pytest.raises(ValueError, match="1 transforms: expected 2"):
+        StorageEnsemble(LazyTensorStorage(3), LazyTensorStorage(3), transforms=[None])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("index", [(0, 3), (1, slice(1, 3)), (slice(None), 2), (slice(None), [0, 4]), ([1, 0], 2)])
+def test_torchrl_indexes_the_same(index: Any) -> None:
+    peers = pytest.importorskip("torchrl.data", reason="torchrl is not installed")
+    theirs = []
+    for value in (0, 1):
+        theirs.append(peers.TensorDictReplayBuffer(storage=peers.LazyTensorStorage(10), batch_size=4))
+        theirs[-1].extend(TensorDict({"a": 100 * value + torch.arange(5)}, [5]))
+    expected = peers.ReplayBufferEnsemble(*theirs)[index]
+    found = ReplayBufferEnsemble(numbered(0), numbered(1))[index]
+    assert found["a"].tolist() == expected["a"].tolist()
