@@ -1,4 +1,4 @@
-"""Sizes, durations and ranges in the words that people use."""
+"""Sizes, durations, ranges and texts in the words that people use."""
 
 import math
 from collections.abc import Sequence
@@ -80,3 +80,14 @@ def shape(dimensions: Sequence[int]) -> str:
         ('84 x 84', '-')
     """
     return " x ".join(str(n) for n in dimensions) or "-"
+
+
+def excerpt(text: str, characters: int) -> str:
+    """A text on one line, cut to so many characters; what a terminal would obey is a space.
+
+    Example:
+        >>> excerpt("pick up\\nthe cube", 20), excerpt("pick up the cube", 10)
+        ('pick up the cube', 'pick up...')
+    """
+    line = "".join(character if character.isprintable() else " " for character in text[: characters + 1])
+    return line if len(line) <= characters else line[: characters - 3] + "..."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.quantities import number, plural, shape, size
+from rlx.quantities import excerpt, number, plural, shape, size
 from rlx_cli.options import DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _ROWS = 10
 _MAX_VALUES = 6
+_MAX_CHARACTERS = 40
 
 
 class Format(StrEnum):
@@ -164,13 +165,17 @@ class _Drawn:
             self.batches += 1
             self.steps += len(batch)
             self.columns = {
-                name: {"dtype": str(rows.dtype), "shape": list(rows.shape[1:])} for name, rows in columns.items()
+                name: {"dtype": _dtype(rows), "shape": list(rows.shape[1:])} for name, rows in columns.items()
             }
             yield columns
 
     def document(self) -> dict[str, Any]:
         """For scripts."""
         return {"batches": self.batches, "steps": self.steps, "columns": self.columns}
+
+
+def _dtype(rows: "NDArray[Any]") -> str:
+    return "string" if rows.dtype == object else str(rows.dtype)
 
 
 def _fresh_seed() -> int:
@@ -207,9 +212,10 @@ def _batches(drawn: _Drawn) -> str:
 def _look(output: Output, document: dict[str, Any], drawn: _Drawn) -> None:
     columns = next(iter(drawn))
     document |= drawn.document()
-    shown = {name: rows[:_ROWS] for name, rows in columns.items() if rows[0].size <= _MAX_VALUES}
+    shown = {name: rows[:_ROWS] for name, rows in columns.items() if rows[:1].size <= _MAX_VALUES}
     document["head"] = [
-        {name: _jsonable(rows[row].tolist()) for name, rows in shown.items()} for row in range(min(_ROWS, drawn.steps))
+        {name: _jsonable(rows[row : row + 1].tolist()[0]) for name, rows in shown.items()}
+        for row in range(min(_ROWS, drawn.steps))
     ]
     described = [(name, kind["dtype"], shape(kind["shape"])) for name, kind in drawn.columns.items()]
     parts: list[str | Table] = [f"{plural(drawn.steps, 'step')}, seed {document['seed']}", ""]
@@ -227,15 +233,19 @@ def _jsonable(value: Any) -> Any:
 
 def _steps_table(shown: "Mapping[str, NDArray[Any]]") -> "Table":
     """The first steps: what is few enough numbers, and neither false throughout nor said elsewhere."""
+    import numpy as np
+
     kept = {name: rows for name, rows in shown.items() if rows.dtype != bool or name.startswith("next/")}
     order = sorted(kept, key=lambda name: (not name.startswith(("index", "collector")), name.startswith("next/"), name))
-    cells = zip(*([_cell(row) for row in kept[name]] for name in order), strict=True)
+    cells = zip(*([_cell(np.asarray(row)) for row in kept[name]] for name in order), strict=True)
     return table([f">{name}" for name in order], cells)
 
 
 def _cell(row: "NDArray[Any]") -> str:
     if row.dtype == bool:
         return "".join("yes" if value else "-" for value in row.reshape(-1))
+    if row.dtype.kind in "OU":
+        return " | ".join(excerpt(text, _MAX_CHARACTERS) for text in row.reshape(-1).tolist())
     return " ".join(str(value) if row.dtype.kind in "iu" else number(value) for value in row.reshape(-1).tolist())
 
 

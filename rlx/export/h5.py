@@ -9,13 +9,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.export.protocol import Columns
+from rlx.export.protocol import Columns, without_nul
 
 _CHUNK_BYTES = 2**18
 
 
 class H5Exporter:
-    """Writes a dataset a column, gzipped in chunks of about 256 kB, batch by batch."""
+    """Writes a dataset a column, gzipped in chunks of about 256 kB, batch by batch. Texts are variable-length UTF-8."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Writes one dataset a column, in groups as their names say."""
@@ -33,6 +33,8 @@ def _write(batches: Iterable[Columns], file: BinaryIO) -> None:
     with h5py.File(file, "w") as root:
         for batch in batches:
             for name, rows in batch.items():
+                if rows.dtype == object:
+                    without_nul(name, rows, "h5")
                 if name in root:
                     _append(root[name], rows)
                 else:
@@ -43,7 +45,9 @@ def _create(file: h5py.File, name: str, rows: NDArray[np.generic]) -> None:
     shape = rows.shape[1:]
     row_bytes = max(1, rows.itemsize * int(np.prod(shape)))
     chunk = max(1, min(len(rows), _CHUNK_BYTES // row_bytes))
-    file.create_dataset(name, data=rows, maxshape=(None, *shape), chunks=(chunk, *shape), compression="gzip")
+    dtype = h5py.string_dtype() if rows.dtype == object else rows.dtype
+    limits = {"maxshape": (None, *shape), "chunks": (chunk, *shape)}
+    file.create_dataset(name, data=rows, dtype=dtype, compression="gzip", **limits)
 
 
 def _append(dataset: h5py.Dataset, rows: NDArray[np.generic]) -> None:

@@ -18,5 +18,8 @@ class JsonlExporter:
         for batch in batches:
             names = list(batch)
             for step in zip(*batch.values(), strict=True):
-                values = {name: value.tolist() for name, value in zip(names, step, strict=True)}
+                values = {
+                    name: value if isinstance(value, str) else value.tolist()
+                    for name, value in zip(names, step, strict=True)
+                }
                 file.write(json.dumps(tree(values), separators=(",", ":")).encode() + b"\n")

@@ -5,13 +5,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from rlx.export.protocol import Columns, gathered
+from rlx.export.protocol import Columns, gathered, without_nul
 
 
 class NpzExporter:
-    """Writes a compressed ``.npz``; holds all rows in memory."""
+    """Writes a compressed ``.npz``; holds all rows in memory. Texts are numpy's Unicode strings, all of one width."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Writes one array a column."""
-        arrays: dict[str, Any] = gathered(batches)
+        columns = gathered(batches)
+        arrays: dict[str, Any] = {
+            name: without_nul(name, rows, "npz").astype(str) if rows.dtype == object else rows
+            for name, rows in columns.items()
+        }
         np.savez_compressed(file, **arrays)

@@ -7,7 +7,9 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-# Arrays of n rows by TED path, its parts joined by "/": "next/reward" [n, 1].
+from rlx.errors import SchemaMismatchError
+
+# Arrays of n rows by TED path, its parts joined by "/": "next/reward" [n, 1]. Texts are arrays of objects, each a str.
 Columns = Mapping[str, NDArray[Any]]
 
 
@@ -26,6 +28,7 @@ class Exporter(Protocol):
 
         Raises:
             MissingExtraError: the format needs a package that is not installed.
+            SchemaMismatchError: the format cannot hold a text.
         """
 
 
@@ -38,7 +41,10 @@ class DirectoryExporter(Protocol):
 
 
 def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
-    """The columns of a TensorDict [n]; entries that are no tensors are left out.
+    """The columns of a TensorDict [n].
+
+    Raises:
+        SchemaMismatchError: an entry is neither numbers nor text.
 
     Example:
         >>> import torch
@@ -46,8 +52,12 @@ def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
         >>> columns_of(TensorDict({"next": {"reward": torch.ones(2, 1)}}, [2]))["next/reward"].shape
         (2, 1)
     """
-    leaves = batch.detach().cpu().items(include_nested=True, leaves_only=True)
-    named = {"/".join((key,) if isinstance(key, str) else key): leaf.numpy() for key, leaf in leaves}
+    from tensordict import is_leaf_nontensor  # noqa: PLC0415  (torch takes seconds to import)
+
+    from rlx.store.leaf import to_rows  # noqa: PLC0415
+
+    leaves = batch.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+    named = {"/".join((key,) if isinstance(key, str) else key): to_rows(leaf) for key, leaf in leaves}
     return {name: named[name] for name in sorted(named)}
 
 
@@ -55,6 +65,19 @@ def gathered(batches: Iterable[Columns]) -> dict[str, NDArray[Any]]:
     """All rows of all batches, for formats that need them at once."""
     parts = list(batches)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def without_nul(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
+    """The texts [n, ...] of a column, for a format that marks the end of a text with NUL.
+
+    Raises:
+        SchemaMismatchError: a text has a NUL.
+    """
+    if any("\0" in text for text in rows.flat):
+        raise SchemaMismatchError(
+            f"{name} has a text with a NUL character, which {file} cannot hold", hint="use --format jsonl or parquet"
+        )
+    return rows
 
 
 def tree(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ _CHUNK_BYTES = 2**18
 
 
 class ZarrExporter:
-    """Writes an array a column, in chunks of about 256 kB, batch by batch."""
+    """Writes an array a column, in chunks of about 256 kB, batch by batch; texts are zarr's strings."""
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
         """Writes one array a column, in groups as their names say."""
@@ -31,4 +31,9 @@ class ZarrExporter:
 def _create(group: zarr.Group, name: str, rows: NDArray[np.generic]) -> zarr.Array[Any]:
     row_bytes = max(1, rows.itemsize * int(np.prod(rows.shape[1:])))
     chunk = max(1, min(len(rows), _CHUNK_BYTES // row_bytes))
-    return group.create_array(name, data=rows, chunks=(chunk, *rows.shape[1:]))
+    chunks = (chunk, *rows.shape[1:])
+    if rows.dtype != object:
+        return group.create_array(name, data=rows, chunks=chunks)
+    texts = group.create_array(name, shape=rows.shape, dtype=str, chunks=chunks)
+    texts[:] = rows
+    return texts

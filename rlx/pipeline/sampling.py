@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.ensemble import ReplayBufferEnsemble
@@ -14,8 +14,9 @@ from rlx.buffer.transform.compose import Compose, Transform
 from rlx.buffer.transform.frame_stack import FrameStack
 from rlx.buffer.transform.n_step import NStep
 from rlx.errors import SchemaMismatchError
-from rlx.schema import Role, Schema
+from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
+from rlx.store.leaf import to_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Sampling:
         batches: how many; fewer where an epoch without replacement has fewer.
         slice_len: steps in a slice; either this or ``num_slices``, or neither for single steps.
         num_slices: slices in a batch.
-        stack: observations in a stack; 1 for plain ones.
+        stack: observations in a stack; 1 for plain ones. Texts are not stacked.
         n_step: steps of a transition; 1 for plain ones.
         gamma: discount of a step.
         seed: the same seed draws the same steps; without it, fresh entropy.
@@ -92,7 +93,8 @@ def make_sampler(sampling: Sampling, number: int = 0) -> RandomSampler | Sampler
 def _transforms(schema: Schema, sampling: Sampling) -> Compose:
     transforms: list[Transform] = []
     if sampling.stack > 1:
-        names = [tuple(name.split("/")) for name in schema.names(Role.OBSERVATION)]
+        numeric = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
+        names = [tuple(name.split("/")) for name in numeric]
         transforms.append(FrameStack(sampling.stack, keys=[name for name in names if name[0] == "observation"]))
     if sampling.n_step > 1:
         transforms.append(NStep(sampling.n_step, sampling.gamma))
@@ -101,9 +103,10 @@ def _transforms(schema: Schema, sampling: Sampling) -> Compose:
 
 def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
     """One batch, with the keys that all have."""
-    common = set.intersection(*(set(batch.keys(True, True)) for batch in batches))
+    common = set.intersection(*(set(batch.keys(True, True, is_leaf=is_leaf_nontensor)) for batch in batches))
     for key in common:
-        kinds = {(leaf.dtype, leaf.shape[1:]) for leaf in (batch.get(key) for batch in batches)}
+        fields = [Field.of(to_rows(batch.get(key)), Role.STEP) for batch in batches]
+        kinds = {(field.dtype, field.shape) for field in fields}
         if len(kinds) > 1:
             found = " and ".join(sorted(f"{dtype}{list(shape)}" for dtype, shape in kinds))
             name = key if isinstance(key, str) else "/".join(key)

@@ -1,4 +1,4 @@
-"""Rows of numbers as Arrow's lists of fixed size, one in another for every dimension, and back."""
+"""Rows of numbers or texts as Arrow's lists of fixed size, one in another for every dimension, and back."""
 
 from types import ModuleType
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import MissingExtraError
+from rlx.schema import TEXT
 
 
 def pyarrow() -> tuple[ModuleType, ModuleType]:
@@ -28,7 +29,12 @@ def pyarrow() -> tuple[ModuleType, ModuleType]:
 def from_rows(rows: NDArray[np.generic]) -> Any:
     """Rows [n, ...] as an Arrow array of n entries."""
     arrow, _ = pyarrow()
-    array = arrow.array(rows.reshape(-1))
+    # Texts from a list: Arrow takes an array without any for one of nulls.
+    array = (
+        arrow.array(rows.reshape(-1).tolist(), arrow.string())
+        if rows.dtype == object
+        else arrow.array(rows.reshape(-1))
+    )
     for size in reversed(rows.shape[1:]):
         array = arrow.FixedSizeListArray.from_arrays(array, size)
     return array
@@ -37,7 +43,7 @@ def from_rows(rows: NDArray[np.generic]) -> Any:
 def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
     """The type of rows like these."""
     arrow, _ = pyarrow()
-    kind = arrow.from_numpy_dtype(np.dtype(dtype))
+    kind = arrow.string() if dtype == TEXT else arrow.from_numpy_dtype(np.dtype(dtype))
     for size in reversed(shape):
         kind = arrow.list_(kind, size)
     return kind

@@ -44,10 +44,10 @@ def to_rows(leaf: Any) -> Rows:
         try:
             rows: Rows = leaf.detach().cpu().numpy()
         except TypeError as exc:
-            raise SchemaMismatchError(f"{leaf.dtype} is a type that numpy does not have") from exc
+            raise SchemaMismatchError(f"{leaf.dtype}, expected a type that numpy has") from exc
         return rows
     if not isinstance(leaf, NonTensorData | NonTensorStack):
-        raise SchemaMismatchError(f"{type(leaf).__name__} is neither a tensor nor text")
+        raise SchemaMismatchError(f"{type(leaf).__name__}, expected a tensor or text")
     shape = tuple(leaf.batch_size)
     texts = np.empty(shape, object)
     if isinstance(leaf, NonTensorData):
@@ -65,4 +65,4 @@ def _flat(values: list[Any], depth: int) -> list[Any]:
 
 
 def _refuse(value: Any) -> str:
-    raise SchemaMismatchError(f"a value is a {type(value).__name__}: expected numbers or text (str)")
+    raise SchemaMismatchError(f"{type(value).__name__}, expected numbers or text (str)")

@@ -110,7 +110,7 @@ class StepReader:
         """
         field = self._shards.schema[name]
         if not len(local):
-            return np.empty((0, *field.shape), field.numpy_dtype)
+            return field.blank(0)
         if self._shards.is_remote:
             return self._by_shard(name, local, shard)
         numbers = shard[starts].tolist()

@@ -117,7 +117,7 @@ def _counted_out(blocks: Iterator[Block], name: str, dropped: Counter[str]) -> I
 
 
 def _without_unrecorded(block: Block, schema: Schema) -> Block:
-    """The block with zeros, whatever became of them, for the final observations that no source recorded."""
+    """The block with blank rows, whatever became of them, for the final observations that no source recorded."""
     closed = np.arange(len(block.lengths)) < block.closed
     if block.final_recorded[closed].all():
         return block
@@ -125,7 +125,8 @@ def _without_unrecorded(block: Block, schema: Schema) -> Block:
     rows = final[closed & ~block.final_recorded]
     data = dict(block.data)
     for name in schema.names(Role.OBSERVATION):
-        if data[name][rows].any():
+        blank = schema[name].blank(len(rows))
+        if (data[name][rows] != blank).any():
             data[name] = data[name].copy()
-            data[name][rows] = np.zeros((), data[name].dtype)
+            data[name][rows] = blank
     return replace(block, data=data)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import MissingExtraError, TransformError
 from rlx.schema import Field, Role, Schema
+from rlx.transform.keys import refuse_text
 from rlx.transform.protocol import PerBlock
 
 Pictures = NDArray[np.generic]
@@ -107,7 +108,9 @@ def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
     """
     if missing := [key for key in keys if key not in schema.fields]:
         raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
-    found = list(keys) or [name for name in schema.names(Role.OBSERVATION) if len(schema[name].shape) in (2, 3)]
+    refuse_text(schema, keys)
+    numeric = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
+    found = list(keys) or [name for name in numeric if len(schema[name].shape) in (2, 3)]
     if not found:
         raise TransformError(f"no observation is a picture: {', '.join(schema.names(Role.OBSERVATION))}")
     return found
@@ -246,6 +249,7 @@ class ToFloat(PerBlock):
     def _keys(self, schema: Schema) -> list[str]:
         if missing := [key for key in self.keys if key not in schema.fields]:
             raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
+        refuse_text(schema, self.keys)
         found = list(self.keys) or [
             name for name in schema.names(Role.OBSERVATION) if schema[name].dtype.startswith(("int", "uint"))
         ]

@@ -110,6 +110,7 @@ class CatTensors(PerBlock):
         """
         _matching(schema, self.in_keys, groups=False)
         fields = [schema[key] for key in self.in_keys]
+        refuse_text(schema, self.in_keys)
         shapes = [field.shape or (1,) for field in fields]
         if len({field.role for field in fields}) > 1 or len({shape[:-1] for shape in shapes}) > 1:
             told = [f"{key} {schema[key].role}{list(schema[key].shape)}" for key in self.in_keys]
@@ -127,6 +128,12 @@ class CatTensors(PerBlock):
         rows = [block.data[key].reshape(-1, *(schema[key].shape or (1,))) for key in self.in_keys]
         joined = np.concatenate(rows, axis=-1, dtype=after[self.out_key].dtype)
         return replace(block, data={name: joined if name == self.out_key else block.data[name] for name in after})
+
+
+def refuse_text(schema: Schema, keys: Sequence[str]) -> None:
+    """Raises TransformError if a field of these names is text."""
+    if texts := [key for key in keys if key in schema.fields and schema[key].is_text]:
+        raise TransformError(f"{texts[0]} is text: expected a field of numbers")
 
 
 def valid(fields: Mapping[str, Field]) -> Schema:

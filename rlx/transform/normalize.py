@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
+from rlx.transform.keys import refuse_text
 from rlx.transform.protocol import PerBlock, Seen, Transform
 
 
@@ -17,7 +18,7 @@ class Normalize:
     before whatever changes the field.
 
     Args:
-        keys: which fields; all observations where none are named.
+        keys: which fields; all observations that are numbers where none are named.
         eps: the standard deviation counts as this where it is less.
     """
 
@@ -35,7 +36,9 @@ class Normalize:
             TransformError: they are not known.
         """
         moments: dict[str, tuple[float, float]] = {}
-        for key in self.keys or seen.schema.names(Role.OBSERVATION):
+        refuse_text(seen.schema, self.keys)
+        numeric = [name for name in seen.schema.names(Role.OBSERVATION) if not seen.schema[name].is_text]
+        for key in self.keys or numeric:
             found = seen.statistics.get(key, {})
             if found.get("mean") is None or found.get("std") is None:
                 raise TransformError(

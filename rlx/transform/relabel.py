@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import SchemaMismatchError, TransformError
-from rlx.schema import Role, Schema
+from rlx.schema import Field, Role, Schema
 from rlx.transform.code import Code
 from rlx.transform.protocol import Seen, Transform
 from rlx.transform.seeding import seeded
@@ -51,9 +52,7 @@ class Relabel:
         code = self.code
         made = relabelled(code, first, seen.schema)
         fields = {
-            name: replace(seen.schema[name], space=None, dtype=str(rows.dtype), shape=rows.shape[1:])
-            if (str(rows.dtype), rows.shape[1:]) != (seen.schema[name].dtype, seen.schema[name].shape)
-            else seen.schema[name]
+            name: seen.schema[name] if _fits(rows, seen.schema[name]) else Field.of(rows, seen.schema[name].role)
             for name, rows in made.items()
         }
         try:
@@ -84,12 +83,16 @@ class LearnedRelabel:
             made = relabelled(self.code, block, schema)
             for name, rows in made.items():
                 field = self.after[name]
-                if (str(rows.dtype), rows.shape[1:]) != (field.dtype, field.shape):
+                if not _fits(rows, field):
                     raise TransformError(
                         f"{self.code.name}: trajectory {block.episodes[0]}: it makes {name} "
                         f"{rows.dtype}{list(rows.shape[1:])}, expected {field.dtype}{list(field.shape)}"
                     )
             yield replace(block, data={**block.data, **made})
+
+
+def _fits(rows: NDArray[np.generic], field: Field) -> bool:
+    return rows.dtype == field.numpy_dtype and rows.shape[1:] == field.shape
 
 
 def _trajectories(blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
@@ -121,10 +124,16 @@ def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np
     allowed = [name for name in schema if schema[name].role != Role.OBSERVATION and name not in _FLAGS]
     if unknown := sorted(set(made) - set(allowed)):
         raise TransformError(f"{where} it returns {unknown[0]!r}, expected some of {', '.join(allowed)}")
-    rows = {name: np.asarray(values) for name, values in made.items()}
+    rows = {name: _rows(values) for name, values in made.items()}
     for name, values in rows.items():
         if values.shape[:1] != (block.steps,):
             raise TransformError(f"{where} it returns {name} {list(values.shape)}, expected {block.steps} rows")
         if values.dtype.kind == "f" and np.isnan(values).any() and (name == "reward" or schema[name].space):
             raise TransformError(f"{where} it makes NaN of {name}: expected numbers")
     return rows
+
+
+def _rows(values: Any) -> NDArray[np.generic]:
+    """What a function returns as an array: texts, however numpy holds them, as objects."""
+    rows = np.asarray(values)
+    return rows.astype(object) if rows.dtype.kind == "U" else rows

@@ -100,4 +100,4 @@ def _check_same(name: str, seen_after: Rows, seen_before: Rows, trajectory: NDAr
 
 
 def _differ(one: Rows, other: Rows) -> bool:
-    return not np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    return not np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f")

@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_
 
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+from rlx.store.leaf import to_leaf, to_rows
 from rlx.transform.stretch import Stretch
 
 Rows = NDArray[np.generic]
@@ -40,9 +41,7 @@ class Made:
             TransformError: no dataset can hold it.
         """
         try:
-            return Schema(
-                {name: Field(str(rows.dtype), rows.shape[1:], self.roles[name]) for name, rows in self.data.items()}
-            )
+            return Schema({name: Field.of(rows, self.roles[name]) for name, rows in self.data.items()})
         except SchemaMismatchError as exc:
             raise TransformError(str(exc)) from exc
 
@@ -70,7 +69,7 @@ def _put(tree: dict[str, Any], name: str, rows: Rows) -> None:
     *parents, leaf = name.split("/")
     for parent in parents:
         tree = tree.setdefault(parent, {})
-    tree[leaf] = torch.from_numpy(rows.copy())
+    tree[leaf] = to_leaf(rows.copy())
 
 
 def made(result: Any, stretch: Stretch) -> Made:
@@ -109,7 +108,7 @@ def made(result: Any, stretch: Stretch) -> Made:
 
 def no_steps(schema: Schema) -> Made:
     """What a function makes of steps of which it leaves none, whatever the empty TensorDict holds."""
-    data = {name: np.zeros((0, *field.shape), field.dtype) for name, field in schema.fields.items()}
+    data = {name: field.blank(0) for name, field in schema.fields.items()}
     after = {name: data[name] for name in schema.names(Role.OBSERVATION)}
     return Made(np.arange(0), data, after, {name: field.role for name, field in schema.fields.items()})
 
@@ -153,14 +152,12 @@ def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
     leaves: dict[str, Rows] = {}
     for key, leaf in tree.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         name = key if isinstance(key, str) else "/".join(key)
-        if not isinstance(leaf, torch.Tensor):
-            raise TransformError(f"it returns {name} of type {type(leaf).__name__}: expected a tensor")
         if name in ("index", "collector/traj_ids"):
             continue
         try:
-            rows = leaf.detach().cpu().numpy()
-        except TypeError as exc:
-            raise TransformError(f"it returns {name} of {leaf.dtype}: expected a type that numpy has") from exc
+            rows = to_rows(leaf)
+        except SchemaMismatchError as exc:
+            raise TransformError(f"it returns {name}: {exc}") from exc
         leaves[name] = rows.reshape(len(rows)) if name in SCALAR_COLUMNS and rows.shape[1:] == (1,) else rows
     return leaves
 

@@ -23,6 +23,8 @@ from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
 from tests.conftest import Cli
 from tests.contracts.exporter import contents
+from tests.factories import TEXT, make_block
+from tests.factories import write_dataset as write_steps
 from tests.minari_files import write_dataset
 
 FORMATS = ("npz", "pt", "h5", "zarr", "parquet", "jsonl")
@@ -211,3 +213,44 @@ def read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other end was closed
         return b""
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    """Two shards of steps with texts that repeat themselves, that never do, and that were observed."""
+    shards = [[make_block([30, 50], first_episode=2 * number, schema=TEXT)] for number in range(2)]
+    return write_steps(tmp_path / "talk", shards, schema=TEXT).path
+
+
+def test_texts_are_shown(cli: Cli, talk: Path) -> None:
+    result = cli("sample", talk, "--seed", 5, "--batch-size", 8)
+    assert (result.code, result.err) == (0, "")
+    assert "observation/words" in result.out
+    assert re.search(r"task +string", result.out)
+    said = json.loads(cli("sample", talk, "--seed", 5, "--json").out)
+    assert said["columns"]["next/info/said"] == {"dtype": "string", "shape": []}
+    assert said["columns"]["observation/words"] == {"dtype": "string", "shape": [2]}
+    assert said["head"][0]["task"].startswith("task ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--slice-len", 8), ("--n-step", 3), ("--stack", 4)])
+def test_every_format_holds_texts(cli: Cli, talk: Path, tmp_path: Path, arguments: tuple[Any, ...]) -> None:
+    for name in FORMATS:
+        path = tmp_path / f"out.{name}"
+        result = cli("sample", talk, talk, "--batch-size", 32, "--seed", 3, *arguments, "-o", path)
+        assert (result.code, result.err) == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    ahead = 3 if arguments[:1] == ("--n-step",) else 1
+    for line in lines:
+        episode, step = divmod(int(line["observation"]["words"][0].split()[1]), 1000)
+        after = min(step + ahead, [30, 50][episode % 2])
+        assert line["task"] == f"task {episode}"
+        assert line["next"]["observation"]["words"] == [f"observation/words {1000 * episode + after}"] * 2
+        assert line["next"]["info"]["said"] == f"info/said {1000 * episode + after - 1}"
+    expected = [line["task"] for line in lines]
+    assert npz(tmp_path / "out.npz")["task"].tolist() == expected
+    assert torch.load(tmp_path / "out.pt", weights_only=True)["task"] == expected
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["task"].asstr()[:].tolist() == expected
+    assert np.asarray(zarr.open_group(tmp_path / "out.zarr")["task"]).tolist() == expected
+    assert parquet.read_table(tmp_path / "out.parquet")["task"].to_pylist() == expected

@@ -13,6 +13,7 @@ from rlx.export.formats import export
 from rlx.export.protocol import Columns, DirectoryExporter, Exporter
 
 Arrays = dict[str, NDArray[Any]]
+TEXTS = np.array(["", "größer", "立方体", "a b\nc", "x" * 300], object)
 
 
 class PipeOnly(io.RawIOBase):
@@ -45,6 +46,8 @@ def batch(rows: int, seed: int) -> Arrays:
         "next/truncated": random.integers(0, 2, (rows, 1)).astype(bool),
         "observation": random.integers(0, 256, (rows, 8, 6), np.uint8),
         "state/position": random.normal(size=(rows, 2, 1, 3)),
+        "task": random.choice(TEXTS, rows),
+        "words": random.choice(TEXTS, (rows, 2)),
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import zarr
 
-from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError
+from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError
 from rlx.export.formats import EXPORTERS, UnknownFormatError, export, format_of
 from rlx.export.protocol import Columns
 from tests.contracts.exporter import Arrays, ExporterContract, batch
@@ -24,7 +24,7 @@ class TestNpz(ExporterContract):
 
     def read(self, path: Path) -> Arrays:
         with np.load(path, allow_pickle=False) as file:
-            return dict(file)
+            return {name: texts(file[name]) for name in file}
 
 
 class TestPt(ExporterContract):
@@ -41,7 +41,7 @@ class TestH5(ExporterContract):
         found: Arrays = {}
         with h5py.File(path) as file:
             file.visititems(
-                lambda name, item: found.update({name: item[:]}) if isinstance(item, h5py.Dataset) else None
+                lambda name, item: found.update({name: h5_rows(item)}) if isinstance(item, h5py.Dataset) else None
             )
         return found
 
@@ -52,7 +52,7 @@ class TestZarr(ExporterContract):
     def read(self, path: Path) -> Arrays:
         group = zarr.open_group(path, mode="r")
         members = group.members(max_depth=None)
-        return {name: np.asarray(item[:]) for name, item in members if isinstance(item, zarr.Array)}
+        return {name: texts(np.asarray(item[:])) for name, item in members if isinstance(item, zarr.Array)}
 
 
 class TestParquet(ExporterContract):
@@ -71,9 +71,20 @@ class TestJsonl(ExporterContract):
         return {name: np.array([row[name] for row in rows], like.dtype) for name, like in batch(1, 0).items()}
 
 
+def texts(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows, of which texts are objects, however the format has them."""
+    return rows.astype(object) if rows.dtype.kind in "UT" else rows
+
+
+def h5_rows(item: h5py.Dataset) -> np.ndarray[Any, Any]:
+    return np.asarray(item.asstr()[:] if h5py.check_string_dtype(item.dtype) else item[:])
+
+
 def flat(tree: Any, prefix: str = "") -> Arrays:
     if not isinstance(tree, dict):
-        return {prefix[:-1]: tree.numpy() if isinstance(tree, torch.Tensor) else tree}
+        if isinstance(tree, torch.Tensor):
+            return {prefix[:-1]: tree.numpy()}
+        return {prefix[:-1]: np.array(tree, object) if isinstance(tree, list) else tree}
     return {name: leaf for key, child in tree.items() for name, leaf in flat(child, f"{prefix}{key}/").items()}
 
 
@@ -123,4 +134,12 @@ class FullDisk:
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError, match="no room"):
         export([batch(1, 0)], tmp_path / "a.npz", FullDisk())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["npz", "h5"])
+def test_a_text_that_a_format_cannot_hold_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    said = {"task": np.array(["fine", "ends here\0"], object)}
+    with pytest.raises(SchemaMismatchError, match=f"task has a text with a NUL character, which {name} cannot hold"):
+        export([said], tmp_path / f"a.{name}", EXPORTERS[name])
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 
 from rlx.block import Block
 from rlx.errors import TransformError
@@ -289,9 +289,13 @@ BAD = {
     ),
     "half floats": (
         changed(action=lambda steps: steps["action"].bfloat16()),
-        "it returns action of torch.bfloat16: expected a type that numpy has",
+        "it returns action: torch.bfloat16, expected a type that numpy has",
     ),
-    "text": (changed(text="abc"), "it returns text of type NonTensorData: expected a tensor"),
+    "text": (changed(text="abc"), "it makes text step string[], expected nothing as of the first steps"),
+    "objects": (
+        changed(thing=lambda steps: NonTensorData({1}, batch_size=steps.batch_size)),
+        "it returns thing: set, expected numbers or text (str)",
+    ),
     "flags before": (
         changed(done=lambda steps: ~steps["done"]),
         "it sets done at the root, which is of the state before",

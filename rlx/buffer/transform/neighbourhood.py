@@ -11,10 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
-from rlx.buffer.step_schema import leaves_of
 
 
 class Reader(Protocol):
@@ -108,8 +107,9 @@ def pick(leaf: torch.Tensor, places: Rows) -> torch.Tensor:
 def pick_steps(steps: TensorDictBase, places: Rows) -> TensorDictBase:
     """[n] these of some steps."""
     picked = TensorDict({}, [len(places)], device=steps.device)
-    for key, leaf in leaves_of(steps).items():
-        picked.set(key, pick(leaf, places))
+    for key, leaf in steps.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
+        # Texts are no tensor, and are indexed as a list is.
+        picked.set(key, pick(leaf, places) if isinstance(leaf, torch.Tensor) else leaf[places.tolist()])
     return picked
 
 
