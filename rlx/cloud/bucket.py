@@ -1,14 +1,17 @@
 """Buckets of S3, Google Cloud Storage and Azure, and files below an HTTP(S) URL, through obstore."""
 
 import os
+import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
+from rlx.cloud import environment
 from rlx.cloud.environment import store_for
 from rlx.cloud.location import Stored, checked_name, without_secrets
 from rlx.errors import DatasetError, DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
@@ -35,6 +38,8 @@ _WHO_ASKS: Mapping[str, str] = MappingProxyType(
         "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     }
 )
+_FIRST_DELAY_S = 0.2
+T = TypeVar("T")
 _RESUME_HINT = "run the same command again: it goes on from what has arrived"
 
 
@@ -78,35 +83,64 @@ class BucketLocation:
         """A whole small file."""
         import obstore  # noqa: PLC0415
 
-        with self._asking(name):
+        def whole() -> tuple[bytes, Stored]:
             result = obstore.get(self._store, checked_name(name))
             stored = _stored(name, result)
             if stored.bytes > max_bytes:
                 raise SourceError(f"{self.url}/{name} has {stored.bytes:,} bytes, expected at most {max_bytes:,}")
-            return bytes(result.bytes()), stored
+            with _body():
+                return bytes(result.bytes()), stored
+
+        with self._asking(name):
+            return _retried(whole)
 
     def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
         """The bytes from start to stop, by one request."""
         import obstore  # noqa: PLC0415
 
-        with self._asking(name):
+        def piece() -> tuple[bytes, Stored]:
             result = obstore.get(self._store, checked_name(name), options={"range": (start, stop)})
-            stored, content = _stored(name, result), bytes(result.bytes())
-        if result.range != (start, stop) or len(content) != stop - start:
-            raise DownloadError(f"{self.url}/{name}: asked for bytes {start} to {stop}, found {result.range}")
-        return content, stored
+            with _body():
+                content = bytes(result.bytes())
+            if result.range != (start, stop) or len(content) != stop - start:
+                raise DownloadError(f"{self.url}/{name}: asked for bytes {start} to {stop}, found {result.range}")
+            return content, _stored(name, result)
+
+        with self._asking(name):
+            return _retried(piece)
 
     def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """The bytes from start to the end, by one request."""
+        """The bytes from start to the end; by one request, and one more whenever the connection breaks."""
+        reached, version, retries = start, None, _Retries()
+        with self._asking(name):
+            while True:
+                try:
+                    for piece, found in self._pieces(name, reached):
+                        if (version := version or found) != found:
+                            raise DownloadError(f"{self.url}/{name} has changed while it was read")
+                        reached += len(piece)
+                        retries.advanced()
+                        yield piece
+                except _BrokenBodyError as exc:
+                    retries.wait(exc)
+                else:
+                    return
+
+    def _pieces(self, name: str, start: int) -> Iterator[tuple[bytes, object]]:
+        """The bytes from start on by one request, and the version of the file that they are of."""
         import obstore  # noqa: PLC0415
 
-        with self._asking(name):
-            options: Any = {"range": {"offset": start}} if start else None
-            result = obstore.get(self._store, checked_name(name), options=options)
-            if result.range[0] != start:
-                raise DownloadError(f"{self.url}/{name}: asked for bytes from {start} on, found {result.range}")
-            for piece in result.stream(min_chunk_size=_PIECE_BYTES):
-                yield bytes(piece)
+        options: Any = {"range": {"offset": start}} if start else None
+        result = obstore.get(self._store, checked_name(name), options=options)
+        if result.range[0] != start:
+            raise DownloadError(f"{self.url}/{name}: asked for bytes from {start} on, found {result.range}")
+        pieces = iter(result.stream(min_chunk_size=_PIECE_BYTES))
+        while True:
+            with _body():
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield bytes(piece), (result.meta["last_modified"], result.meta["size"])
 
     def list(self, below: str) -> Iterator[Stored]:
         """The files below a prefix."""
@@ -172,7 +206,10 @@ class BucketLocation:
         _check_not_forked()
         where = f"{self.url}/{name}"
         try:
-            yield
+            try:
+                yield
+            except _BrokenBodyError as exc:
+                raise exc.cause from None
         except FileNotFoundError as exc:
             raise self._not_found(where, str(exc)) from exc
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as exc:
@@ -195,6 +232,54 @@ class BucketLocation:
         return ForbiddenError(
             f"{where}: access denied", hint=wanted and f"give credentials in the environment: {wanted}"
         )
+
+
+class _BrokenBodyError(Exception):
+    """A connection broke, or fell silent, while a file came through it. obstore retries what breaks before that."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextmanager
+def _body() -> Iterator[None]:
+    """Tells what goes wrong within the body of an answer from what goes wrong before."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415
+
+    try:
+        yield
+    except BaseError as exc:
+        raise _BrokenBodyError(exc) from exc
+
+
+class _Retries:
+    """The retries of one transfer, counted from the last byte that came."""
+
+    def __init__(self) -> None:
+        self.advanced()
+
+    def advanced(self) -> None:
+        """Begins the count anew."""
+        self._failures = 0
+        self._last = time.monotonic()
+
+    def wait(self, error: _BrokenBodyError) -> None:
+        """Waits until the next try; raises the error where there has been enough."""
+        self._failures += 1
+        if self._failures > environment.MAX_RETRIES or time.monotonic() - self._last > environment.RETRY_S:
+            raise error
+        time.sleep(random.uniform(0.5, 1.0) * _FIRST_DELAY_S * 2.0 ** (self._failures - 1))
+
+
+def _retried(read: Callable[[], T]) -> T:
+    """What a function returns, once no connection breaks within it."""
+    retries = _Retries()
+    while True:
+        try:
+            return read()
+        except _BrokenBodyError as exc:
+            retries.wait(exc)
 
 
 def _import_obstore() -> None:

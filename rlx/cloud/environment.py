@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 MAX_RETRIES = 5
+CONNECT_S = 10.0
+STALL_S = 60.0  # a server that sends nothing for so long has failed
+RETRY_S = 180.0  # no retry begins later than this after the last byte
 # Any of these, and obstore is left to find the credentials that it is about.
 _CREDENTIALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -86,11 +89,11 @@ def store_for(url: str) -> "ObjectStore":
     client: ClientConfig = {
         # The default ends every transfer after 30 s, however well it goes.
         "timeout": timedelta(hours=24),
-        "read_timeout": timedelta(seconds=60),
-        "connect_timeout": timedelta(seconds=10),
+        "read_timeout": timedelta(seconds=STALL_S),
+        "connect_timeout": timedelta(seconds=CONNECT_S),
         "allow_http": True,
     }
-    retry: RetryConfig = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=3)}
+    retry: RetryConfig = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
     try:
         if scheme in ("http", "https"):
             return store.HTTPStore(url, client_options=client, retry_config=retry)

@@ -1,13 +1,17 @@
 """Buckets and web servers as locations, against real servers on loopback."""
 
 import multiprocessing
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+import rlx
+from rlx.cloud import environment
 from rlx.cloud.bucket import BucketLocation
 from rlx.cloud.environment import endpoint, is_anonymous
 from rlx.cloud.location import Location, open_location
@@ -21,6 +25,8 @@ from rlx.errors import (
     SourceNotFoundError,
 )
 from tests.contracts.location import FILES, LARGE, LocationContract, ReadableLocationContract, get, put
+from tests.factories import LARGE as PICTURES
+from tests.factories import make_block, write_dataset
 from tests.gcs_server import Fault, GcsServer
 from tests.s3_server import S3Server
 
@@ -256,3 +262,63 @@ def _read(location: Location, sender: "multiprocessing.connection.Connection") -
         get(location, "a")
     except DatasetError as exc:
         sender.send((type(exc).__name__, exc.hint))
+
+
+# Plain web servers give no ETag; where there is one, obstore itself goes on.
+_NO_ETAG = {"ETag": None}
+_BREAKS = [
+    Fault(cut_after=70_000),
+    Fault(cut_after=70_000, headers=_NO_ETAG),
+    Fault(cut_after=70_000, headers=_NO_ETAG, reset=True),
+    Fault(cut_after=0, headers=_NO_ETAG),
+]
+
+
+@pytest.mark.parametrize("fault", _BREAKS)
+def test_a_connection_that_breaks_within_a_file_is_retried(fault: Fault, tmp_path: Path) -> None:
+    content = os.urandom(300_000)
+    (tmp_path / "a").write_bytes(content)
+    with GcsServer(tmp_path) as server:
+        location = open_location(server.url)
+        server.fault("a", fault, times=2)
+        assert location.get("a", max_bytes=2**20)[0] == content
+        server.fault("a", fault, times=2)
+        assert location.read("a", 0, len(content))[0] == content
+        server.fault("a", fault, times=2)
+        assert b"".join(location.stream("a")) == content
+        server.fault("a", fault, times=3)
+        assert location.read("a", 100_000, 250_000)[0] == content[100_000:250_000]
+
+
+def test_a_file_that_changes_between_two_tries_is_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1" * 300_000)
+    with GcsServer(tmp_path) as server:
+        changed = {**_NO_ETAG, "Last-Modified": "Thu, 01 Jan 1970 00:00:00 GMT"}
+        server.fault("a", Fault(cut_after=200_000, headers=changed, replace_with=b"2" * 300_000))
+        with pytest.raises(DownloadError, match="has changed while it was read"):
+            list(open_location(server.url).stream("a"))
+
+
+@pytest.mark.parametrize("fault", [Fault(stall_after=0), Fault(stall_after=0, headers=_NO_ETAG), Fault(stall_after=-1)])
+def test_a_server_that_stalls_is_given_up(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"STALL_S": 0.2, "RETRY_S": 0.5, "CONNECT_S": 0.2}.items():
+        monkeypatch.setattr(environment, name, value)
+    (tmp_path / "a").write_bytes(os.urandom(300_000))
+    with GcsServer(tmp_path) as server:
+        server.fault("a", fault, times=None)
+        started = time.monotonic()
+        with pytest.raises(DownloadError):
+            open_location(server.url).read("a", 0, 300_000)
+        with pytest.raises(DownloadError):
+            list(open_location(server.url).stream("a"))
+        assert time.monotonic() - started < 20
+
+
+def test_sampling_goes_on_when_connections_break(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "set", [[make_block([30, 50], schema=PICTURES)]], schema=PICTURES)
+    here = rlx.open(tmp_path / "set")
+    with GcsServer(tmp_path) as server:
+        there = rlx.open(f"{server.url}/set")
+        server.fault("set/shards/*", Fault(cut_after=0, headers=_NO_ETAG), times=4)
+        server.fault("set/shards/*", Fault(headers=_NO_ETAG), times=None)
+        assert (there[:]["observation"] == here[:]["observation"]).all()
