@@ -13,6 +13,7 @@ from rlx.errors import SourceError
 _SECRETS = re.compile(r"(?<=://)[^/\s]*@|[?#]\S*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "http", "https")
+_MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,27 @@ class Location(Protocol):
         """Removes files; those that are not there are none of its business."""
 
 
+def check_no_url(path: str | os.PathLike[str]) -> None:
+    """Raise SourceError for a path that is a URL, or was meant as one: no directory of such a name is made by mistake.
+
+    Example:
+        >>> check_no_url("s3:/bucket/pong")
+        Traceback (most recent call last):
+        rlx.errors.SourceError: s3:/bucket/pong is a mistyped URL: expected s3://bucket/pong
+    """
+    text = os.fspath(path)
+    found = _MISTYPED.match(text)
+    if found is None:
+        return
+    shown = without_secrets(text)
+    meant = f"{found[0].rstrip(':/').lower()}://{without_secrets(text[found.end() :].lstrip('/'))}"
+    wanted = f"a mistyped URL: expected {meant}" if isinstance(path, str) else f"no directory, but the URL {meant}"
+    raise SourceError(
+        f"{shown} is {wanted}",
+        hint=f"rlx push writes to a URL; ./{shown} is a directory of that name",
+    )
+
+
 def is_url(location: str | os.PathLike[str]) -> bool:
     """Whether this is a URL, and no path or id.
 
@@ -108,13 +130,14 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
     """The path that a location means; None for one on a server.
 
     Raises:
-        SourceError: a URL of an unknown kind.
+        SourceError: a URL that is mistyped, or of an unknown kind.
 
     Example:
         >>> local_path("file:///data/a%20b").as_posix()
         '/data/a b'
     """
     if not is_url(location):
+        check_no_url(location)
         return Path(location).expanduser()
     parts = urlsplit(str(location))
     if parts.scheme == "file":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rlx.cloud.location import check_no_url
 from rlx.errors import DatasetExistsError, DiskFullError
 from rlx.manifest import sync_directory
 from rlx.store import lock
@@ -33,6 +34,7 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
         DatasetExistsError: another program has written there since ``check``.
         DiskFullError: there was no room.
     """
+    check_no_url(path)
     path = Path(os.path.abspath(path))  # "." and ".." have names too
     scratch = path.with_name(f".{path.name}.partial")
     partial, replaced = scratch / "new", scratch / "replaced"

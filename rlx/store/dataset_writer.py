@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx import manifest
+from rlx.cloud.location import check_no_url
 from rlx.errors import DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.manifest import Manifest, ShardRecord, sync_directory
 from rlx.store import lock
@@ -80,6 +81,7 @@ def claimed(path: Path) -> Iterator[None]:
         DatasetLockedError: another process is writing it.
         DatasetExistsError: the directory holds things that are none of rlx's.
     """
+    check_no_url(path)
     _refuse_foreign(path)
     with disk_errors(path), lock.writing(path):
         try:

@@ -128,3 +128,44 @@ def test_ctrl_c(cli: Cli, pong: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         assert result.code == 130
         assert f"interrupted; {kept}" in result.err
         assert "hint: run the same command again: it goes on from there" in result.err
+
+
+_MISTYPED = {
+    "s3:/bad": "s3://bad",
+    "s3//b/x": "s3://b/x",
+    "http:/x": "http://x",
+    "https:x/y": "https://x/y",
+    "GS:/b": "gs://b",
+    "file:/tmp/x": "file://tmp/x",
+}
+
+
+@pytest.mark.parametrize("typed", _MISTYPED)
+def test_a_mistyped_url_is_refused(typed: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path / "data", [[make_block()]]).path
+    monkeypatch.chdir(tmp_path)
+    for command in (("push", dataset, typed), ("pull", typed)):
+        result = cli(*command)
+        assert (result.code, result.err.splitlines()[0]) == (
+            1,
+            f"error: {typed} is a mistyped URL: expected {_MISTYPED[typed]}",
+        )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
+    assert cli("push", dataset, f"./{typed}").code == 0
+
+
+def test_a_url_is_no_directory_to_write(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path / "data", [[make_block()]]).path
+    monkeypatch.chdir(tmp_path)
+    url = "s3://bucket/pong"
+    for command in (
+        ("convert", dataset, url),
+        ("convert", dataset, url, "--to", "torchrl"),
+        ("sample", dataset, "-o", f"{url}.npz"),
+        ("merge", dataset, "-o", url),
+    ):
+        result = cli(*command)
+        assert result.code in (1, 2), result
+        assert "URL" in result.err
+        assert "Traceback" not in result.err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
