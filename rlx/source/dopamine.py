@@ -15,16 +15,17 @@ from typing import Any
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.schema import Schema
+from rlx.schema import Role, Schema
 from rlx.source.dopamine_blocks import pack, read_block
 from rlx.source.dopamine_episodes import trajectories
 from rlx.source.dopamine_plan import Plan, make_plan
-from rlx.source.dopamine_ring import EPISODE_ENDS, OBSERVATION, SMALL_ARRAYS, file_name
+from rlx.source.dopamine_ring import EPISODE_ENDS, OBSERVATION, SMALL_ARRAYS, STORE, file_name, find_arrays
 from rlx.source.dopamine_rows import Rows
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.source.npy_stream import NpyStream
 from rlx.source.protocol import MAX_BLOCK_STEPS
-from rlx.source.provenance import told_beside
+from rlx.source.provenance import told_beside, told_names
 
 # 200 iterations of at least 250,000 steps fill a ring of a million 50 times; the buffer at the end makes 51.
 PUBLIC_SUFFIXES = range(51)
@@ -62,8 +63,9 @@ class Dopamine:
     @property
     def schema(self) -> Schema:
         """An observation as in the first file of them at hand, 84x84 bytes where there is none yet; an
-        action; a reward."""
-        return Schema.of(observation=self._observation, action=("int32", ()))
+        action; a reward; and what else was stored of every step."""
+        plain = Schema.of(observation=self._observation, action=("int32", ()))
+        return Schema({**plain.fields, **self._extras.fields})
 
     @property
     def notes(self) -> Mapping[str, Any]:
@@ -78,7 +80,7 @@ class Dopamine:
             notes["missing_source_files"] = missing
         if gaps := self._plan.gaps():
             notes["steps_lost_before_shards"] = gaps
-        return notes
+        return notes | not_taken_note(self._extras.not_taken)
 
     def shards(self) -> Sequence[int]:
         """Suffixes of the files, ascending."""
@@ -89,7 +91,7 @@ class Dopamine:
         position = self._plan.position(shard)
         spans = self._plan.spans(position)
         last = self._plan.file_of(spans[-1].end - 1) if spans else position
-        arrays = (*SMALL_ARRAYS, OBSERVATION) if spans else SMALL_ARRAYS
+        arrays = (*SMALL_ARRAYS, OBSERVATION, *self._extras.keys.values()) if spans else SMALL_ARRAYS
         suffixes = self._plan.suffixes[position : last + 1].tolist()
         return [f"{self.folder}/{file_name(array, suffix)}" for suffix in suffixes for array in arrays]
 
@@ -102,10 +104,12 @@ class Dopamine:
         """
         position = self._plan.position(shard)
         dropped.update(+Counter(self._plan.nothing_new(position)))
-        with expecting(LAYOUT), Rows(self.root / self.folder, self._plan, self._observation) as rows:
+        extras = self._extras
+        kinds = {extras.keys[name]: (field.dtype, field.shape) for name, field in extras.fields.items()}
+        with expecting(LAYOUT), Rows(self.root / self.folder, self._plan, self._observation, kinds) as rows:
             episodes = trajectories(self._plan, position, rows, dropped)
             for pieces in pack(episodes, MAX_BLOCK_STEPS):
-                yield read_block(pieces, rows)
+                yield read_block(pieces, rows, extras.keys)
             rows.finish()
 
     @cached_property
@@ -125,6 +129,42 @@ class Dopamine:
                 except CorruptShardError:
                     continue  # to be told by the shard that reads it; the others are sound
         return _ATARI
+
+    @cached_property
+    @expecting(LAYOUT)
+    def _extras(self) -> ExtraFields:
+        """What Dopamine calls extra storage types, as in the first file of each, and what is there besides."""
+        folder, first = self.root / self.folder, int(self._plan.suffixes[0])
+        found = ExtraFields(["observation", "action", "reward", "terminated", "truncated"])
+        told = told_names(told_beside(folder.parent), array_name)
+        for array in find_arrays(folder, first):
+            if array in (*SMALL_ARRAYS, OBSERVATION, EPISODE_ENDS):
+                continue
+            if not array.startswith(STORE):
+                found.leave(array, NOT_OF_STEPS)
+                continue
+            try:
+                with NpyStream(folder / file_name(array, first)) as stream:
+                    kind, shape = stream.dtype.name, stream.shape
+            except CorruptShardError as exc:
+                found.leave(array, f"not an array of numbers: {exc}")
+                continue
+            if shape[:1] != (self._plan.capacity,):
+                found.leave(array, NOT_A_ROW_PER_STEP)
+                continue
+            name, role = told.get((array, kind, shape[1:]), (array.removeprefix(STORE), Role.STEP))
+            found.add(array, name, (kind, shape[1:]), role)
+        return found
+
+
+def array_name(name: str) -> str:
+    """Name of the array that holds a field, which cannot have a slash in it.
+
+    Example:
+        >>> array_name("params/loc")
+        '$store$_params.loc'
+    """
+    return STORE + name.replace("/", ".")
 
 
 @dataclass(frozen=True, slots=True)

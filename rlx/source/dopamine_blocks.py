@@ -1,12 +1,14 @@
 """Dopamine's trajectories as blocks: which steps go into which, and the reading of one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from rlx.block import Block
 from rlx.source.dopamine_episodes import Trajectory
+from rlx.source.dopamine_ring import OBSERVATION
 from rlx.source.dopamine_rows import Rows
 
 
@@ -48,10 +50,17 @@ def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]
         yield block
 
 
-def read_block(pieces: Sequence[Piece], rows: Rows) -> Block:
-    """The block of these pieces; raises as ``Rows`` does, also where padding behind a trajectory is none."""
+def read_block(pieces: Sequence[Piece], rows: Rows, extras: Mapping[str, str] = MappingProxyType({})) -> Block:
+    """The block of these pieces; raises as ``Rows`` does, also where padding behind a trajectory is none.
+
+    Args:
+        pieces: what goes into it.
+        rows: of the run.
+        extras: name of the array of every extra field.
+    """
     steps = sum(piece.steps for piece in pieces)
-    observation = rows.empty_observations(steps + sum(piece.is_end for piece in pieces))
+    observation = rows.empty(OBSERVATION, steps + sum(piece.is_end for piece in pieces))
+    more = {name: rows.empty(array, steps) for name, array in extras.items()}
     action, reward = np.empty(steps, np.int32), np.empty(steps, np.float32)
     terminated, truncated = np.zeros(steps, np.bool_), np.zeros(steps, np.bool_)
     step = frame = 0
@@ -63,9 +72,11 @@ def read_block(pieces: Sequence[Piece], rows: Rows) -> Block:
         observation[frame + recorded : frame + frames] = 0
         rows.read_column("$store$_action", row, action[step:after])
         rows.read_column("$store$_reward", row, reward[step:after])
+        for name, array in extras.items():
+            rows.read_rows(array, row, more[name][step:after])
         if piece.is_end:
             rows.check_blank(one.stop, one.stop + one.padding)
-            terminated[after - 1], truncated[after - 1] = one.is_terminal, one.is_truncated
+            terminated[after - 1], truncated[after - 1] = one.is_terminal, not one.is_terminal
         step, frame = after, frame + frames
     return Block(
         {
@@ -74,10 +85,12 @@ def read_block(pieces: Sequence[Piece], rows: Rows) -> Block:
             "reward": reward,
             "terminated": terminated,
             "truncated": truncated,
+            **more,
         },
         np.array([piece.steps for piece in pieces], np.int64),
         np.array([piece.trajectory.episode for piece in pieces], np.int64),
         np.array([piece.trajectory.from_reset for piece in pieces], np.bool_),
         np.array([not piece.trajectory.is_terminal for piece in pieces], np.bool_),
         is_open=not pieces[-1].is_end,
+        cut=np.array([piece.is_end and not piece.trajectory.is_terminal for piece in pieces], np.bool_),
     )

@@ -12,7 +12,11 @@ from rlx.source.dopamine_rows import Rows
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Rows [start, stop) of one episode, the zero rows behind them, and how they end."""
+    """Rows [start, stop) of one episode, the zero rows behind them, and whether the last one ended it.
+
+    If it did not, be it that the episode was truncated, that a lap is lost or that the files end, then what the last
+    row led to is unknown: the recording is cut there.
+    """
 
     episode: int
     start: int
@@ -20,7 +24,6 @@ class Trajectory:
     padding: int
     from_reset: bool
     is_terminal: bool
-    is_truncated: bool = False
 
     @property
     def steps(self) -> int:
@@ -55,7 +58,7 @@ def _episodes(plan: Plan, span: Span, rows: Rows, dropped: Counter[str]) -> Iter
     dropped["padding"] += lead
     number, start, from_reset = span.number, span.start + lead, lead > 0 or not span.after_gap
     for stop in _truncations(plan, start, span.stop, rows):
-        yield Trajectory(number, start, stop, plan.padding, from_reset, is_terminal=False, is_truncated=True)
+        yield Trajectory(number, start, stop, plan.padding, from_reset, is_terminal=False)
         number, start, from_reset = number + 1, stop + plan.padding, True
     if start < span.stop:
         yield Trajectory(number, start, span.stop, span.end - span.stop, from_reset, span.is_terminal)

@@ -15,7 +15,8 @@ from rlx.source.npy_stream import read_npy
 
 SMALL_DTYPES = MappingProxyType({"$store$_action": "int32", "$store$_reward": "float32", "$store$_terminal": "uint8"})
 SMALL_ARRAYS = (*SMALL_DTYPES, "add_count", "invalid_range")
-OBSERVATION = "$store$_observation"
+STORE = "$store$_"
+OBSERVATION = f"{STORE}observation"
 # A pickle, never opened. That it is there tells of a Dopamine that also ends episodes without a terminal row.
 EPISODE_ENDS = "episode_end_indices"
 _SUFFIXED = re.compile(r"(.+)_ckpt\.(\d{1,9})\.gz")
@@ -56,6 +57,12 @@ def find_suffixes(folder: Path) -> list[int]:
     if not suffixes:
         raise SourceNotFoundError(f"{folder} has no file named like {file_name('add_count', 0)}")
     return sorted(suffixes)
+
+
+def find_arrays(folder: Path, suffix: int) -> list[str]:
+    """Names of all arrays of a suffix that a folder holds, in order."""
+    found = (_SUFFIXED.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(match[1] for match in found if match and int(match[2]) == suffix)
 
 
 def load_ring_file(folder: Path, suffix: int) -> RingFile:

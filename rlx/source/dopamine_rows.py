@@ -1,7 +1,9 @@
 """Rows of a Dopamine run by their number in the run, whichever file and slot they lie in."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError
 from rlx.source.dopamine_plan import Plan
 from rlx.source.dopamine_ring import OBSERVATION, SMALL_DTYPES, file_name
+from rlx.source.extra_fields import RowType
 from rlx.source.npy_stream import NpyStream, read_npy
 
 
@@ -18,41 +21,45 @@ class Rows:
 
     A file is inflated from its start again only to go back in it: Dopamine puts the first new row into the
         last slot.
-    Every observation file that was read from is read to its end, checksum included, before ``finish``
-    returns.
+    Every file of observations or extra columns that was read from is read to its end, checksum included, before
+        ``finish`` returns.
 
     Args:
         folder: where the files lie.
         plan: of the run.
         observation: dtype and shape of one observation; a file of another kind is refused.
+        extras: the same of every extra column, by the name of its array.
     """
 
-    def __init__(self, folder: Path, plan: Plan, observation: tuple[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan, observation: RowType, extras: Mapping[str, RowType] = MappingProxyType({})
+    ) -> None:
         self._folder = folder
         self._plan = plan
-        self._dtype, self._shape = observation
-        self._stream: NpyStream | None = None
-        self._file = -1  # position of the open stream's file in the plan
-        self._is_verified = False
+        self._kinds = {OBSERVATION: observation, **extras}
+        self._streams: dict[str, _Opened] = {}
         self._columns: dict[tuple[int, str], NDArray[Any]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
+        for opened in self._streams.values():
+            opened.stream.close()
 
     def finish(self) -> None:
-        """Reads what is left of the last observation file, so that its checksum is verified."""
-        if self._stream is not None and not self._is_verified:
-            self._stream.finish()
-            self._is_verified = True
+        """Reads what is left of the last file of every array, so that its checksum is verified."""
+        for opened in self._streams.values():
+            opened.finish()
 
     def read_observations(self, start: int, out: NDArray[Any]) -> None:
         """Fills ``out`` [n, ...] with the observations of the rows from ``start`` on."""
+        self.read_rows(OBSERVATION, start, out)
+
+    def read_rows(self, name: str, start: int, out: NDArray[Any]) -> None:
+        """Fills ``out`` [n, ...] with the rows of the observations, or of an extra column, from ``start`` on."""
         for file, slot, part in self._pieces(start, start + len(out)):
-            stream = self._open(file, slot)
+            stream = self._open(name, file, slot)
             stream.skip_to(slot)
             stream.read_into(out[part])
 
@@ -62,9 +69,10 @@ class Rows:
             column = self._column(file, name)
             out[part] = column[slot : slot + part.stop - part.start]
 
-    def empty_observations(self, count: int) -> NDArray[Any]:
-        """Room for so many observations."""
-        return np.empty((count, *self._shape), self._dtype)
+    def empty(self, name: str, count: int) -> NDArray[Any]:
+        """Room for so many rows of the observations, or of an extra column."""
+        dtype, shape = self._kinds[name]
+        return np.empty((count, *shape), dtype)
 
     def is_blank(self, row: int) -> bool:
         """Whether a row has a zero observation, action and reward."""
@@ -81,7 +89,7 @@ class Rows:
             raise CorruptShardError(f"{path}: expected zero padding from slot {slot} on, found an observation")
 
     def _observations(self, start: int, count: int) -> NDArray[Any]:
-        out = self.empty_observations(count)
+        out = self.empty(OBSERVATION, count)
         self.read_observations(start, out)
         return out
 
@@ -95,21 +103,21 @@ class Rows:
             yield file, slot, slice(row - start, end - start)
             row = end
 
-    def _open(self, file: int, slot: int) -> NpyStream:
-        stream = self._stream
-        if stream is not None and file == self._file and slot >= stream.row:
-            return stream
-        self.finish()
-        if stream is not None:
-            stream.close()
+    def _open(self, name: str, file: int, slot: int) -> NpyStream:
+        before = self._streams.get(name)
+        if before is not None and file == before.file and slot >= before.stream.row:
+            return before.stream
+        if before is not None:
+            before.finish()
+            before.stream.close()
+        stream = NpyStream(self._path(file, name))
         # What was verified once need not be read to its end again.
-        self._is_verified = self._is_verified and file == self._file
-        self._stream = stream = NpyStream(self._path(file, OBSERVATION))
-        self._file = file
-        expected = (self._plan.capacity, *self._shape)
-        if stream.dtype != self._dtype or stream.shape != expected:
+        self._streams[name] = _Opened(stream, file, is_verified=before is not None and file == before.file)
+        dtype, shape = self._kinds[name]
+        expected = (self._plan.capacity, *shape)
+        if stream.dtype != dtype or stream.shape != expected:
             found = f"{stream.dtype}{list(stream.shape)}"
-            raise CorruptShardError(f"{stream.path}: expected {self._dtype}{list(expected)}, found {found}")
+            raise CorruptShardError(f"{stream.path}: expected {dtype}{list(expected)}, found {found}")
         return stream
 
     def _column(self, file: int, name: str) -> NDArray[Any]:
@@ -127,3 +135,17 @@ class Rows:
 
     def _path(self, file: int, array: str) -> Path:
         return self._folder / file_name(array, int(self._plan.suffixes[file]))
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A stream of the file at a position in the plan."""
+
+    stream: NpyStream
+    file: int
+    is_verified: bool
+
+    def finish(self) -> None:
+        if not self.is_verified:
+            self.stream.finish()
+            self.is_verified = True

@@ -1,10 +1,12 @@
 """What rlx once said of the data in a file of another format that it wrote; as little trusted as any other file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlx.errors import RlxError
+from rlx.schema import Field, Role
 from rlx.source.extra_fields import NOT_TAKEN
 from rlx.source.noted_spaces import SCHEMA
 from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
@@ -56,3 +58,32 @@ def told_beside(directory: Path) -> Mapping[str, Any]:
         return told_notes(json.loads(path.read_bytes())[KEY])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
+
+
+def told_names(
+    notes: Mapping[str, Any], place: Callable[[str], str]
+) -> Mapping[tuple[str, str, tuple[int, ...]], tuple[str, Role]]:
+    """Return name and role of the fields that rlx put into a file, by place, dtype and shape there.
+
+    What a file says of itself may be anything: only fields that stand where the schema says, as it says, are found.
+    Most formats have no place for the last row of a trajectory that observations have: what is no observation in such a
+    format comes back with a row per step.
+
+    Args:
+        notes: what ``told_notes`` gives.
+        place: where a field of this name would have been written.
+
+    Example:
+        >>> field = {"dtype": "float32", "shape": [2], "role": "step"}
+        >>> told_names({"schema": {"params/loc": field, "bad": 1}}, lambda name: name.replace("/", "."))
+        {('params.loc', 'float32', (2,)): ('params/loc', <Role.STEP: 'step'>)}
+    """
+    found = {}
+    for name, described in notes.get(SCHEMA, {}).items():
+        try:
+            field = Field.from_json(described)
+        except (RlxError, KeyError, TypeError, ValueError):
+            continue
+        role = Role.STEP if field.role == Role.OBSERVATION else field.role
+        found[place(name), field.dtype, field.shape] = (name, role)
+    return found

@@ -299,4 +299,5 @@ def _blocks(episode: _Episode) -> Iterator[Block]:
             from_reset=np.array([True]),
             final_recorded=np.array([True]),
             is_open=not is_last,
+            cut=np.array([is_last and not episode.terminated]),
         )

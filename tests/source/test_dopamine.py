@@ -14,10 +14,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from rlx.errors import CorruptShardError
+from rlx.schema import Field, Role
 from rlx.source.dopamine import Dopamine, DopamineLayout, find_runs
 from rlx.source.protocol import Source
 from tests.contracts.source import SourceContract, Trajectory, merge, read, same
-from tests.dopamine_files import PADDING, Episode, Ring, frame, remove_suffix, row_values
+from tests.dopamine_files import PADDING, Episode, Ring, frame, remove_suffix, row_values, write_gz
 
 SHARED = Path(__file__).parents[2] / "../shared/data/dqn"
 needs_samples = pytest.mark.skipif(not SHARED.is_dir(), reason="the sample files are not beside the repository")
@@ -53,7 +55,6 @@ class Expected:
     rows: list[int]
     from_reset: bool
     terminated: bool
-    truncated: bool
 
     @property
     def steps(self) -> int:
@@ -74,8 +75,7 @@ def survivors(ring: Ring, episodes: Sequence[Episode], kept: Sequence[int]) -> l
         (number, first), (_, last) = ring.journal[rows[0]], ring.journal[rows[-1]]
         ended = episodes[number].end if last == episodes[number].length - 1 else "running"
         from_reset = first == 0 and (rows[0] == 0 or rows[0] - 1 in present)
-        truncated = ended == "timeout" and rows[-1] + 1 in present
-        found.append(Expected(rows, from_reset, terminated=ended == "terminal", truncated=truncated))
+        found.append(Expected(rows, from_reset, terminated=ended == "terminal"))
     return [one for one in found if one.steps]
 
 
@@ -95,7 +95,8 @@ def check(ring: Ring, episodes: Sequence[Episode], source: Dopamine) -> None:
         assert trajectory["action"].tolist() == [action for action, _ in values]
         assert np.array_equal(trajectory["reward"], np.array([reward for _, reward in values], np.float32))
         flags = (trajectory["terminated"][-1], trajectory["truncated"][-1])
-        assert flags == (one.terminated, one.truncated)
+        assert flags == (one.terminated, not one.terminated)
+        assert trajectory.cut == (not one.terminated)
         assert (trajectory.from_reset, trajectory.final_recorded) == (one.from_reset, not one.terminated)
     numbers = [one.episode for one in found]
     assert numbers == sorted(set(numbers))
@@ -225,7 +226,8 @@ class TestSamples:
         assert (cut.steps, expected[4]["steps"]) == (779, 789)
         assert cut.from_reset
         assert cut.final_recorded
-        assert not cut["truncated"].any()
+        assert cut["truncated"].tolist() == [False] * (cut.steps - 1) + [True]
+        assert cut.cut
         assert source.notes["steps_lost_before_shards"] == [1]
 
 
@@ -284,3 +286,52 @@ class TestPlanning:
         source = DopamineLayout("Pong", 1).source(tmp_path)
         assert [len(read(source, shard)) for shard in source.shards()] == [1, 0, 0, 0, 0, 1]
         assert not any("observation" in name for name in source.files(2))
+
+
+@dataclass
+class RingWithMore(Ring):
+    """A ring with Dopamine's ``extra_storage_types``: a number and a vector of every row, 0 in padding."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.logprob = np.full(self.capacity, 7, np.float64)
+        self.params = np.full((self.capacity, 2), 7, np.float32)
+
+    def _write(self, what: tuple[int, int], action: int, reward: float, terminal: int) -> None:
+        row = len(self.journal)
+        slot = row % self.capacity
+        self.logprob[slot] = 0 if what == PADDING else row + 0.5
+        self.params[slot] = 0 if what == PADDING else (row, -row)
+        super()._write(what, action, reward, terminal)
+
+    def _log(self, add_count: int) -> None:
+        suffix = len(self.logged)
+        super()._log(add_count)
+        self.save("$store$_logprob", suffix, self.logprob)
+        self.save("$store$_params", suffix, self.params)
+        self.save("$store$_few", suffix, np.zeros(3))
+        write_gz(self.folder / f"sum_tree_ckpt.{suffix}.gz", b"a pickle that must not be opened")
+
+
+def test_extra_storage_types_are_fields(tmp_path: Path) -> None:
+    ring = RingWithMore(tmp_path / "Pong/1/replay_logs", 64)
+    ring.run(Episode(length) for length in [30, 41, 17, 60, 20, 33])
+    (source,) = find_runs(tmp_path)
+    assert source.schema["logprob"] == Field("float64", (), Role.STEP)
+    assert source.schema["params"] == Field("float32", (2,), Role.STEP)
+    found = [one for shard in source.shards() for one in read(source, shard)]
+    rows = [row for row, what in enumerate(ring.journal) if what != PADDING]
+    assert np.concatenate([one["logprob"] for one in found]).tolist() == [row + 0.5 for row in rows]
+    assert np.concatenate([one["params"] for one in found]).tolist() == [[row, -row] for row in rows]
+    assert source.notes["not_taken"] == {"$store$_few": "not one row per step", "sum_tree": "not part of any step"}
+    assert any("$store$_params_ckpt.0.gz" in name for name in source.files(0))
+
+
+def test_an_extra_storage_type_that_is_damaged_is_named(tmp_path: Path) -> None:
+    ring = RingWithMore(tmp_path / "Pong/1/replay_logs", 64)
+    ring.run([Episode(100)])
+    path = ring.folder / "$store$_logprob_ckpt.1.gz"
+    path.write_bytes(path.read_bytes()[:-1])
+    (source,) = find_runs(tmp_path)
+    with pytest.raises(CorruptShardError, match=r"\$store\$_logprob_ckpt\.1\.gz is corrupt"):
+        read(source, 0)

@@ -76,6 +76,7 @@ def test_rows(tmp_path: Path, packed: bool) -> None:
         assert np.array_equal(trajectory["reward"], episode.rewards[:-1])
         assert trajectory["terminated"][-1] == episode.terminated
         assert trajectory["truncated"][-1] != episode.terminated
+        assert trajectory.cut != episode.terminated
 
 
 def test_long_episodes_come_in_open_blocks(tmp_path: Path) -> None:
