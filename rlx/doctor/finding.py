@@ -98,12 +98,14 @@ class Tally:
 
     def add(self, trajectory: NDArray[np.int64], step: NDArray[np.int64]) -> None:
         """Count these steps [n] of trajectories [n]."""
+        if not len(step):
+            return
         self.count += len(step)
         for number, at in zip(trajectory.tolist(), step.tolist(), strict=True):
             if len(self.places) == MAX_PLACES:
                 break
             self.places.append(Place(number, at))
-        self.trajectories.update(np.unique(trajectory).tolist())
+        self.trajectories.update(trajectory.tolist())
 
     def of(self) -> Mapping[str, Any]:
         """``count`` and ``places`` of a finding."""

@@ -24,6 +24,10 @@ from rlx.source.protocol import Source
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 
+# Checks cost little a step and something a block, so blocks of small rows are long.
+_MAX_STEPS = 2**16
+_MAX_BYTES = 32 * 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
@@ -158,14 +162,15 @@ def _dataset_at(path: str, source_format: str | None) -> Dataset | None:
 
 def _dataset_blocks(dataset: Dataset, sample: int | None) -> Iterator[Block]:
     count = len(dataset.trajectories)
+    max_steps = max(1, min(_MAX_STEPS, _MAX_BYTES // dataset.schema.row_bytes))
     if sample is None or sample >= count:
-        yield from dataset.blocks()
+        yield from dataset.blocks(max_steps)
         return
     chosen: NDArray[np.int64] = np.arange(sample, dtype=np.int64) * count // sample
     for place, first in enumerate(dataset.first_trajectories[:-1]):
         here = chosen[(chosen >= first) & (chosen < dataset.first_trajectories[place + 1])] - first
         if len(here):
-            yield from dataset.shard_blocks(place, trajectories=here)
+            yield from dataset.shard_blocks(place, max_steps, trajectories=here)
 
 
 def _source_blocks(source: Source, dropped: Counter[str], sample: int | None) -> Iterator[Block]:
