@@ -1,9 +1,11 @@
 """The page of a dataset, served to this machine: any episode, its frames read from the store when they are shown."""
 
+import contextlib
 import json
 import logging
 import re
 import sys
+import threading
 from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,11 +23,18 @@ HOST = "127.0.0.1"
 _EPISODE = re.compile(r"/episodes/(\d{1,12})\.json")
 _STRIP = re.compile(r"/episodes/(\d{1,12})/strips/(\d{1,9})\.png")
 _KEPT_EPISODES = 16
+# A browser opens six connections; each costs a thread.
+MAX_CONNECTIONS = 64
+IDLE_TIMEOUT_S = 30.0
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HTML, _JSON, _PNG, _TEXT = "text/html; charset=utf-8", "application/json", "image/png", "text/plain; charset=utf-8"
 
 
 class ViewServer(ThreadingHTTPServer):
     """Answers requests of this machine for one dataset, and for nothing else.
+
+    At most ``MAX_CONNECTIONS`` are open at once; others are answered 503. One that sends nothing for
+    ``IDLE_TIMEOUT_S`` seconds is closed.
 
     Args:
         dataset: what is shown.
@@ -48,12 +57,30 @@ class ViewServer(ThreadingHTTPServer):
             pillow()  # now, and not when somebody looks
         self.page = page(dataset, asked_first(chosen_episodes(dataset), first), served=True).encode()
         self.episode = lru_cache(_KEPT_EPISODES)(lambda number: Episode(dataset, number))
+        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((HOST, port), _Handler)
 
     @property
     def url(self) -> str:
         """Where the page is."""
         return f"http://{HOST}:{self.server_port}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, unless too many connections are open."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with contextlib.suppress(OSError):
+            request.settimeout(1.0)
+            request.sendall(_BUSY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, then let another connection in."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (its base class prints both)
         """Notes it in the log: as a rule, a browser that has left before it was answered."""
@@ -63,7 +90,7 @@ class ViewServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: ViewServer
     protocol_version = "HTTP/1.1"
-    timeout = 30
+    timeout = IDLE_TIMEOUT_S
 
     def do_GET(self) -> None:
         try:

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import rlx
 from rlx.errors import SamplingError
 from rlx.store.dataset import Dataset
 from rlx.view.episode import Episode
-from rlx.view.server import HOST, ViewServer
+from rlx.view.server import HOST, MAX_CONNECTIONS, ViewServer, _Handler
 from tests.view import datasets
 from tests.view.page_data import page_data, strip_frames
 
@@ -139,3 +141,27 @@ def test_numbers_without_pictures(tmp_path: Path) -> None:
         assert [one["name"] for one in said["lines"]] == [f"observation[{n}]" for n in range(4)]
         assert len(said["lines"][0]["values"]) == 41
         assert get(server, "/episodes/1/strips/0.png")[0] == 404
+
+
+def test_connections_are_bounded(server: ViewServer) -> None:
+    opened = [socket.create_connection((HOST, server.server_port), timeout=20) for _ in range(MAX_CONNECTIONS)]
+    try:
+        with socket.create_connection((HOST, server.server_port), timeout=20) as refused:
+            assert refused.recv(100).startswith(b"HTTP/1.1 503 ")
+    finally:
+        for connection in opened:
+            connection.close()
+    for _ in range(100):  # until the threads have seen that nobody is there
+        with socket.create_connection((HOST, server.server_port), timeout=20) as again:
+            again.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}:{server.server_port}\r\n\r\n".encode())
+            if again.recv(12) == b"HTTP/1.1 200":
+                return
+        time.sleep(0.05)
+    pytest.fail("closed connections still count")
+
+
+def test_idle_connections_are_closed(opened: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 0.1)
+    for server in serving(ViewServer(opened)):
+        with socket.create_connection((HOST, server.server_port), timeout=20) as idle:
+            assert idle.recv(1) == b""
