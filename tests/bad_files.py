@@ -317,7 +317,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "missing rewards": (column("next/reward", None), "next/reward is missing"),
         "unequal lengths": (
             column("observation", lambda rows: [*rows[:-1], None]),
-            "observation: expected numbers, found 1 nulls",
+            "observation: expected a value in every row, found 1 nulls",
         ),
         "objects": (
             column("next/terminated", texts),

@@ -7,11 +7,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.export.dataset_exporter import Experience
 from rlx.export.pieces import Piece, small_pieces
 from rlx.export.provenance import KEY, provenance
-from rlx.export.ted_columns import EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
+from rlx.export.ted_columns import CUT, EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
 from rlx.store.arrow import arrow_type, from_rows, pyarrow
@@ -49,7 +50,7 @@ class ParquetDatasetExporter:
         arrow, parquet = pyarrow()
         said = json.dumps(provenance(experience, []), sort_keys=True)
         small = [name for name, field in experience.schema.fields.items() if field.row_bytes <= _MAX_INDEXED_ROW_BYTES]
-        indexed = [INDEX, TRAJECTORY, EPISODE, FROM_RESET, *(ted_paths(experience.schema)[name] for name in small)]
+        indexed = [INDEX, TRAJECTORY, EPISODE, FROM_RESET, CUT, *(ted_paths(experience.schema)[name] for name in small)]
         writer = None
         with arrow.OSFile(str(path), "wb") as file:
             try:
@@ -69,8 +70,9 @@ def _groups(arrow: ModuleType, experience: Experience) -> Iterator[Any]:
     """The tables of the row groups."""
     held: list[Any] = []
     steps = size = 0
+    cut = experience.trajectories.cut
     for piece, index in _numbered(experience):
-        held.append(_batch(arrow, experience.schema, piece, index))
+        held.append(_batch(arrow, experience.schema, piece, index, cut))
         steps, size = steps + piece.steps, size + held[-1].nbytes
         if (piece.is_last and steps >= _GROUP_STEPS) or size >= _GROUP_BYTES:
             yield arrow.Table.from_batches(held)
@@ -87,12 +89,13 @@ def _numbered(experience: Experience) -> Iterator[tuple[Piece, int]]:
         index += piece.steps
 
 
-def _batch(arrow: ModuleType, schema: Schema, piece: Piece, index: int) -> Any:
+def _batch(arrow: ModuleType, schema: Schema, piece: Piece, index: int, cut: NDArray[np.bool_]) -> Any:
     count = piece.steps
     constants: dict[str, int | bool] = {
         TRAJECTORY: piece.trajectory,
         EPISODE: piece.episode,
         FROM_RESET: piece.from_reset,
+        CUT: bool(cut[piece.trajectory]),
     }
     columns = {path: from_rows(piece.rows(name)) for name, path in ted_paths(schema).items()}
     for name in schema.names(Role.OBSERVATION):

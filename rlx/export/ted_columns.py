@@ -6,6 +6,7 @@ INDEX = "index"
 TRAJECTORY = "collector/traj_ids"
 EPISODE = "trajectories/episode"
 FROM_RESET = "trajectories/from_reset"
+CUT = "trajectories/cut"
 
 
 def ted_paths(schema: Schema) -> dict[str, str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
-from rlx.schema import Schema
+from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.source.episode_scan import (
     CUT,
     DONE,
@@ -42,6 +42,7 @@ _LAYOUT = (
     "numbers or lists of as many numbers in every row"
 )
 _MAGIC = b"PAR1"
+_SCANNED_ROWS = 4096
 _SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT)
 
 
@@ -134,11 +135,13 @@ def open_parquet(path: Path) -> Parquet:
     """
     with opened(path) as file:
         kinds = _kinds(file)
+        unfit = _unfit(file, kinds)
+        kinds = {name: kind for name, kind in kinds.items() if name not in unfit}
         fields = ted_fields(kinds, str(path))
         found = _episodes(file, kinds, fields)
         episodes, fields = found.table, fields.torn(found.torn)
         notes = {**told_notes(file.note(KEY)), "format": "Parquet", **without_outcome(episodes)}
-    notes |= not_taken_note(fields.not_taken)
+    notes |= not_taken_note({**fields.not_taken, **unfit})
     return Parquet(path.parent, path.name, kinds, fields, notes, episodes, shard_bounds(episodes.rows))
 
 
@@ -164,7 +167,7 @@ def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _kinds(file: ParquetFile) -> dict[str, RowType | None]:
-    """Dtype and shape of the rows of every column; none where they are no numbers."""
+    """Dtype and shape of the rows of every column; none where they are neither numbers nor text."""
     columns = next(file.batches(file.names, 1), None)
     if columns is None:
         raise SourceError(f"{file.path} has no step")
@@ -172,6 +175,33 @@ def _kinds(file: ParquetFile) -> dict[str, RowType | None]:
         name: row_type(columns.get(name.removeprefix("next/"), column) if column.null_count else column)
         for name, column in columns.items()
     }
+
+
+def _unfit(file: ParquetFile, kinds: Mapping[str, RowType | None]) -> dict[str, str]:
+    """Reason for every further column that has no value of one shape in every row; that takes a look at all of them.
+
+    Observations, actions, rewards and flags have one, or reading them is an error.
+    """
+    extra = {
+        name: kind
+        for name, kind in kinds.items()
+        if kind is not None and not _is_needed(name) and name.removeprefix("next/") not in kinds.keys() - {name}
+    }
+    found: dict[str, str] = {}
+    doubtful = [name for name in extra if not file.is_uniform(name)]
+    for batch in file.batches(doubtful, _SCANNED_ROWS) if doubtful else ():
+        for name, column in batch.items():
+            if name not in found:
+                try:
+                    to_rows(column, extra[name][1])
+                except ValueError as exc:
+                    found[name] = str(exc)
+    return found | {f"next/{name}": reason for name, reason in found.items() if f"next/{name}" in kinds}
+
+
+def _is_needed(path: str) -> bool:
+    name = path.removeprefix("next/")
+    return path in _SCANNED or name == "reward" or is_observation(name) or is_action(name)
 
 
 def _batches(
@@ -194,13 +224,14 @@ def _rows(path: Path, name: str, column: Any, kinds: Mapping[str, RowType | None
         rows = to_rows(column.drop_null() if is_after else column, shape)
     except ValueError as exc:
         raise CorruptShardError(f"{path}: {name}: {exc}") from exc
-    if rows.dtype != dtype:
-        raise CorruptShardError(f"{path}: {name}: expected {dtype}, found {rows.dtype}")
+    found = TEXT if rows.dtype == object else rows.dtype.name
+    if found != dtype:
+        raise CorruptShardError(f"{path}: {name}: expected {dtype}, found {found}")
     if not is_after:
         return {name: rows}
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     if not valid.all():
-        spread = np.zeros((len(column), *shape), dtype)
+        spread = Field(dtype, shape, Role.OBSERVATION).zeros(len(column))
         spread[valid] = rows
         rows = spread
     return {name: rows, _validity(name): valid}

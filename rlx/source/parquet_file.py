@@ -49,6 +49,21 @@ class ParquetFile:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield {name: columns[name] for name in wanted}
 
+    def is_uniform(self, name: str) -> bool:
+        """Whether the file itself says that every row of a column has a value, and lists are all as long."""
+        arrow, _ = pyarrow()
+        kind, metadata = self._file.schema_arrow.field(name).type, self._file.metadata
+        while arrow.types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        if arrow.types.is_nested(kind):
+            return False
+        with translated(self.path):
+            paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+            columns = [number for number, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
+            groups = map(metadata.row_group, range(metadata.num_row_groups))
+            told = [group.column(number).statistics for group in groups for number in columns]
+            return all(one is not None and one.has_null_count and not one.null_count for one in told)
+
     def note(self, key: str) -> bytes | None:
         """What the file says of itself under a key."""
         said: bytes | None = (self._file.schema_arrow.metadata or {}).get(key.encode())

@@ -26,8 +26,8 @@ def pyarrow() -> tuple[ModuleType, ModuleType]:
     return pyarrow, pyarrow.parquet
 
 
-def from_rows(rows: NDArray[np.generic]) -> Any:
-    """Rows [n, ...] as an Arrow array of n entries."""
+def from_rows(rows: NDArray[Any]) -> Any:
+    """Rows [n, ...] as an Arrow array of n entries; objects are texts."""
     arrow, _ = pyarrow()
     # Texts from a list: Arrow takes an array without any for one of nulls.
     array = (
@@ -50,7 +50,7 @@ def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def row_type(array: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Dtype and shape of the rows that an Arrow array holds; none where they are no numbers and no lists of them.
+    """Dtype and shape of the rows that an Arrow array holds; none where they are no numbers, texts or lists of them.
 
     Args:
         array: of one entry at least; where its lists are of no fixed size, the first one says how long they are.
@@ -66,13 +66,15 @@ def row_type(array: Any) -> tuple[str, tuple[int, ...]] | None:
         )
         array = array.flatten()
     kind = array.type
+    if _is_text(arrow, kind):
+        return TEXT, tuple(shape)
     if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)):
         return None
     return np.dtype(kind.to_pandas_dtype()).name, tuple(shape)
 
 
 def to_rows(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """An Arrow array of n entries as rows [n, *shape].
+    """An Arrow array of n entries as rows [n, *shape]; texts are objects, each a ``str``.
 
     Raises:
         ValueError: there is a null in it, or lists of other lengths.
@@ -82,16 +84,25 @@ def to_rows(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     for size in shape:
         _check_no_null(array)
         if not _is_list(arrow, array.type):
-            raise ValueError(f"expected lists of {size:,} numbers, found numbers")
+            raise ValueError(f"expected lists of {size:,}, found none")
         entries = array.flatten()
         if len(entries) != len(array) * size or not _lengths(arrow, array) <= {size}:
-            raise ValueError(f"expected lists of {size:,} numbers, found others")
+            raise ValueError(f"expected lists of {size:,}, found others")
         array = entries
     _check_no_null(array)
     if _is_list(arrow, array.type):
-        raise ValueError("expected numbers, found lists")
+        raise ValueError("expected no lists, found some")
+    if _is_text(arrow, array.type):
+        texts = np.empty(len(array), object)
+        texts[:] = array.cast(arrow.large_string()).to_pylist()
+        return texts.reshape(count, *shape)
     rows: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return rows.reshape(count, *shape)
+
+
+def _is_text(arrow: ModuleType, kind: Any) -> bool:
+    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_string_view(kind))
 
 
 def _is_list(arrow: ModuleType, kind: Any) -> bool:
@@ -108,4 +119,4 @@ def _lengths(arrow: ModuleType, array: Any) -> set[int]:
 
 def _check_no_null(array: Any) -> None:
     if array.null_count:
-        raise ValueError(f"expected numbers, found {array.null_count:,} nulls")
+        raise ValueError(f"expected a value in every row, found {array.null_count:,} nulls")

@@ -6,12 +6,16 @@ import pyarrow.parquet
 import pytest
 
 from rlx.export import parquet_dataset
-from tests.contracts.dataset_exporter import DatasetExporterContract, whole_dataset
+from rlx.pipeline.convert import open_source
+from rlx.schema import Role
+from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
+from tests.contracts.source import read
 
 
 class TestParquet(DatasetExporterContract):
     format = "parquet"
     name = "out.parquet"
+    rich = True
 
     @pytest.fixture(autouse=True)
     def _small_row_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +47,23 @@ class TestParquet(DatasetExporterContract):
         assert np.flatnonzero(last).tolist() == [3, 4, 11, 13, 22]
         finals = np.array(table["next/observation"].drop_null().to_pylist(), np.uint8)
         np.testing.assert_array_equal(finals, ted["next", "observation"].numpy()[last])
+
+    def test_as_pyarrow_reads_texts_and_policy_outputs(self, tmp_path: Path, path: Path) -> None:
+        for sample in RICH:
+            dataset = whole_dataset(tmp_path / sample, sample)
+            self.export(dataset.path, path, overwrite=True)
+            table = pyarrow.parquet.read_table(path)
+            stored = {name: [block.data[name] for block in dataset.blocks()] for name in dataset.schema}
+            for name, field in dataset.schema.fields.items():
+                if field.role != Role.OBSERVATION:
+                    column = table[f"next/{name}" if field.role == Role.NEXT else name].to_pylist()
+                    assert column == np.concatenate(stored[name]).tolist()
+
+    def test_a_cut_trajectory_stays_one(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", "seams")
+        self.export(dataset.path, path)
+        source, _ = open_source(path, None)
+        assert [one.cut for one in read(source, 0)] == dataset.trajectories.cut.tolist()
 
 
 def _groups(path: Path) -> list[int]:

@@ -194,7 +194,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     "a shape of words": (feature("action", shape=["x"]), CorruptShardError, "features: expected dtype and shape"),
     "a flat image": (feature("observation.images.top", shape=[3]), CorruptShardError, "shape .3. of an image"),
     "another dtype": (feature("action", dtype="float64"), CorruptShardError, "action: expected float64, found float32"),
-    "another shape": (feature("action", shape=[3]), CorruptShardError, "action: expected lists of 3 numbers"),
+    "another shape": (feature("action", shape=[3]), CorruptShardError, "action: expected lists of 3"),
     "a huge shape": (feature("action", shape=[2**40]), CorruptShardError, "features: expected dtype and shape"),
     "another picture": (
         feature("observation.images.top", shape=[12, 11, 3]),
@@ -239,7 +239,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     "lengths of null": (
         column(EPISODES, "length", row(0, None)),
         CorruptShardError,
-        "length: expected numbers, found 1 null",
+        "length: expected a value in every row, found 1 null",
     ),
     "too long": (column(EPISODES, "length", row(0, 5)), CorruptShardError, "expected 13 rows, .* found 12"),
     "longer than any file": (
@@ -250,7 +250,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     "out of order": (column(DATA, "episode_index", row(3, 1)), CorruptShardError, "expected the episodes in order"),
     "no column": (column(DATA, "next.done", lambda _: None), CorruptShardError, "next.done is missing"),
     "no action": (column(DATA, "action", lambda _: None), CorruptShardError, "action is missing"),
-    "no number": (column(DATA, "action", row(2, None)), CorruptShardError, "action: expected numbers, found 1 null"),
+    "no number": (column(DATA, "action", row(2, None)), CorruptShardError, "action: expected a value in every row, found 1 null"),
     "NaN": (
         column(DATA, "next.reward", row(2, float("nan"))),
         CorruptShardError,

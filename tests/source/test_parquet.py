@@ -80,7 +80,7 @@ def test_the_numbers_of_trajectories_and_done_alone(tmp_path: Path) -> None:
     columns = steps()
     columns["next/done"] = columns.pop("next/terminated")
     columns["collector/traj_ids"] = [7, 7, 7, 8, 9, 9, 9, 4, 4]
-    columns["note"] = ["a"] * 9
+    columns["note"] = [b"a"] * 9
     source = open_parquet(write(tmp_path / "a.parquet", columns))
     found = read(source, 0)
     assert [one.episode for one in found] == [7, 8, 9, 4]
@@ -103,7 +103,7 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
         ({"next/terminated": None}, "next/terminated is missing"),
         ({"observation": None}, "observation is missing"),
         ({"action": None}, "action is missing"),
-        ({"observation": ["x"] * 9}, "observation: neither numbers nor text"),
+        ({"observation": [b"x"] * 9}, "observation: neither numbers nor text"),
         ({"next/reward": ["x"] * 9}, "next/reward: expected one number a step, found no numbers"),
         ({"next/reward": [[1.0, 2.0]] * 9}, "reward: expected one number a step"),
         (
@@ -116,18 +116,21 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
             "next/observation/a is missing",
         ),
         ({"next/observation": [[1.0]] * 9}, "next/observation: expected .* as observation, found"),
-        ({"observation": [[1.0, 2.0]] * 8 + [[1.0]]}, "observation: expected lists of 2 numbers, found others"),
-        ({"observation": [[1.0, 2.0]] * 8 + [None]}, "observation: expected numbers, found 1 nulls"),
-        ({"observation": [[1.0, 2.0]] * 8 + [[1.0, None]]}, "observation: expected numbers, found 1 nulls"),
+        ({"observation": [[1.0, 2.0]] * 8 + [[1.0]]}, "observation: expected lists of 2, found others"),
+        ({"observation": [[1.0, 2.0]] * 8 + [None]}, "observation: expected a value in every row, found 1 nulls"),
+        (
+            {"observation": [[1.0, 2.0]] * 8 + [[1.0, None]]},
+            "observation: expected a value in every row, found 1 nulls",
+        ),
         (
             {"observation": [[1.0, 2.0]] * 8 + [[1.0, float("nan")]]},
             "observation: expected finite numbers, found NaN in row 8",
         ),
-        ({"action": [1] * 8 + [None]}, "action: expected numbers, found 1 nulls"),
+        ({"action": [1] * 8 + [None]}, "action: expected a value in every row, found 1 nulls"),
         ({"next/terminated": ["no"] * 9}, "next/terminated: expected one flag a step, found no numbers"),
         ({"next/truncated": [[0, 1]] * 9}, r"next/truncated: expected one flag a step, found int64\[2\]"),
         ({"collector/traj_ids": [[]] * 9}, r"collector/traj_ids: expected one number a step"),
-        ({"next/terminated": [False] * 8 + [None]}, "next/terminated: expected numbers, found 1 nulls"),
+        ({"next/terminated": [False] * 8 + [None]}, "next/terminated: expected a value in every row, found 1 nulls"),
     ],
 )
 def test_bad_columns(tmp_path: Path, change: Columns, message: str) -> None:
@@ -136,6 +139,41 @@ def test_bad_columns(tmp_path: Path, change: Columns, message: str) -> None:
     with pytest.raises(CorruptShardError, match=message + ".*; expected Parquet of a row a step: columns") as caught:
         read(open_parquet(path), 0)
     assert str(path) in str(caught.value)
+
+
+def test_texts_in_any_encoding(tmp_path: Path) -> None:
+    words = ["left", "", "r\u00e9"] * 3
+    columns = {**steps(), "observation/mission": words, "observation/place": steps()["observation"]}
+    del columns["observation"]
+    columns["task"] = pyarrow.array(words).dictionary_encode()
+    columns["next/info/said"] = pyarrow.array(words, pyarrow.large_string())
+    columns["pair"] = [[word, "x"] for word in words]
+    source = open_parquet(write(tmp_path / "a.parquet", columns))
+    fields = {name: (field.dtype, field.shape, field.role) for name, field in source.schema.fields.items()}
+    assert fields["task"] == ("string", (), "step")
+    assert fields["info/said"] == ("string", (), "next")
+    assert fields["pair"] == ("string", (2,), "step")
+    assert fields["observation/mission"] == ("string", (), "observation")
+    found = read(source, 0)
+    for name in ("task", "info/said"):
+        assert np.concatenate([one[name] for one in found]).tolist() == words
+    assert found[0]["observation/mission"].tolist() == [*words[:3], ""]
+    assert found[0]["pair"].tolist() == [[word, "x"] for word in words[:3]]
+    assert "not_taken" not in source.notes
+
+
+def test_columns_without_a_value_of_one_shape_in_every_row(tmp_path: Path) -> None:
+    columns = {**steps(), "ragged": [[1.0] * (1 + row % 2) for row in range(9)], "gaps": [*range(8), None]}
+    columns |= {"pairs": [[1, 2]] * 8 + [[1, None]], "even": [[1, 2]] * 9, "next/gaps": [*"abcdefgh", None]}
+    source = open_parquet(write(tmp_path / "a.parquet", columns))
+    assert source.notes["not_taken"] == {
+        "ragged": "expected lists of 1, found others",
+        "gaps": "expected a value in every row, found 1 nulls",
+        "pairs": "expected a value in every row, found 1 nulls",
+        "next/gaps": "expected a value in every row, found 1 nulls",
+    }
+    assert source.schema["even"].shape == (2,)
+    assert [one.steps for one in read(source, 0)] == [3, 1, 5]
 
 
 def test_no_steps(tmp_path: Path) -> None:
