@@ -250,7 +250,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     "out of order": (column(DATA, "episode_index", row(3, 1)), CorruptShardError, "expected the episodes in order"),
     "no column": (column(DATA, "next.done", lambda _: None), CorruptShardError, "next.done is missing"),
     "no action": (column(DATA, "action", lambda _: None), CorruptShardError, "action is missing"),
-    "no number": (column(DATA, "action", row(2, None)), CorruptShardError, "action: expected a value in every row, found 1 null"),
+    "no number": (
+        column(DATA, "action", row(2, None)),
+        CorruptShardError,
+        "action: expected a value in every row, found 1 null",
+    ),
     "NaN": (
         column(DATA, "next.reward", row(2, float("nan"))),
         CorruptShardError,
