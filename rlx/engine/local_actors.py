@@ -30,6 +30,7 @@ _END = b""  # No pickle is empty.
 # this process waits for those that nobody closed.
 _BOOT = "import sys; sys.path[:] = sys.argv[2:]; from rlx.engine.local_actors import serve; serve(int(sys.argv[1]))"
 _GRACE_S = 5.0  # For a function's ``close``, before its process is killed.
+_ORPHAN_GRACE_S = 0.5  # The same, of a process whose parent has ended.
 
 
 class LocalActors:
@@ -203,8 +204,8 @@ def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> No
         while True:
             tasks.put(pipe.recv_bytes())
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-    time.sleep(_GRACE_S)
-    os._exit(1)
+    time.sleep(_ORPHAN_GRACE_S)
+    os.killpg(os.getpid(), signal.SIGKILL)  # with all that it has started: nobody else is left to end them
 
 
 def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001

@@ -91,6 +91,38 @@ def test_actors_end_with_a_script_that_does_not_close_them(tmp_path: Path, end: 
     wait_until(lambda: not psutil.pid_exists(int(pid)) if actor is None else not _lives(actor))
 
 
+STUBBORN = """
+import subprocess, sys, time
+from rlx.engine.local_actors import LocalActors
+
+def make(first):
+    def function(task):
+        if task == "start":
+            return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+    return function
+
+actor = LocalActors().start(make, None)
+print(actor.pid, actor.call("start").result(), flush=True)
+actor.call("work").result()
+"""
+
+
+def test_an_actor_and_its_processes_die_within_a_second_of_a_killed_parent(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(STUBBORN)
+    with subprocess.Popen([sys.executable, str(tmp_path / "script.py")], stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
+        processes = [psutil.Process(int(pid)) for pid in script.stdout.readline().split()]
+        time.sleep(0.2)  # until it works
+        script.kill()
+        script.wait(60)
+        wait_until(lambda: not any(map(_lives, processes)))
+
+
 def _lives(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
