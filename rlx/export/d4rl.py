@@ -11,36 +11,37 @@ from rlx.export.dataset_exporter import (
     action_fields,
     check_names,
     common_losses,
-    extra_fields,
     left_out,
     observation_fields,
 )
+from rlx.export.hdf5_extras import ExtraColumn, extra_columns, without_room
 from rlx.export.hdf5_writer import created
 from rlx.export.pieces import pieces
 from rlx.export.provenance import provenance
 from rlx.progress import Progress
+from rlx.schema import Schema
 
 _KEYS = frozenset({"observations", "actions", "rewards", "terminals"})
 _NEXT = "next_observations"
+_GROUP = "metadata/trajectories/"
+_TABLE = ("length", "episode", "from_reset", "final_recorded", "cut")
+_TAKEN = frozenset({*_KEYS, _NEXT, "timeouts", "metadata", "next", "episode_terminals", "discrete_action", "version"})
 
 
 class D4RLExporter:
     """Writes observations, actions, rewards, terminals, timeouts and next_observations, N rows each.
 
-    The last, which a reader can do without, is there where any final observation was recorded.
+    The last, which a reader can do without, is there where any final observation was recorded. Further fields have N
+    rows too. What rlx knows of the trajectories stands under ``metadata``, which D4RL passes over.
     """
 
     title = "D4RL's HDF5"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Numbers of episodes, fields of its own, and where an episode that was not cut by a limit ends."""
+        """Final observations, if none was recorded, and fields whose names mean something else in D4RL."""
         _check(experience)
-        table = experience.trajectories
-        losses = common_losses(experience, final=not _has_next(experience), episodes=True)
-        losses += left_out(extra_fields(experience.schema))
-        if seams := int((~table.terminated & ~table.truncated).sum()):
-            losses.append(f"where {seams:,} of {len(table):,} trajectories end, which no flag tells")
-        return losses
+        losses = common_losses(experience, final=not _has_next(experience), unrecorded=False, starts=False)
+        return losses + left_out(without_room(experience.schema, _extras(experience.schema)))
 
     def owns(self, path: Path) -> bool:
         """Whether a file has the datasets that every file of D4RL has."""
@@ -66,14 +67,26 @@ class D4RLExporter:
             output.sign(provenance(experience, self.losses(experience)))
             fields = {column: schema[name] for column, name in columns.items()}
             rows = {column: output.rows(column, steps, field.shape, field.dtype) for column, field in fields.items()}
+            extras = {
+                extra: output.rows(extra.path, steps, schema[extra.name].shape, schema[extra.name].dtype)
+                for extra in _extras(schema)
+            }
+            for name in _TABLE:
+                output.file.create_dataset(_GROUP + name, data=experience.trajectories.columns()[name])
             for piece in pieces(experience.blocks(), schema):
                 for column, name in columns.items():
                     rows[column].append(piece.next(name) if column == _NEXT else piece.rows(name))
+                for extra, column_rows in extras.items():
+                    column_rows.append(extra.rows(piece))
                 progress.advance("steps", piece.steps)
 
 
 def _has_next(experience: Experience) -> bool:
     return bool(experience.trajectories.final_recorded.any())
+
+
+def _extras(schema: Schema) -> list[ExtraColumn]:
+    return extra_columns(schema, _TAKEN)
 
 
 def _check(experience: Experience) -> None:

@@ -14,10 +14,12 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
 from rlx.source import hdf5_file
+from rlx.source.episode_scan import different
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
-from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, not_taken_note
-from rlx.source.hdf5_columns import Hdf5Columns, field_shape
+from rlx.source.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.source.hdf5_columns import Hdf5Columns, field_shape, rows_of
+from rlx.source.hdf5_extras import find_extras
 from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import shard_bounds, without_outcome
 
@@ -26,6 +28,10 @@ KEYS = ("observations", "actions", "rewards", "terminals")
 EPISODE_ENDS = "episode_terminals"
 _NEXT = "next_observations"
 LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
+_METADATA = "metadata/"
+# What rlx's exporter knows of the trajectories: D4RL passes over metadata.
+TABLE = f"{_METADATA}trajectories/"
+TABLE_COLUMNS = ("length", "episode", "from_reset", "final_recorded", "cut")
 _PIECE_ROWS = 2**16
 
 
@@ -39,6 +45,7 @@ class D4RL(OneFile):
         schema: what one step holds.
         notes: what the file does not record, and what was left out.
         paths: name in the file of every field but the flags.
+        after: name in the file of what was seen after each step, of the fields that have it.
         episodes: all of them.
         first_episodes: first episode of every shard, and the number of episodes.
     """
@@ -46,6 +53,7 @@ class D4RL(OneFile):
     schema: Schema
     notes: Mapping[str, Any]
     paths: Mapping[str, str]
+    after: Mapping[str, str]
     episodes: EpisodeTable
     first_episodes: tuple[int, ...]
 
@@ -62,13 +70,15 @@ class D4RL(OneFile):
         """
         with expecting(LAYOUT), hdf5_file.opened(self.path) as file:
             count = int(self.episodes.rows.sum())
-            columns = {name: hdf5_file.numbers(file, path, rows=count) for name, path in self.paths.items()}
-            after = {"observation": hdf5_file.numbers(file, _NEXT)} if hdf5_file.has(file, _NEXT) else {}
+            columns, after = (
+                {name: rows_of(file, path, self.schema[name], count) for name, path in paths.items()}
+                for paths in (self.paths, self.after)
+            )
             first, stop = self.first_episodes[shard : shard + 2]
             row = int(self.episodes.rows[:first].sum())
             for episode in self.episodes[first:stop]:
-                rows = Hdf5Columns(columns, after, self.schema, first=row)
-                yield from episode.blocks(self.schema, rows, dropped)
+                with Hdf5Columns(columns, after, self.schema, first=row) as rows:
+                    yield from episode.blocks(self.schema, rows, dropped)
                 row += episode.rows
 
 
@@ -92,71 +102,104 @@ def open_d4rl(path: Path) -> D4RL:
         count = len(hdf5_file.numbers(file, "observations"))
         if not count:
             raise SourceError(f"{path} has no step")
-        fields, paths, left_out = _fields(file, count)
-        terminals, timeouts, ends = _episodes(file, count)
-        has_next = hdf5_file.has(file, _NEXT)
-        episodes = EpisodeTable(
-            np.diff(ends, prepend=0),
-            number=np.arange(len(ends)),
-            terminated=terminals[ends - 1],
-            truncated=timeouts[ends - 1],
-            final_recorded=has_next,
-        )
-        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "D4RL", **without_outcome(episodes)}
+        said = hdf5_file.told(file)
+        fields, paths, after, extras = _fields(file, count, said)
+        episodes = _tabled(file, count) or _scanned(file, count)
+        notes: dict[str, Any] = {**said, "format": "D4RL", **without_outcome(episodes)}
         if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
             notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
-            if has_next:
+            if after:
                 notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
-        notes |= not_taken_note(dict.fromkeys(left_out, NOT_A_ROW_PER_STEP))
+        notes |= not_taken_note(extras.not_taken)
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episodes.rows)
-    return D4RL(path.parent, path.name, schema, notes, paths, episodes, bounds)
+    return D4RL(path.parent, path.name, schema, notes, paths, after, episodes, bounds)
 
 
-def _fields(file: h5py.File, count: int) -> tuple[dict[str, Field], dict[str, str], list[str]]:
-    """The fields of a file, the name of each in it, and what is in it besides."""
+def _fields(
+    file: h5py.File, count: int, said: Mapping[str, Any]
+) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
+    """The fields of a file, where each is kept, where it is kept what was seen next, and what is there besides."""
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
-    known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "infos", "metadata", "discrete_action", "version"}
-    left_out = [name for name in hdf5_file.names(file) if name not in known]
-    columns = [("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP)]
-    columns.append(("reward", "rewards", Role.NEXT))
-    for path in hdf5_file.leaves(file, "infos") if hdf5_file.has(file, "infos") else []:
-        if hdf5_file.is_numbers(hdf5_file.dataset(file, path), count):
-            columns.append((path.replace("infos", "info", 1), path, Role.STEP))
-        else:
-            left_out.append(path)
-    for name, path, role in columns:
+    columns = (("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP))
+    for name, path, role in (*columns, ("reward", "rewards", Role.NEXT)):
         found = hdf5_file.numbers(file, path, rows=count)
         shape = field_shape(found, is_number=name == "reward")
         fields[name], paths[name] = Field(found.dtype.name, shape, role), path
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+    after = {}
     if hdf5_file.has(file, _NEXT):
-        seen, after = (hdf5_file.numbers(file, name, rows=count) for name in ("observations", _NEXT))
-        if (seen.dtype, seen.shape) != (after.dtype, after.shape):
+        seen, then = (hdf5_file.numbers(file, name, rows=count) for name in ("observations", _NEXT))
+        if (seen.dtype, seen.shape) != (then.dtype, then.shape):
             raise CorruptShardError(
                 f"{file.filename}: {_NEXT}: expected {seen.dtype}{list(seen.shape)} as observations, "
-                f"found {after.dtype}{list(after.shape)}"
+                f"found {then.dtype}{list(then.shape)}"
             )
-    return fields, paths, left_out
+        after["observation"] = _NEXT
+    known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "discrete_action", "version"}
+    names = [name for name in hdf5_file.names(file) if name not in known]
+    leaves = [leaf for name in names for leaf in hdf5_file.leaves(file, name) if not leaf.startswith(TABLE)]
+    steps = [leaf for leaf in leaves if not leaf.startswith(_METADATA)]
+    extras, after_extras = find_extras(file, steps, count, fields, said)
+    for leaf in leaves:
+        if leaf.startswith(_METADATA):
+            extras.leave(leaf, NOT_OF_STEPS)
+    return fields | extras.fields, paths | extras.keys, after | after_extras, extras
 
 
-def _episodes(file: h5py.File, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]:
-    """[N] which steps are terminal, [N] which were cut by a limit, and the row behind the last of every episode."""
+def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
+    """The episodes by the table that rlx wrote; None where there is none, or it is not of these steps any more."""
+    if not all(hdf5_file.has(file, TABLE + name) for name in TABLE_COLUMNS):
+        return None
+    table = {name: hdf5_file.read_all(hdf5_file.numbers(file, TABLE + name)) for name in TABLE_COLUMNS}
+    lengths = table.pop("length")
+    kinds = all(column.shape == lengths.shape and column.dtype.kind in "iub" for column in table.values())
+    # Checked one by one first: a sum of damaged lengths could overflow to the right total.
+    if not kinds or lengths.ndim != 1 or not ((lengths > 0) & (lengths <= count)).all() or lengths.sum() != count:
+        return None
+    last = np.cumsum(lengths) - 1
+    terminals, timeouts = (_flags(file, name, count) for name in ("terminals", "timeouts"))
+    ends = terminals | timeouts
+    ends[last] = False
+    if ends.any():
+        return None
+    return EpisodeTable(
+        lengths,
+        number=table["episode"],
+        terminated=terminals[last],
+        truncated=timeouts[last],
+        final_recorded=table["final_recorded"] if hdf5_file.has(file, _NEXT) else False,
+        from_reset=table["from_reset"],
+        cut=table["cut"],
+    )
+
+
+def _scanned(file: h5py.File, count: int) -> EpisodeTable:
+    """The episodes by flags, and by next observations: a trajectory ends where they do not go on, flag or no flag."""
     terminals = _flags(file, "terminals", count)
     ends = terminals.copy()
-    if hdf5_file.has(file, "timeouts"):
-        ends |= _flags(file, "timeouts", count)
-    elif hdf5_file.has(file, EPISODE_ENDS):
-        ends |= _flags(file, EPISODE_ENDS, count)
+    recorded = next((name for name in ("timeouts", EPISODE_ENDS) if hdf5_file.has(file, name)), None)
+    if recorded is not None:
+        ends |= _flags(file, recorded, count)
     timeouts = ends & ~terminals
-    if not timeouts.any() and hdf5_file.has(file, _NEXT):
+    if hdf5_file.has(file, _NEXT):
         ends |= _seams(file, count)
     ends[-1] = True
-    return terminals, timeouts, np.flatnonzero(ends) + 1
+    last = np.flatnonzero(ends)
+    # Where time-outs are recorded, what ends without one is not followed by a reset.
+    from_reset = np.append(True, (terminals | timeouts)[last[:-1]] | (recorded is None))
+    return EpisodeTable(
+        np.diff(last, prepend=-1),
+        number=np.arange(len(last)),
+        terminated=terminals[last],
+        truncated=timeouts[last],
+        final_recorded=hdf5_file.has(file, _NEXT),
+        from_reset=from_reset,
+    )
 
 
 def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
@@ -176,6 +219,5 @@ def _seams(file: h5py.File, count: int) -> NDArray[np.bool_]:
     rows = max(1, min(_PIECE_ROWS, 2**22 * count // max(1, seen.nbytes)))
     for start in range(0, count - 1, rows):
         stop = min(start + rows, count - 1)
-        differ = hdf5_file.read(after, start, stop) != hdf5_file.read(seen, start + 1, stop + 1)
-        seams[start:stop] = differ.reshape(stop - start, -1).any(1)
+        seams[start:stop] = different(hdf5_file.read(after, start, stop), hdf5_file.read(seen, start + 1, stop + 1))
     return seams

@@ -1,19 +1,21 @@
 """The rows of one episode in datasets of an HDF5 file."""
 
 from collections.abc import Mapping
+from typing import Self
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.schema import Field, Schema
+from rlx.schema import TEXT, Field, Schema
 from rlx.source import hdf5_file
 from rlx.source.finite import check_field
+from rlx.source.hdf5_text import TextRows, is_text
 
 
 class Hdf5Columns:
-    """Reads the rows of an episode.
+    """Reads the rows of an episode; a context, which closes what texts are read from.
 
     Args:
         datasets: of every field but the flags.
@@ -39,6 +41,14 @@ class Hdf5Columns:
         self._after = after
         self._schema = schema
         self._first = first
+        self._texts: dict[str, TextRows] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for texts in self._texts.values():
+            texts.__exit__()
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         """[stop - start, ...] rows of a field."""
@@ -50,6 +60,9 @@ class Hdf5Columns:
 
     def _read(self, found: h5py.Dataset, name: str, start: int, stop: int) -> NDArray[np.generic]:
         field, first = self._schema[name], self._first + start
+        if field.is_text:
+            texts = self._texts.setdefault(str(found.name), TextRows(found))
+            return texts.read(first, self._first + stop)
         rows = hdf5_file.read(found, first, self._first + stop)
         check_field(name, field, rows, hdf5_file.place(found), first)
         return rows.reshape(stop - start, *field.shape)
@@ -63,8 +76,25 @@ def field_shape(found: h5py.Dataset, *, is_number: bool) -> tuple[int, ...]:
 def check_type(found: h5py.Dataset, field: Field) -> None:
     """Raises CorruptShardError unless the rows of a dataset are those of a field."""
     shapes = {field.shape} if field.shape else {(), (1,)}
-    if found.dtype.name != field.dtype or found.shape[1:] not in shapes:
+    dtype = TEXT if is_text(found) else found.dtype.name
+    if dtype != field.dtype or found.shape[1:] not in shapes:
         raise CorruptShardError(
             f"{found.file.filename}: {found.name}: expected {field.dtype}{list(field.shape)}, "
-            f"found {found.dtype.name}{list(found.shape[1:])}"
+            f"found {dtype}{list(found.shape[1:])}"
         )
+
+
+def rows_of(group: h5py.Group, path: str, field: Field, rows: int) -> h5py.Dataset:
+    """The dataset that a field is read from.
+
+    Raises:
+        CorruptShardError: there is none, it is of another type, or it has more or fewer rows.
+    """
+    if not field.is_text:
+        return hdf5_file.numbers(group, path, rows=rows)
+    found = hdf5_file.dataset(group, path)
+    if not is_text(found) or len(found) != rows:
+        raise CorruptShardError(
+            f"{hdf5_file.place(found)}: expected {rows:,} texts, found {found.dtype}{list(found.shape)}"
+        )
+    return found

@@ -9,7 +9,7 @@ from rlx.block import Block
 from rlx.schema import Schema
 from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
-from rlx.source.hdf5_columns import Hdf5Columns
+from rlx.source.hdf5_columns import Hdf5Columns, rows_of
 from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import RowEpisode
 
@@ -53,9 +53,10 @@ class Hdf5Episodes(OneFile):
             for episode in self.episodes[slice(*self.first_episodes[shard : shard + 2])]:
                 rows, after = (
                     {
-                        name: hdf5_file.numbers(file, path.format(episode.number), rows=episode.rows)
+                        name: rows_of(file, path.format(episode.number), self.schema[name], episode.rows)
                         for name, path in paths.items()
                     }
                     for paths in (self.paths, self.after)
                 )
-                yield from episode.blocks(self.schema, Hdf5Columns(rows, after, self.schema), dropped)
+                with Hdf5Columns(rows, after, self.schema) as columns:
+                    yield from episode.blocks(self.schema, columns, dropped)

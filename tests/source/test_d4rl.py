@@ -135,10 +135,45 @@ def test_without_either_it_is_said_that_episodes_run_on(tmp_path: Path) -> None:
     assert source.notes["truncation"].startswith("unrecorded: where a limit cut an episode, the next goes on")
 
 
-def test_what_is_left_out_is_said(tmp_path: Path) -> None:
-    more: dict[str, Any] = {"infos/names": np.array([b"x"] * 12), "infos/few": np.zeros(3), "extra": np.zeros(12)}
+def test_further_arrays_of_a_row_per_step_are_fields_and_others_are_named(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "infos/few": np.zeros(3),
+        "infos/a b": np.zeros(12),
+        "infos/names": np.array([b"x", b"yz"] * 6),
+        "extra": np.arange(12.0),
+        "next/lives": np.arange(12),
+        "logs/loss": np.zeros(3),
+    }
     write_d4rl(tmp_path / FILE, **more)
-    assert list(open_d4rl(tmp_path / FILE).notes["not_taken"]) == ["extra", "infos/few", "infos/names"]
+    source = open_d4rl(tmp_path / FILE)
+    assert source.notes["not_taken"] == {
+        "infos/a b": "field name 'infos/a b': expected words of letters, digits and _.- joined by /".replace(
+            "infos", "info"
+        ),
+        "infos/few": "not one row per step",
+        "logs/loss": "not one row per step",
+        "metadata/algorithm": "not part of any step",
+    }
+    extra = ("extra", "info/names", "lives")
+    assert [source.schema[name].role for name in extra] == ["step", "step", "next"]
+    found = {name: np.concatenate([one[name] for one in read(source, 0)]).tolist() for name in extra}
+    assert found == {"extra": [*range(12)], "info/names": ["x", "yz"] * 6, "lives": [*range(12)]}
+
+
+def test_next_observations_are_kept_whatever_the_timeouts_say(tmp_path: Path) -> None:
+    """One time-out is flagged, another end is not."""
+    write_d4rl(tmp_path / FILE, ends="..x...x.t", timeouts=np.arange(9) == 2)
+    assert [(told(one), one.from_reset, one.cut) for one in read(open_d4rl(tmp_path / FILE), 0)] == [
+        (([0, 1, 2, 3], "x", True), True, False),
+        (([1000, 1001, 1002, 1003, 1004], ".", True), True, True),
+        (([2000, 2001, 2002], "t", True), False, False),
+    ]
+
+
+def test_nan_in_an_info_breaks_no_episode(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"infos/qpos": np.full((12, 2), np.nan)}
+    write_d4rl(tmp_path / FILE, **more)
+    assert [one.steps for one in read(open_d4rl(tmp_path / FILE), 0)] == [4, 2, 4, 2]
 
 
 def test_the_first_version_of_d3rlpy(tmp_path: Path) -> None:
@@ -153,7 +188,7 @@ def test_the_first_version_of_d3rlpy(tmp_path: Path) -> None:
     source = find_run(tmp_path / "v1.h5", None)
     assert source == find_run(tmp_path / "v1.h5", None, "d3rlpy")
     assert [told(one)[1:] for one in read(source, 0)] == [("t", False), (".", True)] * 2
-    assert "not_taken" not in source.notes
+    assert list(source.notes["not_taken"]) == ["metadata/algorithm"]
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {
@@ -195,7 +230,6 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         lambda file: (file.__delitem__("infos"), file.__setitem__("infos", h5py.ExternalLink("/etc/passwd", "/"))),
         "infos: leads to another file",
     ),
-    "a name that no field can have": (replace("infos/a b", np.zeros(12)), "field name 'info/a b'"),
 }
 
 
