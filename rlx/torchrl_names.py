@@ -60,8 +60,6 @@ _BUFFER = {
     "SignTransform": "use `RewardSign`",
     "ToTensorImage": "use `ToFloat`",
     # Not yet here.
-    "HERReplayBuffer": "no alternative yet",
-    "HindsightStrategy": "no alternative yet",
     "LazyStackStorage": "use `ListStorage`, for steps of one shape",
     "TensorStorage": "use `LazyTensorStorage`, and `extend` it",
 }

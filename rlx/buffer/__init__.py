@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from rlx.buffer.compressed_storage import CompressedStorage as CompressedStorage
     from rlx.buffer.dataset_storage import DatasetStorage as DatasetStorage
     from rlx.buffer.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
+    from rlx.buffer.hindsight import HERReplayBuffer as HERReplayBuffer
+    from rlx.buffer.hindsight import HindsightStrategy as HindsightStrategy
     from rlx.buffer.list_storage import ListStorage as ListStorage
     from rlx.buffer.loader import StepDataset as StepDataset
     from rlx.buffer.parameter_schedulers import LambdaScheduler as LambdaScheduler
@@ -55,6 +57,7 @@ _NAMES = {
     "compressed_storage": ["CompressedStorage"],
     "dataset_storage": ["DatasetStorage"],
     "ensemble": ["ReplayBufferEnsemble"],
+    "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
     "list_storage": ["ListStorage"],
     "loader": ["StepDataset"],
     "parameter_schedulers": [

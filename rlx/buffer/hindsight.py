@@ -1,0 +1,253 @@
+"""Hindsight experience replay (Andrychowicz et al., 2017): steps with the goal of what was achieved later."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.draws import Draws
+from rlx.buffer.prefetch import Draw
+from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
+from rlx.buffer.replay_buffer import Collate
+from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
+from rlx.buffer.transform.compose import Compose, Transform
+from rlx.buffer.transform.n_step import NStep
+from rlx.buffer.transform.neighbourhood import NeighbourTransform, path, split
+from rlx.buffer.transform.return_to_go import ReturnToGo
+from rlx.errors import SamplingError, SchemaMismatchError
+
+RewardFunction = Callable[[TensorDictBase], torch.Tensor]
+# Where between its first and its last candidate the goal of a step lies, 0 to 1; NaN where the goal is the stored one.
+_PLACES = ("hindsight", "places")
+
+
+class HindsightStrategy(StrEnum):
+    """Which steps of the storage a goal is taken from.
+
+    Attributes:
+        FUTURE: the step itself, and those that follow it in its episode.
+        FINAL: the last step of its episode.
+        EPISODE: any step of its episode.
+        RANDOM: any step.
+    """
+
+    FUTURE = "future"
+    FINAL = "final"
+    EPISODE = "episode"
+    RANDOM = "random"
+
+
+class HERReplayBuffer(TensorDictReplayBuffer):
+    """A ``TensorDictReplayBuffer`` that gives a part of every batch the goal of what was achieved, and its reward.
+
+    The goal of a step becomes what another step of its episode led to: ``achieved_goal_key`` under ``next``, or at the
+    root where ``next`` has none. The reward is then what ``reward_fn`` says; flags stay as they were. Goals are changed
+    after frames were stacked and before the other transforms are applied.
+
+    Args:
+        reward_fn: rewards [n] or [n, 1] of steps [n] that have their new goal.
+        her_ratio: part of every batch that gets a new goal, rounded down to whole steps.
+        strategy: where goals come from.
+        goal_key: the goal that is sought; also under ``next``, where it is stored there.
+        achieved_goal_key: what is achieved, of the same shape.
+        reward_key: where the new reward is written.
+        end_key: what is true at the last step of an episode; by default, trajectory ids tell episodes apart where they
+            are stored, ("next", "done") where not.
+        seed: of the choice of goals; fresh by default.
+        storage: as for ``TensorDictReplayBuffer``, and so are those that follow.
+        sampler: as there; not one of slices.
+        writer: as there.
+        transform: as there; not ``NStep`` or ``ReturnToGo``, which sum rewards of stored goals.
+        batch_size: as there.
+        prefetch: as there.
+        pin_memory: as there.
+        collate_fn: as there.
+        generator: as there.
+        dim_extend: as there.
+        priority_key: as there.
+
+    Raises:
+        ValueError: ``her_ratio`` or ``strategy`` is none, or a transform sums rewards or comes before a ``FrameStack``.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> place = torch.arange(5.0)[:, None]
+        >>> walk = TensorDict({"position": place[:-1], "goal": torch.full((4, 1), 9.0)}, [4])
+        >>> walk["next"] = TensorDict({"position": place[1:], "reward": torch.zeros(4, 1)}, [4])
+        >>> walk["next", "done"] = torch.tensor([[False], [False], [False], [True]])
+        >>> buffer = HERReplayBuffer(
+        ...     lambda steps: (steps["next", "position"] == steps["goal"]).float(),
+        ...     her_ratio=1.0,
+        ...     strategy="final",
+        ...     goal_key="goal",
+        ...     achieved_goal_key="position",
+        ...     batch_size=3,
+        ... )
+        >>> rows = buffer.extend(walk)
+        >>> buffer.sample()["goal"].flatten()
+        tensor([4., 4., 4.])
+    """
+
+    def __init__(
+        self,
+        reward_fn: RewardFunction,
+        *,
+        her_ratio: float = 0.8,
+        strategy: HindsightStrategy | str = HindsightStrategy.FUTURE,
+        goal_key: NestedKey = "desired_goal",
+        achieved_goal_key: NestedKey = "achieved_goal",
+        reward_key: NestedKey = ("next", "reward"),
+        end_key: NestedKey | None = None,
+        seed: int | None = None,
+        storage: Storage | None = None,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        transform: Transform | None = None,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        collate_fn: Collate | None = None,
+        generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
+        priority_key: NestedKey = "td_error",
+    ) -> None:
+        if not 0 <= her_ratio <= 1:
+            raise ValueError(f"her_ratio {her_ratio}: expected 0 to 1")
+        _check([] if transform is None else Compose(transform).transforms)
+        self.reward_fn = reward_fn
+        self.her_ratio = her_ratio
+        self.strategy = HindsightStrategy(strategy)
+        self.goal_key, self.achieved_goal_key, self.reward_key = goal_key, achieved_goal_key, reward_key
+        self.end_key = end_key
+        self._goal_draws = Draws(seed, None)
+        super().__init__(
+            storage=storage,
+            sampler=sampler,
+            writer=writer,
+            transform=transform,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn,
+            generator=generator,
+            dim_extend=dim_extend,
+            priority_key=priority_key,
+        )
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
+        """Adds a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer.
+
+        Raises:
+            ValueError: the transform sums rewards, or would come before a ``FrameStack``.
+        """
+        _check(Compose(*self._transform.transforms).insert(index, transform).transforms)
+        return super().insert_transform(index, transform, invert=invert)
+
+    def _draw(self, size: int) -> Draw:
+        if getattr(self._sampler, "slicing", None) is not None:
+            raise SamplingError(f"goals are those of single steps: expected a sampler of steps, found {self._sampler}")
+        draw = super()._draw(size)
+        if _PLACES in draw.info:
+            return draw  # another buffer drew it, and did not give it out
+        with self._sampler_lock:
+            rng = self._goal_draws.next()
+        places = np.full(len(draw.rows), np.nan)
+        places[rng.permutation(len(places))[: int(len(places) * self.her_ratio)]] = 0
+        places += rng.random(len(places))
+        return replace(draw, info={**draw.info, _PLACES: places})
+
+    def _info(self, draw: Draw) -> dict[Any, Any]:
+        return {key: value for key, value in super()._info(draw).items() if key != _PLACES}
+
+    def _gather(self, draw: Draw) -> TensorDictBase:
+        steps = super()._gather(draw)
+        changed = np.flatnonzero(~np.isnan(draw.info[_PLACES]))
+        if len(changed):
+            self._relabel(steps, changed, self._goals(draw.rows[changed], draw.info[_PLACES][changed]))
+        return steps
+
+    def _goals(self, rows: Rows, places: NDArray[np.float64]) -> torch.Tensor:
+        """[n, ...] the goals of the steps at rows."""
+        for key in (self.goal_key, self.achieved_goal_key, self.reward_key):
+            if not self._storage.has(key):
+                raise SamplingError(f"{'/'.join(path(key))!r} is not stored: hindsight needs goals and rewards")
+        led_to = ("next", *path(self.achieved_goal_key))
+        source = led_to if self._storage.has(led_to) else self.achieved_goal_key
+        goals: torch.Tensor = self._storage.get(self._goal_rows(rows, places), [source]).get(source)
+        return goals
+
+    def _goal_rows(self, rows: Rows, places: NDArray[np.float64]) -> Rows:
+        if self.strategy is HindsightStrategy.RANDOM:
+            return self._storage.row_at(_scaled(places, len(self._storage)))
+        index = self._index()
+        remaining = index.remaining(rows)
+        if self.strategy is HindsightStrategy.FINAL:
+            return index.after(rows, remaining - 1)
+        if self.strategy is HindsightStrategy.FUTURE:
+            return index.after(rows, _scaled(places, remaining))
+        elapsed = index.elapsed(rows)
+        return _moved(index, rows, _scaled(places, elapsed + remaining) - elapsed)
+
+    def _relabel(self, steps: TensorDictBase, changed: Rows, goals: torch.Tensor) -> None:
+        at = torch.from_numpy(changed).to(goals.device)
+        under_next = ("next", *path(self.goal_key))
+        for key in (self.goal_key, under_next):
+            old = steps.get(key, None)
+            if old is None:
+                continue
+            if old.shape[1:] != goals.shape[1:]:
+                raise SchemaMismatchError(
+                    f"goals are {list(old.shape[1:])}, what is achieved is {list(goals.shape[1:])}: expected one shape"
+                )
+            steps.set(key, old.index_copy(0, at, goals.to(old.dtype)))
+        stored = steps.get(self.reward_key)
+        rewards = self.reward_fn(steps[at])
+        if rewards.numel() != stored[at].numel():
+            raise SchemaMismatchError(f"reward_fn gave {list(rewards.shape)}: expected {list(stored[at].shape)}")
+        steps.set(self.reward_key, stored.index_copy(0, at, rewards.reshape(stored[at].shape).to(stored.dtype)))
+
+    def _index(self) -> TrajectoryIndex:
+        if self.end_key is None:
+            return super()._index()
+        with self._sampler_lock:
+            index = self._storage.index(None, self.end_key)
+            index.remaining(np.empty(0, np.int64))  # as in the class above: not by several threads at once
+            return index
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "goals": self._goal_draws.state_dict()}
+
+    def _restore(self, state: Mapping[str, Any], steps: Iterator[TensorDictBase]) -> None:
+        super()._restore(state, steps)
+        if "goals" in state:  # not in the checkpoint of a buffer without hindsight
+            self._goal_draws.load_state_dict(state["goals"])
+
+
+def _check(transforms: Sequence[Any]) -> None:
+    for part in transforms:
+        if isinstance(part, NStep | ReturnToGo):
+            raise ValueError(f"{type(part).__name__} sums rewards of the stored goals, not of those of hindsight")  # noqa: TRY004
+    before, _ = split(transforms)
+    if any(not isinstance(part, NeighbourTransform) for part in before):
+        raise ValueError("FrameStack: expected it before the other transforms, which come after the goals are changed")
+
+
+def _scaled(places: NDArray[np.float64], counts: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """[n] places between 0 and 1 as integers from 0 to before counts."""
+    scaled: NDArray[np.int64] = np.minimum((places * counts).astype(np.int64), np.asarray(counts) - 1)
+    return scaled
+
+
+def _moved(index: TrajectoryIndex, rows: Rows, steps: NDArray[np.int64]) -> Rows:
+    """[n] the row so many steps after each row, or before it, all of one trajectory."""
+    moved = index.after(rows, np.maximum(steps, 0))
+    back = np.flatnonzero(steps < 0)
+    if len(back):
+        width = 1 - int(steps.min())
+        moved[back] = index.precede(rows[back], width)[np.arange(len(back)), width - 1 + steps[back]]
+    return moved
