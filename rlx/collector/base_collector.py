@@ -18,8 +18,8 @@ from rlx.collector.crew import Crew
 from rlx.collector.episodes import Episode, Episodes
 from rlx.collector.exchange import Description, Weights
 from rlx.collector.plan import Plan
-from rlx.collector.rollout import Steps
 from rlx.collector.shares import Share, share_out
+from rlx.collector.steps import Steps
 from rlx.collector.ted import Portion, episodes_to_ted, joined
 from rlx.collector.trajectory_ids import NO_TRAJECTORY, TrajectoryIds
 from rlx.collector.weights import NewWeights, load, pack
@@ -313,7 +313,7 @@ class BaseCollector:
         if delivery.order.session is not None:
             self._begin(worker)
         if self._plan.track_policy_version:
-            steps = replace(steps, action={**steps.action, "policy_version": steps.version})
+            steps = replace(steps, step={**steps.step, "policy_version": steps.version})
         made = int(steps.counts[: share.envs].sum())
         self._frames += made
         self._ordered += made - share.steps
@@ -347,10 +347,10 @@ class BaseCollector:
 
 def _cut(steps: Steps) -> Steps:
     """With the last step of every environment flagged truncated, unless it is the last of its episode anyway."""
-    envs, truncated = np.flatnonzero(steps.counts), steps.truncated.copy()
+    envs, truncated = np.flatnonzero(steps.counts), steps.next["truncated"].copy()
     last = (envs, steps.counts[envs] - 1)
-    truncated[last] |= ~steps.terminated[last]
-    return replace(steps, truncated=truncated)
+    truncated[last] |= ~steps.next["terminated"][last]
+    return replace(steps, next={**steps.next, "truncated": truncated})
 
 
 # Name of TorchRL before 0.13.

@@ -1,7 +1,9 @@
 """Batches of steps for a learner, collected in this process, under the names that TorchRL's users know."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
@@ -21,13 +23,16 @@ class Collector(BaseCollector):
 
     Args:
         create_env_fn: an environment, a gymnasium id, or what makes one.
-        policy: a TensorDictModule that writes ``action``, a module or function that gives actions [n, ...] for
-            observations [n, ...]; random where not given.
+        policy: a TensorDictModule, or a function of a TensorDict, that writes ``action``; a module or function that
+            gives actions [n, ...] for observations [n, ...], or actions and a dict of more; random if not given.
+            Whatever it writes is in the batches. What it writes under ``next`` and reads at the root is its state,
+            which is carried from step to step and starts anew in every episode; see ``docs/collecting.md``.
         frames_per_batch: steps of all environments a batch, rounded down to as many in each.
         total_frames: steps of all batches; exactly so many: the last batches are smaller. -1: without end.
         max_frames_per_traj: where a trajectory is truncated, and a new one begun, if it lasts so long; nowhere if it is
             none, or less than 1.
-        init_random_frames: actions are random until so many steps are done.
+        init_random_frames: actions are random until so many steps are done; everything else is as the policy writes it,
+            but ``*log_prob`` is NaN.
         reset_at_each_iter: whether every batch begins with new episodes; those left are flagged truncated.
         split_trajs: whether batches are [N, T_max], a row a trajectory, with ``("collector", "mask")``.
         trajs_per_batch: batches are of exactly so many whole episodes; then frames_per_batch, if it is given, is what
@@ -45,6 +50,7 @@ class Collector(BaseCollector):
         set_truncated: whether the last step of every batch is flagged truncated, without ending its trajectory.
         seed: of environments and random actions.
         track_policy_version: whether every step has the number of the policy that chose it, ``policy_version``.
+        drop: keys that the policy writes and batches shall not have: ``["logits", ("next", "value")]``.
 
     Raises:
         CollectError: the environment cannot be had, fails, or does not fit the policy; or sizes make no sense.
@@ -77,6 +83,7 @@ class Collector(BaseCollector):
         set_truncated: bool = False,
         seed: int = 0,
         track_policy_version: bool = False,
+        drop: Sequence[NestedKey] = (),
     ) -> None:
         policy, runs_on = instance(policy), policy_device or device
         equipment = Equipment(
@@ -86,6 +93,7 @@ class Collector(BaseCollector):
             seed,
             none_below_1(max_frames_per_traj),
             exploration(exploration_type),
+            drop=names_of(drop),
         )
         plan = Plan(
             None if frames_per_batch is None else [frames_per_batch],
@@ -102,6 +110,18 @@ class Collector(BaseCollector):
         )
         module = policy if is_module(policy) else None
         super().__init__(InlineActors(), [equipment], module, plan, delivery, has_copies=False)
+
+
+def names_of(keys: Sequence[NestedKey]) -> list[str]:
+    """Keys of a TensorDict as names of fields.
+
+    Example:
+        >>> names_of(["logits", ("next", "value")])
+        ['logits', 'next/value']
+    """
+    if isinstance(keys, str):
+        raise CollectError(f"drop {keys!r}: expected a list of keys")
+    return [key if isinstance(key, str) else "/".join(map(str, key)) for key in keys]
 
 
 def none_below_1(limit: int | None) -> int | None:

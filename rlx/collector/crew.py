@@ -11,7 +11,7 @@ from typing import Any
 
 from rlx.collector.exchange import Description, Exchange, Remainder, Room, Weights
 from rlx.collector.remote_worker import Describe, RemoteWorker, Share, Task
-from rlx.collector.rollout import Steps
+from rlx.collector.steps import Steps
 from rlx.collector.worker import Equipment, Order
 from rlx.engine.actor import Actor, ActorDiedError, Actors
 from rlx.errors import CollectError

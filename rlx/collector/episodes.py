@@ -1,37 +1,59 @@
 """Episodes put together from the steps of environments that run side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.collector.rollout import Steps
 from rlx.collector.space import Arrays
+from rlx.collector.steps import Steps
 
-_COLUMNS = ("reward", "terminated", "truncated")
+
+class Piece(NamedTuple):
+    """Consecutive steps [L, ...] of an episode, by name of the field; see ``Steps``."""
+
+    observation: Arrays
+    step: Arrays
+    next: Arrays
 
 
 @dataclass(slots=True)
 class _Running:
-    """An episode so far: the pieces of each field, and where it stands."""
+    """An episode so far: its pieces, and where it stands."""
 
-    pieces: list[Arrays] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     steps: int = 0
     now: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One whole episode: observations [L + 1, ...] and everything else [L, ...], by name of the field."""
+    """One episode from its reset, by name of the field; see ``Steps``.
 
-    data: Arrays
+    Args:
+        observation: [L + 1, ...].
+        step: [L, ...].
+        next: [L, ...].
+        is_cut: whether the environment did not end it; then its last step is flagged truncated.
+    """
+
+    observation: Arrays
+    step: Arrays
+    next: Arrays
+    is_cut: bool = False
 
     @property
     def steps(self) -> int:
         """L, at least 1."""
-        return len(self.data["reward"])
+        return len(self.next["reward"])
+
+    @property
+    def data(self) -> Arrays:
+        """All arrays by name of the field."""
+        return {**self.observation, **self.step, **self.next}
 
 
 class Episodes:
@@ -77,21 +99,22 @@ class Episodes:
         cut = []
         for running in self._running:
             if running.steps:
-                running.pieces[-1]["truncated"][-1] = True
-                cut.append(_close(running))
+                running.pieces[-1].next["truncated"][-1] = True
+                cut.append(_close(running, is_cut=True))
         self._running = [_Running() for _ in self._running]
         return cut
 
 
-def join(episodes: Sequence[Episode], first: int, stride: int = 1) -> Block:
-    """One block of these episodes, numbered from ``first``, every number so much more than the one before."""
+def join(episodes: Sequence[Episode], names: Collection[str], first: int, stride: int = 1) -> Block:
+    """One block of the fields of these episodes, numbered ``first``, ``first + stride``, ..."""
     count = len(episodes)
     numbers = np.arange(count, dtype=np.int64) * stride + first
-    data = episodes[0].data
+    data = {name: rows for name, rows in episodes[0].data.items() if name in names}
     if count > 1:  # one alone, as pictures mostly come, is not copied
         data = {name: np.concatenate([episode.data[name] for episode in episodes]) for name in data}
     lengths = np.array([episode.steps for episode in episodes], np.int64)
-    return Block(data, lengths, numbers, np.ones(count, bool), np.ones(count, bool))
+    cut = np.array([episode.is_cut for episode in episodes])
+    return Block(data, lengths, numbers, np.ones(count, bool), np.ones(count, bool), cut=cut)
 
 
 def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
@@ -107,18 +130,23 @@ def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 def _extend(running: _Running, steps: Steps, env: int, start: int, stop: int) -> None:
     # Copies: a slice would keep the steps of all other environments in memory while the episode runs.
-    piece = {name: rows[env, start:stop].copy() for name, rows in (*steps.observation.items(), *steps.action.items())}
-    piece |= {name: getattr(steps, name)[env, start:stop].copy() for name in _COLUMNS}
-    running.pieces.append(piece)
+    columns = (steps.observation, steps.step, steps.next)
+    running.pieces.append(
+        Piece(*({name: rows[env, start:stop].copy() for name, rows in table.items()} for table in columns))
+    )
     running.steps += stop - start
 
 
-def _close(running: _Running) -> Episode:
-    pieces = running.pieces
-    data = {}
-    for name in pieces[0]:
-        rows = [piece[name] for piece in pieces]
-        if name in running.now:
-            rows.append(running.now[name][None].astype(rows[0].dtype, copy=False))
-        data[name] = np.concatenate(rows)
-    return Episode(data)
+def _close(running: _Running, *, is_cut: bool = False) -> Episode:
+    observation, step, after = (_listed(tables) for tables in zip(*running.pieces, strict=True))
+    for name, rows in observation.items():
+        rows.append(running.now[name][None].astype(rows[0].dtype, copy=False))
+    return Episode(_concatenated(observation), _concatenated(step), _concatenated(after), is_cut)
+
+
+def _listed(tables: Sequence[Arrays]) -> dict[str, list[NDArray[Any]]]:
+    return {name: [table[name] for table in tables] for name in tables[0]}
+
+
+def _concatenated(table: Mapping[str, list[NDArray[Any]]]) -> Arrays:
+    return {name: np.concatenate(rows) for name, rows in table.items()}

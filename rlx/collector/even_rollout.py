@@ -1,13 +1,15 @@
 """As many steps of every environment, also where some need a step to be reset; what was made ahead is kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlx.collector.policy import Policy
-from rlx.collector.rollout import Rollout, Steps
+from rlx.collector.rollout import Rollout
+from rlx.collector.space import Arrays
+from rlx.collector.steps import Steps
+from rlx.collector.written import column
 
 
 class EvenRollout:
@@ -83,48 +85,49 @@ def _joined(first: Steps, second: Steps) -> Steps:
     joined.counts[:] = first.counts + second.counts
     joined.final.update(first.final)
     joined.final.update({(env, at + int(first.counts[env])): row for (env, at), row in second.final.items()})
-    columns = zip(_columns(joined), _columns(first), _columns(second), strict=True)
-    for number, (target, rows, more) in enumerate(columns):
-        # The second part's first observation is the one behind the first part's last step.
-        extra = number < len(first.observation)
-        for env, (now, count) in enumerate(zip(first.counts, second.counts, strict=True)):
-            target[env, :now] = rows[env, :now]
-            target[env, now : now + count + extra] = more[env, : count + extra]
+    for extra, target, columns, more in _tables(joined, first, second):
+        for name, rows in columns.items():
+            for env, now in enumerate(first.counts):
+                target[name][env, :now] = rows[env, :now]
+        for name, rows in more.items():
+            to = column(target, name, rows[:, 0], joined.length + extra)
+            for env, (now, count) in enumerate(zip(first.counts, second.counts, strict=True)):
+                # The second part's first observation is the one behind the first part's last step.
+                to[env, now : now + count + extra] = rows[env, : count + extra]
     return joined
 
 
 def _copy(steps: Steps, into: Steps, start: int) -> None:
     """Copies the steps from a time on, as many as there is room for."""
-    length = into.reward.shape[1]
-    into.counts[:] = np.clip(steps.counts - start, 0, length)
+    into.counts[:] = np.clip(steps.counts - start, 0, into.length)
     into.final.update(
-        {(env, at - start): row for (env, at), row in steps.final.items() if start <= at < start + length}
+        {(env, at - start): row for (env, at), row in steps.final.items() if start <= at < start + into.length}
     )
-    for target, rows in zip(_columns(into), _columns(steps), strict=True):
-        found = rows[:, start : start + target.shape[1]]
-        target[:, : found.shape[1]] = found
+    for extra, target, columns in _tables(into, steps):
+        for name, rows in columns.items():
+            found = rows[:, start : start + into.length + extra]
+            column(target, name, rows[:, 0], into.length + extra)[:, : found.shape[1]] = found
 
 
-def _columns(steps: Steps) -> list[NDArray[Any]]:
-    """All arrays, those of observations first."""
-    rest = (steps.reward, steps.terminated, steps.truncated, steps.version)
-    return [*steps.observation.values(), *steps.action.values(), *rest]
+def _tables(*steps: Steps) -> Iterator[tuple[Any, ...]]:
+    """The named arrays of some Steps side by side, each with the rows that they have more than steps."""
+    yield (1, *(one.observation for one in steps))
+    yield (0, *(one.step for one in steps))
+    yield (0, *(one.next for one in steps))
+    yield (0, *({"version": one.version} for one in steps))
 
 
 def _empty(steps: Steps, length: int) -> Steps:
     """Room for so many steps like these."""
-    *columns, reward, terminated, truncated, version = (
-        np.zeros((len(rows), length + (number < len(steps.observation)), *rows.shape[2:]), rows.dtype)
-        for number, rows in enumerate(_columns(steps))
-    )
-    count = len(steps.observation)
     return Steps(
-        dict(zip(steps.observation, columns[:count], strict=True)),
-        dict(zip(steps.action, columns[count:], strict=True)),
-        reward,
-        terminated,
-        truncated,
+        _rooms(steps.observation, length + 1),
+        _rooms(steps.step, length),
+        _rooms(steps.next, length),
         {},
-        np.zeros(len(reward), np.int64),
-        version,
+        np.zeros_like(steps.counts),
+        np.zeros((len(steps.counts), length), np.int64),
     )
+
+
+def _rooms(columns: Arrays, length: int) -> Arrays:
+    return {name: np.zeros((len(rows), length, *rows.shape[2:]), rows.dtype) for name, rows in columns.items()}

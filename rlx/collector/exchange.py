@@ -1,6 +1,6 @@
 """The memory that a worker of this machine shares with its collector: steps one way, weights the other."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.rollout import Steps
 from rlx.collector.space import Arrays, Space, leaves
+from rlx.collector.steps import Steps
+from rlx.collector.written import IS_INIT
 from rlx.engine.shared_arrays import SharedArrays
 
+_OUTCOME = ("reward", "terminated", "truncated")
 # Room for last observations: one for so many steps; where episodes are shorter, the others travel by value.
 _STEPS_A_FINAL = 8
 
@@ -60,13 +62,15 @@ class Remainder:
         length: T of the steps.
         counts: [n] steps of each environment.
         ends: environment and step of every episode that ended.
-        finals: last observations of those of them for which there was no room.
+        finals: last observations of those of them for which there was no room; of the others, what has no room at all.
+        more: arrays of the steps that have no room: observations, of steps, and of what came of them.
     """
 
     length: int
     counts: NDArray[np.int64]
     ends: list[tuple[int, int]]
     finals: list[Arrays]
+    more: tuple[Arrays, Arrays, Arrays]
 
 
 class Exchange:
@@ -95,35 +99,38 @@ class Exchange:
         """Steps [n, T] in a slot, yet to be made."""
         return Steps(
             {name: self._arrays[f"{slot}/{name}"][:, : length + 1] for name in self._observations},
-            {name: self._arrays[f"{slot}/{name}"][:, :length] for name in self._actions},
-            self._arrays[f"{slot}/reward"][:, :length],
-            self._arrays[f"{slot}/terminated"][:, :length],
-            self._arrays[f"{slot}/truncated"][:, :length],
+            {name: self._arrays[f"{slot}/{name}"][:, :length] for name in (*self._actions, IS_INIT)},
+            {name: self._arrays[f"{slot}/{name}"][:, :length] for name in _OUTCOME},
             {},
             np.zeros(self._room.description.num_envs, np.int64),
             self._arrays[f"{slot}/version"][:, :length],
         )
 
     def put(self, slot: int, steps: Steps) -> Remainder:
-        """Lays the last observations beside steps that were made in a slot."""
+        """Copies the last observations beside steps that were made in a slot; what has no room there is returned."""
         finals = list(steps.final.values())
         room = _finals(self._room)
         for row, final in enumerate(finals[:room]):
             for name in self._observations:
                 self._arrays[f"{slot}/final/{name}"][row] = final[name]
-        return Remainder(steps.reward.shape[1], steps.counts, list(steps.final), finals[room:])
+        overflow = [_without(final, self._observations) for final in finals[:room]] + finals[room:]
+        more = (
+            _without(steps.observation, self._observations),
+            _without(steps.step, [*self._actions, IS_INIT]),
+            _without(steps.next, _OUTCOME),
+        )
+        return Remainder(steps.length, steps.counts, list(steps.final), overflow, more)
 
     def get(self, slot: int, remainder: Remainder) -> Steps:
         """The steps in a slot; they are good until the worker is told to use the slot again."""
         steps = self.steps(slot, remainder.length)
         steps.counts[:] = remainder.counts
+        for table, more in zip((steps.observation, steps.step, steps.next), remainder.more, strict=True):
+            table |= more
         room = _finals(self._room)
-        for row, end in enumerate(remainder.ends):
-            steps.final[end] = (
-                {name: self._arrays[f"{slot}/final/{name}"][row] for name in self._observations}
-                if row < room
-                else remainder.finals[row - room]
-            )
+        for row, (end, final) in enumerate(zip(remainder.ends, remainder.finals, strict=True)):
+            shared = self._observations if row < room else []
+            steps.final[end] = {name: self._arrays[f"{slot}/final/{name}"][row] for name in shared} | final
         return steps
 
     @property
@@ -152,6 +159,10 @@ class Exchange:
         return bool(self._arrays["halted"] >= number)
 
 
+def _without(arrays: Arrays, names: Collection[str]) -> Arrays:
+    return {name: rows for name, rows in arrays.items() if name not in names}
+
+
 def _finals(room: Room) -> int:
     return room.description.num_envs * -(-room.length // _STEPS_A_FINAL)
 
@@ -174,7 +185,8 @@ def _layout(room: Room) -> Mapping[str, tuple[tuple[int, ...], str]]:
             layout[f"{slot}/{name}"] = ((n, length, *row), dtype)
         layout[f"{slot}/reward"] = ((n, length), "float32")
         layout[f"{slot}/version"] = ((n, length), "int64")
-        layout[f"{slot}/terminated"] = layout[f"{slot}/truncated"] = ((n, length), "bool")
+        for name in (IS_INIT, "terminated", "truncated"):
+            layout[f"{slot}/{name}"] = ((n, length), "bool")
     return layout
 
 

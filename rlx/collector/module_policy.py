@@ -1,4 +1,4 @@
-"""torch modules as policies: tensors made of the observations, actions made of what they give."""
+"""Plain torch modules as policies, and modules in files."""
 
 import logging
 import pickle
@@ -8,38 +8,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
-from tensordict.nn import TensorDictModuleBase
 
+from rlx.collector.policy import FunctionPolicy
+from rlx.collector.space import Space
 from rlx.errors import CollectError
 
 
-class ModulePolicy:
-    """A TensorDictModule that writes ``action``, or a plain module that gives the actions for the observations.
+class ModulePolicy(FunctionPolicy):
+    """A plain module that gives the actions for the observations, or the actions and a dict of more.
 
     Args:
         module: called without gradients.
-        device: where its inputs go; where not given, where its parameters are.
+        action_space: see ``FunctionPolicy``.
+        device: where its inputs go; where its parameters are if not given.
     """
 
-    def __init__(self, module: torch.nn.Module, device: torch.device | str | None = None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, action_space: Space | None = None, device: torch.device | str | None = None
+    ) -> None:
         self.module = module if device is None else module.to(device)
-        found = [tensor.device for tensor in (*module.parameters(), *module.buffers())]
-        self._device = torch.device(device) if device is not None else (*found, torch.device("cpu"))[0]
+        self._device = device_of(module, device)
+        super().__init__(self._forward, action_space)
 
     @torch.no_grad()
-    def __call__(self, observation: Any) -> Any:
-        """[n, ...] actions."""
-        tensors = _tensors(observation, self._device)
-        if not isinstance(self.module, TensorDictModuleBase):
-            return _arrays(self.module(tensors))
-        entries = tensors if isinstance(tensors, dict) else {"observation": tensors}
-        found = {"observation": entries, **entries} if isinstance(tensors, dict) else entries
-        steps = TensorDict(found, [_rows(tensors)], device=self._device)
-        action = self.module(steps).get("action", None)
-        if action is None:
-            raise CollectError(f"policy {type(self.module).__name__} writes no 'action'")
-        return _arrays(action)
+    def _forward(self, observation: Any) -> Any:
+        return _arrays(self.module(tensors_of(observation, self._device)))
 
 
 def load_exported(path: Path) -> torch.nn.Module:
@@ -85,11 +78,19 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
     return module.eval()
 
 
-def _tensors(tree: Any, device: torch.device) -> Any:
+def device_of(module: torch.nn.Module, device: torch.device | str | None) -> torch.device:
+    """The device that is asked for, or else that of the module's parameters."""
+    if device is not None:
+        return torch.device(device)
+    return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+
+
+def tensors_of(tree: Any, device: torch.device) -> Any:
+    """The tensors of a tree of arrays; a tuple becomes a dict with the keys 0, 1, ..."""
     if isinstance(tree, Mapping):
-        return {key: _tensors(part, device) for key, part in tree.items()}
+        return {key: tensors_of(part, device) for key, part in tree.items()}
     if isinstance(tree, tuple):
-        return {str(number): _tensors(part, device) for number, part in enumerate(tree)}
+        return {str(number): tensors_of(part, device) for number, part in enumerate(tree)}
     return torch.from_numpy(np.ascontiguousarray(tree)).to(device)
 
 
@@ -99,7 +100,3 @@ def _arrays(tree: Any) -> Any:
     if isinstance(tree, Mapping) or hasattr(tree, "items"):
         return {key: _arrays(part) for key, part in tree.items()}
     return tuple(_arrays(part) for part in tree) if isinstance(tree, tuple) else tree
-
-
-def _rows(tree: Any) -> int:
-    return _rows(next(iter(tree.values()))) if isinstance(tree, dict) else len(tree)

@@ -1,5 +1,6 @@
 """Policies by name: ``random``, ``module:name``, ``file.py:name``, ``file.pt2``, ``file.pt:module:factory``."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 from rlx import named_object
 from rlx.collector.environment import Environment
-from rlx.collector.policy import EpsilonGreedy, Policy, RandomPolicy
+from rlx.collector.policy import EpsilonGreedy, FunctionPolicy, Policy, RandomPolicy
+from rlx.collector.space import Space
 from rlx.errors import CollectError
 
 
@@ -32,8 +34,8 @@ class PolicySpec:
             CollectError: there is none of that name, or it cannot be loaded.
         """
         if self.text == "random":
-            return RandomPolicy(environment.action_space, seeds)
-        policy = as_policy(_loaded(self.text))
+            return FunctionPolicy(RandomPolicy(environment.action_space, seeds))
+        policy = as_policy(_loaded(self.text), environment.action_space)
         return EpsilonGreedy(policy, self.epsilon, environment.action_space, seeds) if self.epsilon else policy
 
 
@@ -46,25 +48,41 @@ def load_object(text: str) -> Any:
     return named_object.load_object(text, CollectError)
 
 
-def as_policy(found: Any, device: str | None = None) -> Policy:
-    """A function of observations, a class of them, or a torch module, as a policy.
+def as_policy(found: Any, action_space: Space | None = None, device: str | None = None) -> Policy:
+    """A function of observations or of TensorDicts, a class of them, or a torch module, as a policy.
 
     Args:
-        found: which.
-        device: where a module runs; where not given, where its parameters are.
+        found: which. It takes and gives TensorDicts if it has ``in_keys`` and ``out_keys``, or if its first argument
+            is annotated as a TensorDict; a module otherwise takes tensors, and a function arrays, unless its first
+            call fails with arrays but not with a TensorDict.
+        action_space: of one environment; see ``FunctionPolicy``.
+        device: where a module runs; where its parameters are if not given.
 
     Raises:
         CollectError: it is none of these.
     """
     found = instance(found)
-    if is_module(found):
-        from rlx.collector.module_policy import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
-
-        return ModulePolicy(found, device)
     if not callable(found):
         raise CollectError(f"policy is a {type(found).__name__}: expected a function of observations")
-    policy: Policy = found
-    return policy
+    if has_torch():  # without torch nobody can have made a module, or a function of TensorDicts
+        from rlx.collector.module_policy import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
+        from rlx.collector.tensordict_policy import (  # noqa: PLC0415
+            TensorDictPolicy,
+            UnannotatedPolicy,
+            takes_tensordict,
+        )
+
+        if takes_tensordict(found):
+            return TensorDictPolicy(found, device)
+        if is_module(found):
+            return ModulePolicy(found, action_space, device)
+        return UnannotatedPolicy(found, action_space)
+    return FunctionPolicy(found, action_space)
+
+
+def has_torch() -> bool:
+    """Whether torch is imported: it takes seconds, and who does not use it shall not wait for it."""
+    return "torch" in sys.modules
 
 
 def instance(found: Any) -> Any:

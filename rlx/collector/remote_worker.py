@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.collector.exchange import Description, Exchange, Remainder, Room, Weights
-from rlx.collector.rollout import Steps
+from rlx.collector.steps import Steps
 from rlx.collector.worker import Equipment, Order, Worker
 
 

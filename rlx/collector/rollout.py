@@ -1,71 +1,58 @@
 """The loop: a policy chooses, environments step, and what happened is written into arrays; it runs anywhere."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.collector.environment import Environment
-from rlx.collector.policy import ActionCheck, Policy
+from rlx.collector.policy import ActionCheck, Choice, Policy, Situation
 from rlx.collector.space import Arrays, flatten, leaves
+from rlx.collector.steps import Steps
+from rlx.collector.written import IS_INIT, Written, column
 from rlx.errors import CollectError, RlxError
 
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps that n environments made meanwhile: at most T each.
-
-    Args:
-        observation: [n, T + 1, ...] by name of the field: what each action was chosen from, and behind an environment's
-            last step what its next action is to be chosen from.
-        action: [n, T, ...] by name of the field.
-        reward: [n, T] float32.
-        terminated: [n, T] bool.
-        truncated: [n, T] bool.
-        final: of every episode that ended, by environment and step, its last observation, by name of the field.
-        counts: [n] steps of each environment; the rows behind them mean nothing.
-        version: [n, T] int64, number of the policy that chose the action, for whoever counts them.
-    """
-
-    observation: Arrays
-    action: Arrays
-    reward: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    final: dict[tuple[int, int], Arrays]
-    counts: NDArray[np.int64]
-    version: NDArray[np.int64]
+Finals = dict[tuple[int, int], Arrays]
 
 
 class Rollout:
-    """Steps an environment, batch after batch; episodes go on from one batch to the next.
+    """Steps an environment, batch after batch; episodes, and the policy's state, go on from one batch to the next.
 
     Args:
         environment: what is stepped.
         seeds: one an environment.
         max_episode_steps: where an episode is truncated, if it lasts so long.
+        drop: names of what the policy writes that is not kept; of nested ones, or of all below a name.
 
     Raises:
         CollectError: the environment failed, or gave what does not fit its space.
     """
 
-    def __init__(self, environment: Environment, seeds: Sequence[int], max_episode_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        seeds: Sequence[int],
+        max_episode_steps: int | None = None,
+        drop: Sequence[str] = (),
+    ) -> None:
         self._environment = environment
         self._observation_leaves = leaves(environment.observation_space, "observation")
         self._action_leaves = leaves(environment.action_space, "action")
         self._fit_actions = ActionCheck(environment.action_space, environment.num_envs)
         self._max_episode_steps = max_episode_steps
-        self._age = np.zeros(environment.num_envs, np.int64)
-        self._observation: Any = environment.reset(seeds)
-        self._now = self._flat(self._observation, environment.num_envs)
+        taken = {*self._observation_leaves, *self._action_leaves}
+        self._written = Written(environment.num_envs, taken, drop)
+        self.restart(seeds)
 
     def restart(self, seeds: Sequence[int]) -> None:
         """Gives up all running episodes and begins new ones."""
-        self._observation = self._environment.reset(seeds)
-        self._now = self._flat(self._observation, self._environment.num_envs)
-        self._age[:] = 0
+        n = self._environment.num_envs
+        self._observation: Any = self._environment.reset(seeds)
+        self._now = self._flat(self._observation, n)
+        self._age = np.zeros(n, np.int64)
+        self._initial: Arrays = {}
+        self._state: Arrays = {}
 
     def run(
         self,
@@ -79,7 +66,7 @@ class Rollout:
         Args:
             policy: what chooses the actions.
             length: T, at least 1.
-            into: what is returned, with other steps in it; where not given, new arrays.
+            into: what is returned, with other steps in it; new arrays if not given. Arrays that it lacks are added.
             should_stop: asked before every step whether to leave it at what there is.
 
         Raises:
@@ -88,37 +75,90 @@ class Rollout:
         n = self._environment.num_envs
         steps = self._allocated(n, length) if into is None else into
         every, at, final = np.arange(n), steps.counts, steps.final
-        for name, rows in steps.observation.items():
-            rows[:, 0] = self._now[name]
+        is_init, reward = steps.step[IS_INIT], steps.next["reward"]
+        terminated_column, truncated_column = steps.next["terminated"], steps.next["truncated"]
+        self._refresh_initial(policy)
+        self._put_now(steps, (every, at))
         while at.max() < length and not (should_stop is not None and should_stop()):
-            actions, flat_actions = self._fit_actions(_asked(policy, self._observation))
+            situation = Situation(self._observation, self._age == 0, self._state)
+            choice = _asked(policy, situation)
+            actions, flat_actions = self._fit_actions(choice.action)
+            # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
+            # the row is written again.
+            where = (every, at)
+            for name, array in flat_actions.items():
+                steps.step[name][where] = array
+            is_init[where] = situation.is_init
+            self._written.put(choice, steps, where)
+            self._put_state(choice.state, steps, where)
             outcome = self._environment.step(actions)
             truncated = self._limited(outcome.recorded, outcome.truncated)
             rows = every if outcome.recorded is None else np.flatnonzero(outcome.recorded)
             where = (rows, at[rows])
-            for name, array in flat_actions.items():
-                steps.action[name][where] = array[rows]
-            steps.reward[where] = outcome.reward[rows]
-            steps.terminated[where] = outcome.terminated[rows]
-            steps.truncated[where] = truncated[rows]
+            reward[where] = outcome.reward[rows]
+            terminated_column[where] = outcome.terminated[rows]
+            truncated_column[where] = truncated[rows]
             for env, observation in outcome.final_observation.items():
                 final[env, int(at[env])] = self._flat(observation, None)
             self._observation, self._now = outcome.observation, self._flat(outcome.observation, n)
             self._reset_limited(truncated & ~outcome.truncated & ~outcome.terminated, final, at)
-            at[rows] += 1
-            for name, array in self._now.items():
-                steps.observation[name][every, at] = array
+            ended = outcome.terminated | truncated
             self._age[rows] += 1
-            self._age[outcome.terminated | truncated] = 0
+            self._age[ended] = 0
+            if choice.state:
+                self._carry(choice.state, np.flatnonzero(ended), final, at)
+            at[rows] += 1
+            self._put_now(steps, (every, at))
+        self._put_state(self._state, steps, (every, at))
         return steps
 
+    def _refresh_initial(self, policy: Policy) -> None:
+        """Asks for the initial state, which new weights may have changed, where it is due."""
+        is_init = self._age == 0
+        initial = policy.initial_state(Situation(self._observation, is_init, self._state))
+        self._initial |= initial
+        for name, rows in initial.items():
+            self._state[name] = _chosen(is_init, rows, self._state.get(name, rows))
+
+    def _carry(
+        self, state: Mapping[str, NDArray[Any]], ended: NDArray[np.int64], final: Finals, at: NDArray[np.int64]
+    ) -> None:
+        """Takes over what the policy wrote as its state, but where an episode starts with the next step."""
+        is_init = self._age == 0
+        for name, rows in state.items():
+            initial = self._initial.setdefault(name, np.zeros_like(rows))
+            if (initial.dtype, initial.shape) != (rows.dtype, rows.shape):
+                raise CollectError(
+                    f"policy writes its state {name!r} as {rows.dtype}{list(rows.shape)}, "
+                    f"expected {initial.dtype}{list(initial.shape)}, as it starts"
+                )
+            self._state[name] = _chosen(is_init, initial, rows)
+        for env in ended.tolist():
+            final[env, int(at[env])] |= {name: state[name][env].copy() for name in self._written.state}
+
+    def _put_now(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+        """Writes the observations that the next actions are chosen from."""
+        for name, array in self._now.items():
+            steps.observation[name][where] = array
+
+    def _put_state(
+        self, state: Mapping[str, NDArray[Any]], steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> None:
+        """Writes the state that the next actions are chosen from; zeros where the policy has written one for once."""
+        for name in self._written.state:
+            rows = self._state.get(name)
+            column(steps.observation, name, state[name], steps.length + 1)[where] = 0 if rows is None else rows
+
     def _allocated(self, n: int, length: int) -> Steps:
+        step = {name: _empty(leaf, n, length) for name, leaf in self._action_leaves.items()}
         return Steps(
             {name: _empty(leaf, n, length + 1) for name, leaf in self._observation_leaves.items()},
-            {name: _empty(leaf, n, length) for name, leaf in self._action_leaves.items()},
-            np.empty((n, length), np.float32),
-            np.zeros((n, length), bool),
-            np.zeros((n, length), bool),
+            {**step, IS_INIT: np.zeros((n, length), bool)},
+            {
+                "reward": np.empty((n, length), np.float32),
+                "terminated": np.zeros((n, length), bool),
+                "truncated": np.zeros((n, length), bool),
+            },
             {},
             np.zeros(n, np.int64),
             np.zeros((n, length), np.int64),
@@ -131,9 +171,7 @@ class Rollout:
         is_long = self._age + 1 >= self._max_episode_steps
         return truncated | (is_long if recorded is None else is_long & recorded)
 
-    def _reset_limited(
-        self, cut: NDArray[np.bool_], final: dict[tuple[int, int], Arrays], at: NDArray[np.int64]
-    ) -> None:
+    def _reset_limited(self, cut: NDArray[np.bool_], final: Finals, at: NDArray[np.int64]) -> None:
         """Begins new episodes where one was cut that the environment would go on with."""
         if not cut.any():
             return
@@ -155,13 +193,20 @@ class Rollout:
         return flat
 
 
-def _asked(policy: Policy, observation: Any) -> Any:
+def _asked(policy: Policy, situation: Situation) -> Choice:
     try:
-        return policy(observation)
+        return policy(situation)
     except RlxError:
         raise
     except Exception as exc:  # whatever a stranger's policy raises
         raise CollectError(f"policy failed: {type(exc).__name__}: {exc}") from exc
+
+
+def _chosen(where: NDArray[np.bool_], rows: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+    """Some of these rows [n, ...], and the others."""
+    if not where.any():
+        return others
+    return np.where(where.reshape(-1, *(1 for _ in rows.shape[1:])), rows, others)
 
 
 def _empty(leaf: Any, n: int, rows: int) -> NDArray[Any]:

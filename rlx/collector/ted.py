@@ -1,6 +1,6 @@
 """Collected steps as TED TensorDicts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rlx.collector.episodes import Episode
-from rlx.collector.rollout import Steps
 from rlx.collector.space import Arrays
+from rlx.collector.steps import Steps
+from rlx.collector.written import IS_INIT
+from rlx.schema import SCALAR_COLUMNS
 
 Tree = dict[str, Any]
 CatResults = Literal["stack", 0, -1]
@@ -48,29 +50,41 @@ def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
     Where an environment made less than T steps, zeros are behind them.
     """
     all_steps = [steps for steps, _ in portions]
+    length = all_steps[0].length
+    observation = _joined([steps.observation for steps in all_steps], length + 1)
     # The row behind the last step is not in ``now``: the next batch begins with that one.
-    now = {name: _joined(steps.observation[name][:, :-1] for steps in all_steps) for name in all_steps[0].observation}
-    following = {name: _joined(steps.observation[name][:, 1:] for steps in all_steps) for name in now}
+    now = {name: rows[:, :-1] for name, rows in observation.items()}
+    following = {name: rows[:, 1:].copy() for name, rows in observation.items()}
     first = 0
     for steps in all_steps:
         for (env, at), final in steps.final.items():
             for name, row in final.items():
                 following[name][first + env, at] = row
         first += len(steps.counts)
-    action = {name: _joined(steps.action[name] for steps in all_steps) for name in all_steps[0].action}
-    flags = {
-        name: _joined(getattr(steps, name) for steps in all_steps) for name in ("reward", "terminated", "truncated")
-    }
-    ids = _joined(ids for _, ids in portions)
+    step = _joined([steps.step for steps in all_steps], length)
+    after = _joined([steps.next for steps in all_steps], length)
+    ids = np.concatenate([ids for _, ids in portions])
     counts = np.concatenate([steps.counts for steps in all_steps])
-    for env in np.flatnonzero(counts < ids.shape[1]).tolist():
-        for rows in (*now.values(), *following.values(), *action.values(), *flags.values()):
-            rows[env, counts[env] :] = 0
-    return _ted({**now, **action}, following, flags, ids)
+    for env in np.flatnonzero(counts < length).tolist():
+        for table in (now, following, step, after):
+            for rows in table.values():
+                rows[env, counts[env] :] = 0
+    return _ted({**now, **step}, {**following, **after}, ids)
 
 
-def _joined(parts: Iterable[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate(list(parts))
+def _joined(tables: Sequence[Arrays], length: int) -> Arrays:
+    """The rows of all environments; zeros for those that have not written a field yet."""
+    kinds = {name: rows for table in tables for name, rows in table.items()}
+    counts = [len(next(iter(table.values()))) for table in tables]
+    return {
+        name: np.concatenate(
+            [
+                table[name] if name in table else np.zeros((n, length, *kind.shape[2:]), kind.dtype)
+                for table, n in zip(tables, counts, strict=True)
+            ]
+        )
+        for name, kind in kinds.items()
+    }
 
 
 def _named(batch: Any) -> TensorDict:
@@ -82,28 +96,23 @@ def episodes_to_ted(episodes: Sequence[Episode], ids: Sequence[int]) -> TensorDi
     """The steps [S] of whole episodes, one behind the other."""
     parts = []
     for episode, number in zip(episodes, ids, strict=True):
-        data = episode.data
-        columns = {name: data[name] for name in ("reward", "terminated", "truncated")}
-        observations = {name: rows for name, rows in data.items() if len(rows) == episode.steps + 1}
-        actions = {name: rows for name, rows in data.items() if name not in columns and name not in observations}
-        now = {name: rows[:-1] for name, rows in observations.items()}
-        then = {name: rows[1:] for name, rows in observations.items()}
-        parts.append(_ted({**now, **actions}, then, columns, np.full(episode.steps, number, np.int64)))
+        now = {name: rows[:-1] for name, rows in episode.observation.items()}
+        then = {name: rows[1:] for name, rows in episode.observation.items()}
+        steps = np.full(episode.steps, number, np.int64)
+        parts.append(_ted({**now, **episode.step}, {**then, **episode.next}, steps))
     joined: TensorDict = torch.cat(parts)  # type: ignore[arg-type, assignment]
     joined.names = ["time"]
     return joined
 
 
-def _ted(root: Arrays, following: Arrays, flags: Arrays, ids: NDArray[np.int64]) -> TensorDict:
+def _ted(root: Arrays, after: Arrays, ids: NDArray[np.int64]) -> TensorDict:
     tree: Tree = {}
     for name, rows in root.items():
-        _put(tree, name, rows)
-    for name, rows in following.items():
-        _put(tree, f"next/{name}", rows)
-    for name, column in flags.items():
-        _put(tree, f"next/{name}", column[..., None])
-    _put(tree, "next/done", (flags["terminated"] | flags["truncated"])[..., None])
-    for name in ("done", "terminated", "truncated"):
+        _put(tree, name, rows[..., None] if name == IS_INIT else rows)
+    for name, rows in after.items():
+        _put(tree, f"next/{name}", rows[..., None] if name in SCALAR_COLUMNS else rows)
+    _put(tree, "next/done", (after["terminated"] | after["truncated"])[..., None])
+    for name in ("done", "terminated", "truncated", f"next/{IS_INIT}"):
         _put(tree, name, np.zeros((*ids.shape, 1), bool))
     _put(tree, "collector/traj_ids", ids)
     names: Any = [*(None for _ in ids.shape[1:]), "time"]  # tensordict does not type unnamed dimensions

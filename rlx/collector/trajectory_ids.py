@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.rollout import Steps
+from rlx.collector.steps import Steps
 
 NO_TRAJECTORY = -1
 
@@ -40,7 +40,7 @@ class TrajectoryIds:
 
     def of(self, steps: Steps) -> NDArray[np.int64]:
         """[n, T] ids of the next steps; ``NO_TRAJECTORY`` where there are none."""
-        ids = np.full(steps.reward.shape, NO_TRAJECTORY, np.int64)
+        ids = np.full(steps.version.shape, NO_TRAJECTORY, np.int64)
         starts = np.zeros(len(ids), np.int64)
         for at, env in sorted((at, env) for env, at in steps.final):
             ids[env, starts[env] : at + 1] = self._number(env)

@@ -1,17 +1,17 @@
 """A worker: one environment, one policy and the loop that steps them, as it is ordered to; in whatever process."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rlx.collector.even_rollout import EvenRollout
 from rlx.collector.opening import EnvSource, open_environment
-from rlx.collector.policy import RandomPolicy
-from rlx.collector.policy_file import as_policy
-from rlx.collector.rollout import Rollout, Steps
+from rlx.collector.policy import FunctionPolicy, Policy, RandomActions, RandomPolicy
+from rlx.collector.policy_file import as_policy, has_torch
+from rlx.collector.rollout import Rollout
 from rlx.collector.session import seeds_of
+from rlx.collector.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Equipment:
         max_frames_per_traj: where a trajectory is truncated, if it lasts so long.
         exploration_type: name of an ``InteractionType`` of tensordict.
         threads: that torch may use; as many as it likes where not given.
+        drop: names of what the policy writes that is not kept.
     """
 
     create_env_fn: EnvSource
@@ -35,6 +36,7 @@ class Equipment:
     max_frames_per_traj: int | None
     exploration_type: str
     threads: int | None = None
+    drop: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,11 @@ class Worker:
         self._rollout: EvenRollout | None = None
         self.environment = open_environment(equipment.create_env_fn)
         try:
-            self.policy = None if equipment.policy is None else as_policy(equipment.policy, equipment.device)
+            self.policy = None if equipment.policy is None else self._made(equipment)
         except BaseException:
             self.environment.close()
             raise
-        if equipment.threads is not None and _has_torch():
+        if equipment.threads is not None and has_torch():
             import torch  # noqa: PLC0415  (it is imported already)
 
             torch.set_num_threads(equipment.threads)
@@ -99,7 +101,9 @@ class Worker:
             self._begin(order.session, order.first_env)
         if self._rollout is None:
             raise ValueError("the first order begins no session")
-        policy = self._random if order.is_random or self.policy is None else self.policy
+        policy: Policy = self.policy or FunctionPolicy(self._random)
+        if order.is_random and self.policy is not None:
+            policy = RandomActions(self.policy, self._random)
         with _exploring(self._equipment.exploration_type):
             return self._rollout.run(policy, version, order.length, into, should_stop)
 
@@ -107,26 +111,26 @@ class Worker:
         """Closes the environment."""
         self.environment.close()
 
+    def _made(self, equipment: Equipment) -> Policy:
+        return as_policy(equipment.policy, self.environment.action_space, equipment.device)
+
     def _begin(self, session: int, first: int) -> None:
         n, seed = self.environment.num_envs, self._equipment.seed
         seeds, random_seeds = (seeds_of(seed, session, n, purpose, first) for purpose in (0, 1))
         self._random = RandomPolicy(self.environment.action_space, random_seeds)
         if self._rollout is None:
-            self._rollout = EvenRollout(Rollout(self.environment, seeds, self._equipment.max_frames_per_traj))
+            limit, drop = self._equipment.max_frames_per_traj, self._equipment.drop
+            self._rollout = EvenRollout(Rollout(self.environment, seeds, limit, drop))
         else:
             self._rollout.restart(seeds)
 
 
 @contextmanager
 def _exploring(exploration_type: str) -> Iterator[None]:
-    if not _has_torch():  # then no policy can ask how to explore, and torch takes seconds
+    if not has_torch():  # then no policy can ask how to explore, and torch takes seconds
         yield
         return
     from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (torch takes seconds)
 
     with set_interaction_type(InteractionType[exploration_type]):
         yield
-
-
-def _has_torch() -> bool:
-    return "torch" in sys.modules

@@ -149,7 +149,7 @@ class Worker:
         count = len(self._waiting) if lease.episodes is None else lease.episodes - before
         ready, self._waiting = self._waiting[:count], self._waiting[count:]
         if ready:
-            block = join(ready, self._next_episode, self._stride)
+            block = join(ready, self._assignment.format.schema, self._next_episode, self._stride)
             self._next_episode += len(ready) * self._stride
             self._shard_steps += block.steps
             self._shards.append(lease.shard, block)

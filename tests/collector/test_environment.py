@@ -12,7 +12,7 @@ from rlx.collector.atari import emulator_seeds
 from rlx.collector.batched_env import ParallelEnv, SerialEnv
 from rlx.collector.gym_env import GymEnv
 from rlx.collector.opening import open_environment
-from rlx.collector.policy import RandomPolicy
+from rlx.collector.policy import FunctionPolicy, RandomPolicy
 from rlx.collector.rollout import Rollout
 from rlx.collector.space import schema_of
 from rlx.collector.vector_environment import VectorEnvironment
@@ -44,7 +44,7 @@ def vector(mode: AutoresetMode) -> VectorEnvironment:
 def test_no_reset_is_a_step_and_every_final_observation_is_real(make: Callable[[], Any]) -> None:
     environment = make()
     try:
-        steps = Rollout(environment, [0, 1, 2]).run(one, 9)
+        steps = Rollout(environment, [0, 1, 2]).run(FunctionPolicy(one), 9)
     finally:
         environment.close()
     assert steps.counts.tolist() == [9] * 3
@@ -55,14 +55,14 @@ def test_no_reset_is_a_step_and_every_final_observation_is_real(make: Callable[[
                 after[at] = final["observation"][0]
         assert steps.observation["observation"][env, :9, 0].tolist() == BEFORE
         assert after == AFTER
-        assert np.flatnonzero(steps.terminated[env]).tolist() == [2]
-        assert np.flatnonzero(steps.truncated[env]).tolist() == [7]
-        assert steps.reward[env].tolist() == [1, 2, 3, 1, 2, 3, 4, 5, 1]
+        assert np.flatnonzero(steps.next["terminated"][env]).tolist() == [2]
+        assert np.flatnonzero(steps.next["truncated"][env]).tolist() == [7]
+        assert steps.next["reward"][env].tolist() == [1, 2, 3, 1, 2, 3, 4, 5, 1]
 
 
 def test_environments_that_reset_at_different_times() -> None:
     env = SyncVectorEnv([lambda: Counter((1,)), lambda: Counter((4,))], autoreset_mode=AutoresetMode.NEXT_STEP)
-    steps = Rollout(VectorEnvironment(env, "Counter"), [0, 1]).run(one, 8)
+    steps = Rollout(VectorEnvironment(env, "Counter"), [0, 1]).run(FunctionPolicy(one), 8)
     assert steps.counts.tolist() == [5, 8]
     assert steps.observation["observation"][0, :5, 0].tolist() == [0, 100, 200, 300, 400]
     assert steps.observation["observation"][1, :8, 0].tolist() == [0, 1, 2, 3, 100, 101, 102, 103]
@@ -71,10 +71,10 @@ def test_environments_that_reset_at_different_times() -> None:
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_long_episodes_are_truncated(mode: AutoresetMode) -> None:
-    steps = Rollout(vector(mode), [0, 1, 2], max_episode_steps=2).run(one, 4)
+    steps = Rollout(vector(mode), [0, 1, 2], max_episode_steps=2).run(FunctionPolicy(one), 4)
     assert steps.counts.tolist() == [4] * 3
-    assert steps.truncated.tolist() == [[False, True] * 2] * 3
-    assert not steps.terminated.any()
+    assert steps.next["truncated"].tolist() == [[False, True] * 2] * 3
+    assert not steps.next["terminated"].any()
     assert steps.observation["observation"][0, :, 0].tolist() == [0, 1, 100, 101, 200]
     assert {at: final["observation"][0] for (env, at), final in steps.final.items() if env == 1} == {1: 2, 3: 102}
 
@@ -85,10 +85,14 @@ def test_atari_frames_are_those_of_gymnasium(seed: int) -> None:
     environment = open_environment("ALE/Pong-v5", 1)
     single = AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1), noop_max=0)
     expected = [single.reset(seed=seed)[0]]
-    steps = Rollout(environment, [seed]).run(RandomPolicy(environment.action_space, [seed]), 1200)
+    steps = Rollout(environment, [seed]).run(FunctionPolicy(RandomPolicy(environment.action_space, [seed])), 1200)
     for at in range(1200):
-        frame, reward, terminated, truncated, _ = single.step(int(steps.action["action"][0, at]))
-        assert (steps.reward[0, at], steps.terminated[0, at], steps.truncated[0, at]) == (reward, terminated, truncated)
+        frame, reward, terminated, truncated, _ = single.step(int(steps.step["action"][0, at]))
+        assert (steps.next["reward"][0, at], steps.next["terminated"][0, at], steps.next["truncated"][0, at]) == (
+            reward,
+            terminated,
+            truncated,
+        )
         if terminated or truncated:
             np.testing.assert_array_equal(steps.final[0, at]["observation"], frame)
             frame, _ = single.reset()
@@ -139,10 +143,10 @@ def test_a_vector_environment_with_one_seed_for_all() -> None:
     def vector() -> Any:
         return gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
 
-    steps = Rollout(open_environment(vector, 3), [7, 8, 9]).run(one, 50)
-    again = Rollout(open_environment(vector), [7, 8, 9]).run(one, 50)
-    other = Rollout(open_environment(vector), [8, 8, 9]).run(one, 50)
-    assert steps.terminated.any()
+    steps = Rollout(open_environment(vector, 3), [7, 8, 9]).run(FunctionPolicy(one), 50)
+    again = Rollout(open_environment(vector), [7, 8, 9]).run(FunctionPolicy(one), 50)
+    other = Rollout(open_environment(vector), [8, 8, 9]).run(FunctionPolicy(one), 50)
+    assert steps.next["terminated"].any()
     rows = [found.observation["observation"][:, :20] for found in (steps, again, other)]
     np.testing.assert_array_equal(rows[0], rows[1])
     assert (rows[0] != rows[2]).any()
@@ -157,7 +161,7 @@ def test_what_gymnasium_made_it_of() -> None:
 def test_an_environment_that_fails() -> None:
     rollout = Rollout(open_environment(make_failing, 2), [0, 1])
     with pytest.raises(CollectError, match="failed in step: RuntimeError: the motor is hot"):
-        rollout.run(one, 30)
+        rollout.run(FunctionPolicy(one), 30)
 
 
 def test_what_is_no_environment() -> None:

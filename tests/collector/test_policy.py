@@ -6,11 +6,13 @@ import torch
 from gymnasium import spaces
 
 from rlx.collector.opening import open_environment
-from rlx.collector.policy import ActionCheck, EpsilonGreedy, RandomPolicy
+from rlx.collector.policy import ActionCheck, EpsilonGreedy, FunctionPolicy, RandomPolicy, Situation
 from rlx.collector.policy_file import PolicySpec
 from rlx.collector.rollout import Rollout
 from rlx.errors import CollectError
 from tests.collector.environments import one
+
+SITUATION = Situation(np.zeros((2, 3)), np.zeros(2, bool), {})
 
 
 class Greedy(torch.nn.Module):
@@ -33,19 +35,18 @@ def test_random_actions_do_not_depend_on_how_many_there_are(space: spaces.Space)
 
 
 def test_epsilon_greedy() -> None:
-    observations = np.zeros((2, 3))
-    policy = EpsilonGreedy(one, 0.5, spaces.Discrete(100), [1, 2])
-    actions = np.array([policy(observations) for _ in range(400)])
+    policy = EpsilonGreedy(FunctionPolicy(one), 0.5, spaces.Discrete(100), [1, 2])
+    actions = np.array([policy(SITUATION).action for _ in range(400)])
     assert 0.4 < (actions == 1).mean() < 0.6
-    assert (EpsilonGreedy(one, 0, spaces.Discrete(100), [1, 2])(observations) == 1).all()
+    assert (EpsilonGreedy(FunctionPolicy(one), 0, spaces.Discrete(100), [1, 2])(SITUATION).action == 1).all()
     with pytest.raises(CollectError, match="expected 0 to 1"):
-        EpsilonGreedy(one, 2, spaces.Discrete(3), [1])
+        EpsilonGreedy(FunctionPolicy(one), 2, spaces.Discrete(3), [1])
 
 
 def test_epsilon_greedy_hides_no_shape_that_does_not_fit() -> None:
-    policy = EpsilonGreedy(lambda _: np.zeros((2, 1), np.int64), 0.5, spaces.Discrete(3), [1, 2])
+    policy = EpsilonGreedy(FunctionPolicy(lambda _: np.zeros((2, 1), np.int64)), 0.5, spaces.Discrete(3), [1, 2])
     with pytest.raises(CollectError, match=r"int64\[2, 1\], expected int64\[2\]"):
-        ActionCheck(spaces.Discrete(3), 2)(policy(None))
+        ActionCheck(spaces.Discrete(3), 2)(policy(SITUATION).action)
 
 
 @pytest.mark.parametrize("suffix", ["pt2", "pt"])
@@ -61,7 +62,7 @@ def test_modules_in_files(tmp_path: Path, suffix: str) -> None:
     environment = open_environment("CartPole-v1", 3)
     steps = Rollout(environment, [1, 2, 3]).run(PolicySpec(text).policy(environment, [1, 2, 3]), 20)
     observation = torch.from_numpy(steps.observation["observation"][:, :20])
-    np.testing.assert_array_equal(steps.action["action"], module(observation))
+    np.testing.assert_array_equal(steps.step["action"], module(observation))
 
 
 class Unpickled:

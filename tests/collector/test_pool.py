@@ -4,7 +4,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlx.collector.opening import open_environment
-from rlx.collector.policy import RandomPolicy
+from rlx.collector.policy import FunctionPolicy, RandomPolicy
 from rlx.collector.pool import ATARI
 from rlx.collector.rollout import Rollout, Steps
 from rlx.errors import CollectError
@@ -13,7 +13,7 @@ from rlx.errors import CollectError
 def collected(env_id: str, seeds: list[int], length: int, limit: int | None = None) -> Steps:
     environment = open_environment(env_id, len(seeds))
     try:
-        policy = RandomPolicy(environment.action_space, seeds)
+        policy = FunctionPolicy(RandomPolicy(environment.action_space, seeds))
         return Rollout(environment, seeds, limit).run(policy, length)
     finally:
         environment.close()
@@ -27,9 +27,9 @@ def test_steps_are_those_of_envpool_without_its_resets() -> None:
     was_reset = 0
     for at in range(int(steps.counts[0])):
         np.testing.assert_array_equal(steps.observation["observation"][0, at], observation[0])
-        action = steps.action["action"][0, at : at + 1]
+        action = steps.step["action"][0, at : at + 1]
         observation, reward, terminated, truncated, _ = pool.step(action)
-        assert (steps.reward[0, at], steps.terminated[0, at]) == (reward[0], terminated[0])
+        assert (steps.next["reward"][0, at], steps.next["terminated"][0, at]) == (reward[0], terminated[0])
         if terminated[0] or truncated[0]:
             np.testing.assert_array_equal(steps.final[0, at]["observation"], observation[0])
             observation, *_ = pool.step(action)
@@ -57,12 +57,12 @@ def test_long_episodes_are_truncated_one_by_one() -> None:
     for env, last in ends.items():
         lengths = np.diff([-1, *last])
         assert lengths.max() <= 12
-        assert [bool(steps.truncated[env, at]) for at in last] == [length == 12 for length in lengths]
+        assert [bool(steps.next["truncated"][env, at]) for at in last] == [length == 12 for length in lengths]
         same = min(12, last[0] + 1)
         np.testing.assert_array_equal(
             steps.observation["observation"][env, :same], free.observation["observation"][env, :same]
         )
-    assert steps.truncated.any()
+    assert steps.next["truncated"].any()
 
 
 def test_an_unknown_name() -> None:
