@@ -1,6 +1,5 @@
 """A function applied to what a storage holds, chunk by chunk, in this process or others, into a memory-mapped one."""
 
-import multiprocessing
 import os
 import shutil
 from collections import deque
@@ -20,6 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.mapped_storage import MappedStorage
 from rlx.buffer.protocol import Storage
+from rlx.engine import main_module
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 
 Function = Callable[[TensorDictBase], TensorDictBase]
@@ -149,7 +149,7 @@ class Workers:
         method = self.start_method or ("spawn" if self.max_tasks else None)
         with ProcessPoolExecutor(
             self.count,
-            mp_context=multiprocessing.get_context(method),
+            mp_context=main_module.context(method),
             initializer=torch.set_num_threads,
             initargs=(self.threads,),
             max_tasks_per_child=self.max_tasks,

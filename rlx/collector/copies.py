@@ -5,8 +5,8 @@ from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlx.collector import main_module
 from rlx.collector.vector_environment import VectorEnvironment
+from rlx.engine.main_module import hidden
 from rlx.errors import CollectError, RlxError
 
 MakeEnv = Callable[[], Any]
@@ -28,7 +28,7 @@ def parallel(makes: Sequence[MakeEnv], name: str, start_method: str) -> VectorEn
     Raises:
         CollectError: a function failed, or made something else than a ``gymnasium.Env``.
     """
-    with main_module.hidden():
+    with hidden():
         env = _vector(name, lambda: AsyncVectorEnv(makes, context=start_method, autoreset_mode=AutoresetMode.SAME_STEP))
     return VectorEnvironment(env, name)
 

@@ -1,7 +1,7 @@
 """Running functions in processes of this machine, with progress that comes back and a Ctrl-C that stops them."""
 
-import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable
@@ -9,8 +9,11 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+import cloudpickle
+
+from rlx.engine import main_module
 from rlx.progress import Progress
 
 R = TypeVar("R")
@@ -41,7 +44,7 @@ class LocalEngine:
         self._workers = _Workers(jobs, progress) if jobs > 1 else None
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
-        """The future of ``function(task, progress)``; both must be importable by another process.
+        """The future of ``function(task, progress)``; both are pickled, by value where ``__main__`` defines them.
 
         Raises:
             concurrent.futures.BrokenExecutor: a worker has died, as its future tells too.
@@ -70,7 +73,7 @@ class _Workers:
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         # Spawned, not forked: a fork of a process with threads may inherit a held lock.
-        context = multiprocessing.get_context("spawn")
+        context = main_module.context("spawn")
         self._advances, self._sender = context.Pipe(duplex=False)
         self._leash, self._hand = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
@@ -85,7 +88,8 @@ class _Workers:
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
         """The future of a task; it may start a process."""
-        return self._starter.submit(self._pool.submit, _work, function, task).result()
+        # By value where __main__ defines it: workers do not import that.
+        return self._starter.submit(self._pool.submit, _work, cloudpickle.dumps((function, task))).result()
 
     def end(self, *, at_once: bool) -> None:
         """Ends the processes, when all is done or at once, and waits until they have ended."""
@@ -139,7 +143,9 @@ def _die_with(leash: "Connection[None, None]") -> None:
     os._exit(1)
 
 
-def _work(function: Callable[[T, Progress], R], task: T) -> R:
+def _work(sent: bytes) -> Any:
+    """Runs a pickled function on its task."""
     if _worker_progress is None:
         raise RuntimeError("no worker process")
+    function, task = pickle.loads(sent)
     return function(task, _worker_progress)
