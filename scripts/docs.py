@@ -52,7 +52,8 @@ world can mend; anything else is a bug of rlx and shows its traceback. `--debug`
 | 4 | forbidden |
 | 5 | not found |
 | 6 | some shards failed, the rest are safe; run the same command again, or what the hint says |
-| 130 | interrupted; what was finished is kept, and the message says how to go on |
+| 130 | interrupted by Ctrl-C; finished work is kept, and the message says how to resume |
+| 129, 131, 143 | the same after SIGHUP, SIGQUIT or SIGTERM |
 
 | error | exit code | |
 |---|---|---|

@@ -1,0 +1,43 @@
+"""The entry point of ``rlx``: turns signals into Ctrl-C, and catches it, before anything slow is imported.
+
+This module imports nothing at its head: Ctrl-C while that ran would print a traceback.
+"""
+
+_INTERRUPTED = 130
+# What a terminal that closes, a batch system and Ctrl-\ send.
+_ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
+
+
+def main() -> None:
+    """Run the command, and exit with its code; with 128 + N if signal N ended it as Ctrl-C would have."""
+    received: list[int] = []
+    code: object = 0
+    try:
+        _raise_as_ctrl_c(received)
+        from rlx_cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:  # while modules were imported, or the result was printed
+        import os
+
+        os.write(2, b"error: interrupted\n")
+        code = _INTERRUPTED
+    except SystemExit as exc:
+        code = exc.code
+    if code == _INTERRUPTED and received:
+        code = 128 + received[0]
+    raise SystemExit(code)
+
+
+def _raise_as_ctrl_c(received: list[int]) -> None:
+    """Have signals that end a process raise KeyboardInterrupt, and note their numbers."""
+    import signal
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    for name in _ENDING:
+        number = getattr(signal, name, None)  # Windows lacks two of them
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, interrupt)

@@ -1,0 +1,76 @@
+"""SIGTERM, SIGHUP and SIGQUIT end a command as Ctrl-C does: it says how to resume and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlx.errors import DatasetError
+from rlx.manifest import Manifest
+from rlx.store.verification import UNLISTED, verify
+from tests.pipeline.datasets import ROOT, wait_until
+
+PROGRAM = [sys.executable, "-c", "from rlx_cli.entry import main; main()"]
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+
+
+def started(*arguments: str) -> "subprocess.Popen[str]":
+    path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def steps_listed(path: Path) -> int:
+    try:
+        return Manifest.load(path).steps
+    except DatasetError:
+        return 0
+
+
+@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("is_group", [False, True])
+def test_collect_with_workers(tmp_path: Path, number: signal.Signals, is_group: bool) -> None:
+    path = tmp_path / "set"
+    options = ("--steps", "9000000", "--shard-steps", "1000", "--workers", "2", "--quiet")
+    process = started("collect", "CartPole-v1", "-o", str(path), *options)
+    wait_until(lambda: steps_listed(path) > 0 or process.poll() is not None)
+    (os.killpg if is_group else os.kill)(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130 if number == signal.SIGINT else 128 + number, "")
+    assert err.startswith("error: interrupted; ")
+    assert err.endswith("hint: run the same command again with --resume\n")
+    assert len(err.splitlines()) == 2
+    assert {problem.problem for problem in verify(path).problems} <= {UNLISTED}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_modules_are_imported(tmp_path: Path, number: signal.Signals) -> None:
+    for delay in (0.02, 0.05, 0.1, 0.2, 0.4):
+        process = started("collect", "CartPole-v1", "-o", str(tmp_path / str(delay)), "--steps", "1000000", "--quiet")
+        time.sleep(delay)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        # Before the first line of its own, nobody can catch it.
+        assert "Traceback" not in err or "rlx_cli" not in err
+        assert process.returncode != 0
+
+
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + PROGRAM[-1]
+    command = [sys.executable, "-c", program, "collect", "CartPole-v1", "-o", str(tmp_path / "set"), "--steps", "20000"]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
+    process = subprocess.Popen([*command, "--quiet"], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE)
+    wait_until(lambda: (tmp_path / "set").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
