@@ -61,7 +61,6 @@ _BUFFER = {
     "ToTensorImage": "use `ToFloat`",
     # Not yet here.
     "LazyStackStorage": "use `ListStorage`, for steps of one shape",
-    "TensorStorage": "use `LazyTensorStorage`, and `extend` it",
 }
 
 _COLLECTOR = {

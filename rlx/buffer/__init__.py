@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rlx.buffer.compressed_storage import CompressedStorage as CompressedStorage
     from rlx.buffer.dataset_storage import DatasetStorage as DatasetStorage
     from rlx.buffer.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
+    from rlx.buffer.given_tensor_storage import TensorStorage as TensorStorage
     from rlx.buffer.hindsight import HERReplayBuffer as HERReplayBuffer
     from rlx.buffer.hindsight import HindsightStrategy as HindsightStrategy
     from rlx.buffer.list_storage import ListStorage as ListStorage
@@ -57,6 +58,7 @@ _NAMES = {
     "compressed_storage": ["CompressedStorage"],
     "dataset_storage": ["DatasetStorage"],
     "ensemble": ["ReplayBufferEnsemble"],
+    "given_tensor_storage": ["TensorStorage"],
     "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
     "list_storage": ["ListStorage"],
     "loader": ["StepDataset"],

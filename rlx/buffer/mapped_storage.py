@@ -3,15 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from tensordict import TensorDict
 
-from rlx.buffer.step_schema import leaves_of, schema_of
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.given_tensor_storage import TensorStorage, flat_leaves
 
 
-class MappedStorage(LazyTensorStorage):
+class MappedStorage(TensorStorage):
     """Steps in the files that ``TensorDict.load_memmap`` opens; full from the start, and changed when written.
 
     Args:
@@ -22,16 +19,8 @@ class MappedStorage(LazyTensorStorage):
     """
 
     def __init__(self, path: Path) -> None:
-        steps = TensorDict.load_memmap(path)
-        super().__init__(len(steps))
         self._path = path
-        self._schema = schema_of(_rows(steps), 1)
-        self._lay_out(())
-        self._map()
-        self._ring.push(np.zeros(1, np.int64), np.array([len(steps)]))
-
-    def _map(self) -> None:
-        self._tensors = _rows(TensorDict.load_memmap(self._path))
+        super().__init__(TensorDict.load_memmap(path))
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the same files.
@@ -39,10 +28,4 @@ class MappedStorage(LazyTensorStorage):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._map()
-
-
-def _rows(steps: TensorDict) -> dict[tuple[str, ...], torch.Tensor]:
-    """Plain tensors over the files, by path; of further batch dimensions each becomes part of a row."""
-    steps.batch_size = steps.batch_size[:1]
-    return {path: leaf.as_subclass(torch.Tensor) for path, leaf in leaves_of(steps).items()}
+        self._tensors = flat_leaves(TensorDict.load_memmap(self._path), 1)
