@@ -15,7 +15,7 @@ from rlx.errors import ExportError
 from rlx.export.dataset_exporter import Experience, common_losses, left_out
 from rlx.export.pieces import Piece, pieces
 from rlx.export.provenance import KEY, provenance
-from rlx.export.rlds_features import EPISODE_ID, STEPS, Feature, described, features_of, flags
+from rlx.export.rlds_features import CUT, DISCOUNT, EPISODE_ID, STEPS, Feature, described, features_of, flags
 from rlx.export.tf_example import INT64_LIST, ExampleSpool, ExampleTooLongError
 from rlx.progress import Progress
 from rlx.schema import Role
@@ -31,7 +31,8 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 class RLDSExporter:
     """Writes the directory of one version of a dataset, with one split.
 
-    The last step of an episode has what was seen last, and nothing else that counts.
+    The last step of an episode has what was seen last, and nothing else that counts. Where an episode was cut, all say
+    whether they were.
     """
 
     title = "RLDS"
@@ -55,18 +56,22 @@ class RLDSExporter:
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Writes the directory, what says which files there are last."""
         path.mkdir()
-        features = {**features_of(experience.schema), **flags()}
+        features = {**flags(), **features_of(experience.schema)}
         name = _NO_WORD.sub("_", f"rlx_{experience.id.lower()}").strip("_")
-        _save(path / _FEATURES, described(features))
+        cut = experience.trajectories.cut
+        _save(path / _FEATURES, described(features, tells_cuts=bool(cut.any())))
         _save(path / _METADATA, {KEY: provenance(experience, self.losses(experience))})
         shards = _Shards(path, f"{name}-{_SPLIT}.tfrecord")
         kinds = {f"{STEPS}/{feature}": one.kind for feature, one in features.items()}
-        with shards, ExampleSpool({**kinds, EPISODE_ID: INT64_LIST}, path) as spool:
+        kinds |= {EPISODE_ID: INT64_LIST, **({CUT: INT64_LIST} if cut.any() else {})}
+        with shards, ExampleSpool(kinds, path) as spool:
             for piece in pieces(experience.blocks(), experience.schema):
                 for feature, rows in _rows(experience, features, piece).items():
                     features[feature].add(spool, f"{STEPS}/{feature}", rows)
                 if piece.is_last:
                     spool.add_numbers(EPISODE_ID, np.array([piece.episode]))
+                    if cut.any():
+                        spool.add_numbers(CUT, cut[[piece.trajectory]])
                     shards.add(spool, piece.episode)
                 progress.advance("steps", piece.steps)
         split = {
@@ -87,7 +92,7 @@ def _rows(experience: Experience, features: dict[str, Feature], piece: Piece) ->
         if schema[name].role == Role.OBSERVATION:
             found[name] = piece.stored(name)
         else:
-            found[name] = np.zeros((rows, *schema[name].shape), schema[name].dtype)
+            found[name] = schema[name].zeros(rows)
             found[name][: piece.steps] = piece.rows(name)
     place = np.arange(piece.start, piece.start + rows)
     is_last = np.zeros(rows, bool)
@@ -97,7 +102,7 @@ def _rows(experience: Experience, features: dict[str, Feature], piece: Piece) ->
     if piece.is_last:
         discount[-2:] = [not terminated, 0]
     found |= {"is_first": (place == 0) & piece.from_reset, "is_last": is_last, "is_terminal": is_last & terminated}
-    return {**found, "discount": discount}
+    return {DISCOUNT: discount, **found}
 
 
 class _Shards:

@@ -17,8 +17,11 @@ STEPS = "steps"
 EPISODE_ID = "episode_id"
 # What RLDS itself says of a step.
 _FLAGS = ("is_first", "is_last", "is_terminal")
-_DISCOUNT = "discount"
-RESERVED = frozenset({*_FLAGS, _DISCOUNT})
+DISCOUNT = "discount"
+_DISCOUNT = Field("float32", (), Role.NEXT)
+RESERVED = frozenset({*_FLAGS, DISCOUNT})
+# Of an episode: whether its recording was cut.
+CUT = "cut"
 # An example knows these types and no others; the rest is kept as its bytes.
 _EXACT = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float32"})
 _MAX_LISTED_BYTES = 1024
@@ -32,7 +35,7 @@ class Feature:
     Args:
         field: dtype of its numbers; its shape is that of the field it is filled from.
         arranged: rows of it as they are written.
-        encoding: ``image``, ``none`` for numbers one by one, ``bytes`` for those of a step together.
+        encoding: ``image``, ``text``, ``none`` for numbers one by one, ``bytes`` for those of a step together.
     """
 
     field: Field
@@ -46,11 +49,13 @@ class Feature:
             return BYTES_LIST
         return FLOAT_LIST if self.field.dtype == "float32" else INT64_LIST
 
-    def add(self, spool: ExampleSpool, name: str, rows: NDArray[np.generic]) -> None:
+    def add(self, spool: ExampleSpool, name: str, rows: NDArray[Any]) -> None:
         """Adds rows [n, ...] of the field to an example."""
         rows = self.arranged.arrange(rows)
         if self.encoding == "image":
             spool.add_bytes(name, encode(rows))
+        elif self.encoding == "text":
+            spool.add_bytes(name, (str(text).encode() for text in rows.flat))
         elif self.encoding == "bytes":
             spool.add_bytes(name, (row.tobytes() for row in np.ascontiguousarray(rows)))
         else:
@@ -64,41 +69,49 @@ class Feature:
                 "pythonClassName": f"{_MODULE}.image_feature.Image",
                 "image": {"shape": shape, "dtype": "uint8", "encodingFormat": "png"},
             }
+        if self.encoding == "text" and not shape:
+            return {"pythonClassName": f"{_MODULE}.text_feature.Text", "text": {}}
+        encoding = "none" if self.encoding == "text" else self.encoding
         return {
             "pythonClassName": f"{_MODULE}.tensor_feature.Tensor",
-            "tensor": {"shape": shape, "dtype": self.field.dtype, "encoding": self.encoding},
+            "tensor": {"shape": shape, "dtype": self.field.dtype, "encoding": encoding},
         }
 
 
 def features_of(schema: Schema) -> dict[str, Feature]:
     """The feature of every field that there is a place for, by its name among those of a step."""
     names = [name for name in schema if name not in ("terminated", "truncated") and name.split("/")[0] not in RESERVED]
+    if schema.fields.get(DISCOUNT) == _DISCOUNT:
+        names.append(DISCOUNT)
     return {name: _feature(schema[name]) for name in names}
 
 
 def flags() -> dict[str, Feature]:
     """What RLDS itself says of a step."""
     found = {name: _feature(Field("bool", (), Role.STEP)) for name in _FLAGS}
-    return {**found, _DISCOUNT: _feature(Field("float32", (), Role.STEP))}
+    return {**found, DISCOUNT: _feature(_DISCOUNT)}
 
 
 def _feature(field: Field) -> Feature:
     pictures = as_pictures(field)
     if pictures is not None:
         return Feature(field, pictures, "image")
+    if field.is_text:
+        return Feature(field, as_it_is(field), "text")
     is_listed = field.dtype in _EXACT and field.row_bytes < _MAX_LISTED_BYTES
     return Feature(field, as_it_is(field), "none" if is_listed else "bytes")
 
 
-def described(features: Mapping[str, Feature]) -> dict[str, Any]:
-    """``features.json`` of episodes whose steps have these features."""
+def described(features: Mapping[str, Feature], *, tells_cuts: bool) -> dict[str, Any]:
+    """``features.json`` of episodes whose steps have these features, and which perhaps say whether they were cut."""
     steps = _nested(tree(features), lambda feature: feature.described())
     episode = _feature(Field("int64", (), Role.STEP)).described()
     dataset = {
         "pythonClassName": f"{_MODULE}.dataset_feature.Dataset",
         "sequence": {"feature": steps, "length": "-1"},
     }
-    return _dict({EPISODE_ID: episode, STEPS: dataset})
+    cut = {CUT: _feature(Field("bool", (), Role.STEP)).described()} if tells_cuts else {}
+    return _dict({EPISODE_ID: episode, **cut, STEPS: dataset})
 
 
 def _nested(node: Mapping[str, Any], leaf: Callable[[Feature], dict[str, Any]]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "robomimic": ForeignFormat(robomimic.recognises, robomimic.open_robomimic),
         "d3rlpy": ForeignFormat(d3rlpy.recognises, d3rlpy.open_d3rlpy),
         "lerobot": ForeignFormat(lerobot.recognises, lerobot.open_lerobot),
-        "rlds": ForeignFormat(rlds.recognises, rlds.open_rlds),
+        "rlds": ForeignFormat(rlds.recognises, rlds.open_rlds, {"split": str}),
         "torchrl": ForeignFormat(torchrl_memmap.recognises, torchrl_memmap.open_torchrl, {"time_dim": int}),
         "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),
         "npz": ForeignFormat(npz.recognises, npz.open_npz),

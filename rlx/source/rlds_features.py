@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
+from rlx.schema import TEXT
 from rlx.source.picture_file import MalformedPictureError, decode_picture
 from rlx.source.tf_example import Feature as Values
 
+# Of an episode that rlx wrote: whether its recording was cut.
+CUT = "cut"
 _MAX_DEPTH = 16
 _MAX_SIZE = 2**32
 _KINDS = "biuf"
@@ -29,7 +32,7 @@ class Feature:
     Args:
         dtype: of its numbers.
         shape: of one row.
-        encoding: ``image``, ``none`` for numbers one by one, ``bytes`` for those of a step together.
+        encoding: ``image``, ``text``, ``none`` for numbers one by one, ``bytes`` for those of a step together.
     """
 
     dtype: str
@@ -38,7 +41,7 @@ class Feature:
 
     def count(self, values: Values) -> int:
         """How many rows an example has of it."""
-        if self.encoding == "none":
+        if self.encoding in ("none", "text"):
             return len(values) // max(1, math.prod(self.shape))
         return len(values)
 
@@ -56,10 +59,23 @@ class Feature:
             return rows.reshape(stop - start, *self.shape)
         if not isinstance(values, list):
             raise MalformedFeatureError(f"expected a text a step, found {_found(values)}")
+        if self.encoding == "text":
+            return self._texts(values, start, stop)
         made = np.empty((stop - start, *self.shape), self.dtype)
         for row, value in enumerate(values[start:stop]):
             made[row] = self._picture(value, start + row) if self.encoding == "image" else self._numbers(value)
         return made
+
+    def _texts(self, values: list[memoryview], start: int, stop: int) -> NDArray[Any]:
+        size = math.prod(self.shape)
+        if len(values) % max(1, size):
+            raise MalformedFeatureError(f"expected {size:,} texts a step, found {_found(values)}")
+        made = np.empty((stop - start) * size, object)
+        try:
+            made[:] = [str(value, "utf-8") for value in values[start * size : stop * size]]
+        except UnicodeDecodeError as exc:
+            raise MalformedFeatureError(f"expected UTF-8 text, found {bytes(exc.object[:40])!r}") from exc
+        return made.reshape(stop - start, *self.shape)
 
     def _picture(self, value: memoryview, row: int) -> NDArray[Any]:
         try:
@@ -75,7 +91,7 @@ class Feature:
 
 
 def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
-    """The features of a step by name, parts joined by ``/``; none where they are no numbers of a known shape.
+    """The features of a step by name, parts joined by ``/``; none where they are no numbers or text of a known shape.
 
     Args:
         described: what ``features.json`` holds.
@@ -94,6 +110,12 @@ def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
         ) from exc
 
 
+def episode_features(described: Mapping[str, Any]) -> list[str]:
+    """Names of what an episode has beside its steps."""
+    features = described["featuresDict"]["features"]
+    return [path for name, node in features.items() if name != "steps" for path, _ in _leaves(node, name, 0)]
+
+
 def _leaves(node: Mapping[str, Any], name: str, depth: int) -> Iterator[tuple[str, Feature | None]]:
     if depth > _MAX_DEPTH:
         raise ValueError(f"features more than {_MAX_DEPTH} deep")
@@ -107,11 +129,15 @@ def _leaves(node: Mapping[str, Any], name: str, depth: int) -> Iterator[tuple[st
 def _leaf(node: Mapping[str, Any]) -> Feature | None:
     if "classLabel" in node:
         return Feature("int64", (), "none")
+    if "text" in node:
+        return Feature(TEXT, (), "text")
     kind = "image" if "image" in node else "tensor"
     if kind not in node:
         return None
     dtype = node[kind].get("dtype") or "uint8"
     shape = tuple(int(size) for size in node[kind].get("shape", {}).get("dimensions", []))
+    if dtype == TEXT:
+        return Feature(TEXT, shape, "text") if all(0 <= size < _MAX_SIZE for size in shape) else None
     encoding = "image" if kind == "image" else node[kind].get("encoding") or "none"
     is_known = encoding in ("image", "none", "bytes") and all(0 <= size < _MAX_SIZE for size in shape)
     if not is_known or not _is_number(dtype) or (kind == "image" and (len(shape) != 3 or dtype != "uint8")):

@@ -93,8 +93,15 @@ def same(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:
     return len(one) == len(other) and all(
         (a.episode, a.from_reset, a.final_recorded, a.cut) == (b.episode, b.from_reset, b.final_recorded, b.cut)
         and a.parts.keys() == b.parts.keys()
-        and all(a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes() for name in a.parts)
+        and all(_same_rows(a[name], b[name]) for name in a.parts)
         for a, b in zip(one, other, strict=True)
+    )
+
+
+def _same_rows(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    is_text = one.dtype == object
+    return one.dtype == other.dtype and (
+        one.tolist() == other.tolist() if is_text else one.tobytes() == other.tobytes()
     )
 
 

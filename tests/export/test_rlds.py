@@ -13,17 +13,27 @@ import pytest
 from rlx.errors import ExportError
 from rlx.export import rlds, tf_example
 from rlx.pipeline.convert import open_source
-from rlx.schema import Role
+from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
-from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, whole_dataset
+from tests.contracts.dataset_exporter import (
+    RICH,
+    SAMPLES,
+    Arrays,
+    DatasetExporterContract,
+    random_block,
+    schema,
+    whole_dataset,
+)
 from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
+from tests.factories import write_dataset
 
 UNRECORDED = "that the final observation of 5 of 5 trajectories was not recorded: it is zeros"
 
 
 class TestRLDS(DatasetExporterContract):
     format = "rlds"
+    rich = True
     lost: ClassVar = {
         "pictures": ["observation as [84, 84]: it becomes [84, 84, 1]"],
         "seams": ["that 2 of 5 trajectories end without being truncated"],
@@ -57,7 +67,19 @@ class TestRLDS(DatasetExporterContract):
             self.export(dataset.path, path)
         assert not path.parent.exists()
 
-    @pytest.mark.parametrize("sample", SAMPLES)
+    def test_a_cut_trajectory_stays_one(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", "seams")
+        self.export(dataset.path, path)
+        assert [one.cut for one in every(path)] == dataset.trajectories.cut.tolist()
+
+    def test_discounts_of_an_environment_are_kept(self, tmp_path: Path, path: Path) -> None:
+        chosen = schema(SAMPLES["vectors"].fields, {"discount": Field("float32", (), Role.NEXT)})
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
+        assert list(self.export(dataset.path, path).losses) == []
+        for found, wanted in zip(every(path), self.source_trajectories(dataset), strict=True):
+            np.testing.assert_array_equal(found["discount"], wanted["discount"])
+
+    @pytest.mark.parametrize("sample", [*SAMPLES, *RICH])
     def test_as_tensorflow_datasets_reads_it(self, sample: str, tmp_path: Path, path: Path) -> None:
         tfds = pytest.importorskip("tensorflow_datasets", reason="TensorFlow Datasets is not installed")
         dataset = whole_dataset(tmp_path / "data", sample)
@@ -92,6 +114,8 @@ def check_steps(steps: list[Mapping[str, Any]], trajectory: Trajectory, dataset:
             rows = steps if field.role == Role.OBSERVATION else steps[:-1]
             found = np.stack([leaf(step, name) for step in rows])
             wanted = trajectory[name]
+            if field.is_text:
+                found = np.array([text.decode() for text in found.flat], object).reshape(wanted.shape)
             assert found.dtype == wanted.dtype
             np.testing.assert_array_equal(found.reshape(wanted.shape), wanted, err_msg=name)
 

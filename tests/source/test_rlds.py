@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.source import rlds as rlds_module
+from rlx.pipeline.local_runs import find_run
+from rlx.schema import Field, Role
+from rlx.source import rlds_episode
 from rlx.source.rlds import RLDS, open_rlds, recognises
 from scripts.rlu_writer import tf_example, tf_record
 from tests.contracts.source import SourceContract, read
@@ -25,7 +27,7 @@ Features = dict[str, tuple[int, list[Any]]]
 class TestRLDS(SourceContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(rlds_module, "block_steps", lambda _: 4)
+        monkeypatch.setattr(rlds_episode, "block_steps", lambda _: 4)
         return shutil.copytree(GOLDEN, tmp_path / "walks")
 
     @pytest.fixture
@@ -35,16 +37,16 @@ class TestRLDS(SourceContract):
 
 def test_every_value() -> None:
     source = open_rlds(GOLDEN)
-    assert (source.id, list(source.notes["not_taken"]), source.notes["lossy_jpeg"]) == (
-        "walks",
-        ["instruction"],
-        ["observation/photo"],
-    )
+    assert (source.id, source.notes["lossy_jpeg"]) == ("walks", ["observation/photo"])
+    assert "not_taken" not in source.notes
     found = read(source, 0)
     with np.load(GOLDEN / "expected.npz") as expected:
         for number, trajectory in enumerate(found):
             for name in source.schema:
                 if name in ("terminated", "truncated"):
+                    continue
+                if name in ("instruction", "discount"):
+                    assert set(trajectory[name]) == {"walk" if name == "instruction" else 1}
                     continue
                 rows = expected[f"{number}/{name}"]
                 wanted = rows if name.startswith("observation") else rows[:-1]
@@ -97,6 +99,63 @@ def write(path: Path, examples: list[Features], step: Mapping[str, Any] = STEP, 
     return path
 
 
+def test_splits_are_told_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [example(3), example(2)])
+    counts = {"train": ["2"], "test": ["1"]}
+    change(
+        "dataset_info.json",
+        lambda info: {**info, "splits": [{"name": name, "shardLengths": lengths} for name, lengths in counts.items()]},
+    )(path)
+    (path / "walks-test.tfrecord-00000-of-00001").write_bytes(tf_record(tf_example(example(4))))
+    source = find_run(path, None)
+    found = [one for shard in source.shards() for one in read(source, shard)]
+    assert [one["split"].tolist() for one in found] == [["train"] * 2, ["train"], ["test"] * 3]
+    assert source.schema["split"] == Field("string", (), Role.STEP)
+    only = find_run(path, None, "rlds:split=test")
+    assert "split" not in only.schema
+    assert [one.steps for one in read(only, 0)] == [3]
+    with pytest.raises(SourceError, match="there is no split 'dev', expected one of train, test"):
+        find_run(path, None, "rlds:split=dev")
+
+
+def test_texts(tmp_path: Path) -> None:
+    step = {**STEP, "instruction": {"text": {}}, "words": tensor("string", 2), "code": tensor("string")}
+    said = ["lift", "", "r\u00e9", "x"]
+    features = {
+        "instruction": (_TEXTS, [word.encode() for word in said]),
+        "words": (_TEXTS, [word.encode() for word in said * 2]),
+        "code": (_TEXTS, [b"\xff"] * 4),
+    }
+    source = open_rlds(write(tmp_path / "a", [example(4, **features)], step))
+    (found,) = read(source, 0)
+    assert found["instruction"].tolist() == said[:3]
+    assert found["words"].tolist() == [["lift", ""], ["r\u00e9", "x"], ["lift", ""]]
+    assert source.notes["not_taken"] == {"code": "bytes that are no UTF-8 text"}
+    later = example(4, **{**features, "instruction": (_TEXTS, [b"ok", b"\xff\xfe", b"", b""])})
+    with pytest.raises(CorruptShardError, match=r"record 1: steps/instruction: expected UTF-8 text, found b.\\xff"):
+        read(open_rlds(write(tmp_path / "b", [example(4, **features), later], step)), 0)
+
+
+def test_what_an_episode_has_beside_its_steps_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [{**example(3), "episode_id": (_TEXTS, [b"one"])}])
+    change(
+        "features.json",
+        lambda one: {
+            "featuresDict": {
+                "features": {
+                    **one["featuresDict"]["features"],
+                    "episode_id": {"text": {}},
+                    "episode_metadata": {"featuresDict": {"features": {"file_path": {"text": {}}}}},
+                }
+            }
+        },
+    )(path)
+    assert open_rlds(path).notes["not_taken"] == {
+        "episode_metadata/file_path": "not part of any step",
+        "episode_id": "not a whole number: episodes are numbered in their order",
+    }
+
+
 def test_an_episode_of_one_row_has_no_step(tmp_path: Path) -> None:
     source = open_rlds(write(tmp_path / "a", [example(1), example(3)]))
     (trajectory,) = read(source, 0)
@@ -132,7 +191,10 @@ def test_bad_examples(tmp_path: Path, change: dict[str, Any], message: str) -> N
 
 def test_steps_larger_than_any(tmp_path: Path) -> None:
     path = write(tmp_path / "a", [example(2)], {**STEP, "observation": tensor("float32", 10**6, 10**6)})
-    with pytest.raises(CorruptShardError, match=r"features.json: shape \(1000000, 1000000\): expected rows of at most"):
+    with pytest.raises(
+        CorruptShardError,
+        match=r"features.json: steps/observation shape \(1000000, 1000000\): expected rows of at most",
+    ):
         open_rlds(path)
 
 
