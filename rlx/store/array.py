@@ -49,6 +49,9 @@ class ArrayReader(Protocol):
         The pages of a mapped file would else stay with the process until it has all of the file.
         """
 
+    def check_length(self) -> None:
+        """Raise CorruptDatasetError if a mapped file has been cut since it was opened."""
+
 
 class Store(Protocol):
     """How the arrays of a shard lie on disk."""

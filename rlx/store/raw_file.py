@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
-from rlx.file_access import file_error, reading
+from rlx.file_access import file_error
 from rlx.schema import Field
 from rlx.store.array import Rows
+from rlx.store.mapped_file import MappedFile
 
 
 class RawFileWriter:
@@ -52,17 +53,16 @@ class RawFileReader:
         dtype = np.dtype(field.dtype).newbyteorder("<")
         shape = (rows, *field.shape)
         expected = rows * field.row_bytes
-        self._mapped: mmap.mmap | None = None
+        self._mapped: MappedFile | None = None
         if expected == 0:
             self._array: NDArray[Any] = np.empty(shape, dtype)
             return
         check_size(path, expected)
-        with reading(path), path.open("rb") as file:
-            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._mapped = MappedFile(path)
         if field.row_bytes < mmap.PAGESIZE:
             # A row is a hundredth or less of what the kernel would read around it.
-            self._mapped.madvise(mmap.MADV_RANDOM)
-        self._array = np.frombuffer(self._mapped, dtype).reshape(shape)
+            self._mapped.memory.madvise(mmap.MADV_RANDOM)
+        self._array = np.frombuffer(self._mapped.memory, dtype).reshape(shape)
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
         """The rows at these indices."""
@@ -83,7 +83,12 @@ class RawFileReader:
     def release(self) -> None:
         """Gives back the pages that were read; they stay in the kernel's cache."""
         if self._mapped is not None:
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+            self._mapped.release()
+
+    def check_length(self) -> None:
+        """Raise CorruptDatasetError if the file has been cut since it was opened."""
+        if self._mapped is not None:
+            self._mapped.check_length()
 
 
 class RangedRawReader:
@@ -115,6 +120,9 @@ class RangedRawReader:
 
     def release(self) -> None:
         """Nothing is kept."""
+
+    def check_length(self) -> None:
+        """Nothing: what is fetched is checked then."""
 
     def _read(self, runs: Sequence[tuple[int, int]], count: int) -> Rows:
         size = self._row_bytes

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
-from rlx.file_access import reading
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.chunk_codec import ChunkCodec, ZstdChunks, most_bytes
+from rlx.store.mapped_file import MappedFile
 from rlx.store.raw_file import close_quietly
 
 INDEX_ENTRY_BYTES = 16
@@ -127,6 +127,9 @@ class ChunkReader(ABC):
     def release(self) -> None:  # noqa: B027  (nothing is kept)
         """Gives back the memory that what was read takes."""
 
+    def check_length(self) -> None:  # noqa: B027  (what is fetched is checked then)
+        """Raise CorruptDatasetError if the file has been cut since it was opened."""
+
     def _decode(self, chunks: NDArray[np.int64]) -> NDArray[np.uint8]:
         located = self._located(chunks)
         try:
@@ -173,13 +176,12 @@ class ShardFileReader(ChunkReader):
     def _map(self, path: Path, chunks: int) -> None:
         behind = chunks * INDEX_ENTRY_BYTES + CRC_BYTES
         try:
-            with reading(path), path.open("rb") as file:
-                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped = MappedFile(path)
         except ValueError as exc:
             raise CorruptDatasetError(f"{path} cannot be read: {exc}") from exc
         # A step is a hundredth of what the kernel would read around it.
-        self._mapped.madvise(mmap.MADV_RANDOM)
-        self.file = memoryview(self._mapped)
+        self._mapped.memory.madvise(mmap.MADV_RANDOM)
+        self.file = memoryview(self._mapped.memory)
         if len(self.file) < behind:
             raise CorruptDatasetError(f"{path} has {len(self.file):,} bytes, expected an index of {behind:,}")
         index = self.file[len(self.file) - behind : len(self.file) - CRC_BYTES]
@@ -208,7 +210,12 @@ class ShardFileReader(ChunkReader):
     def release(self) -> None:
         """Gives back the pages that were read; they stay in the kernel's cache."""
         if len(self.file):
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+            self._mapped.release()
+
+    def check_length(self) -> None:
+        """Raise CorruptDatasetError if the file has been cut since it was opened."""
+        if len(self.file):
+            self._mapped.check_length()
 
     def _located(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
         return self.index[chunks]
@@ -217,7 +224,7 @@ class ShardFileReader(ChunkReader):
         for first, last in ranges:
             if _LONG_BYTES <= last - first <= len(self.file) - first:
                 page = first - first % mmap.PAGESIZE
-                self._mapped.madvise(mmap.MADV_WILLNEED, page, last - page)
+                self._mapped.memory.madvise(mmap.MADV_WILLNEED, page, last - page)
         return [self.file[first:last] for first, last in ranges]
 
 

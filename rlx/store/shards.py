@@ -1,6 +1,7 @@
 """Opening shards on demand: their arrays, their trajectory tables, and which shard holds which step."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 # Every array that is open holds a file descriptor, of which a process has 1,024 by default.
 MAX_OPEN_ARRAYS = 500
+CHECK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Shards:
         self._lock = threading.Lock()
         self._most_open = max(MAX_OPEN_ARRAYS // len(array_names(manifest.schema)), 1)
         self._is_cached = False
+        self._looked = 0.0
 
     def __getitem__(self, number: int) -> Shard:
         """The shard at this place in ``records``.
@@ -94,6 +97,19 @@ class Shards:
             depth: 1 where the function itself reads many things at once.
         """
         return each_below(self.dataset, read, numbers, depth=depth)
+
+    def check_lengths(self) -> None:
+        """Raise CorruptDatasetError if a file of an open shard has been cut: reading past its end kills the process.
+
+        It looks every ``CHECK_S`` seconds: looking before every read would take as long as reading.
+        """
+        now = time.monotonic()
+        if now - self._looked < CHECK_S or self.is_remote:
+            return
+        self._looked = now
+        for shard in list(self._open.values()):
+            for array in shard.arrays.values():
+                array.check_length()
 
     def each_field(self, read: Callable[[str], T], numbers: NDArray[np.int64]) -> list[T]:
         """What a function reads of every field, in these shards: all fields at once where they have to be fetched."""

@@ -54,7 +54,12 @@ class StepReader:
         self._flags = {"terminated": self.trajectories.terminated, "truncated": self.trajectories.truncated}
 
     def locate(self, steps: Indices) -> Places:
-        """Where these steps [n] are, all of them in range."""
+        """Where these steps [n] are, all of them in range.
+
+        Raises:
+            CorruptDatasetError: a file of an open shard has been cut since it was opened.
+        """
+        self._shards.check_lengths()
         trajectory = self.start.searchsorted(steps, side="right") - 1
         rows = steps + trajectory
         starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1] + 1)[: len(rows)])

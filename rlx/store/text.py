@@ -198,6 +198,11 @@ class TextReader:
         for array in (self._codes, self._offsets, self._utf8):
             array.release()
 
+    def check_length(self) -> None:
+        """Raise CorruptDatasetError if a file has been cut since it was opened."""
+        for array in (self._codes, self._offsets, self._utf8):
+            array.check_length()
+
     def check(self) -> None:
         """Raises CorruptDatasetError unless every row refers to a text, and every text is UTF-8."""
         for start in range(0, self._rows, _PIECE_ROWS):
