@@ -39,6 +39,7 @@ class Format(StrEnum):
     LEROBOT = "lerobot"
     RLDS = "rlds"
     TORCHRL = "torchrl"
+    BUFFER = "buffer"
     PARQUET = "parquet"
     NPZ = "npz"
 

@@ -9,6 +9,7 @@ from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
 from rlx.pipeline.format_choice import FormatChoice
 from rlx.source import (
+    buffer_checkpoint,
     d3rlpy,
     d4rl,
     dopamine,
@@ -53,6 +54,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "lerobot": ForeignFormat(lerobot.recognises, lerobot.open_lerobot),
         "rlds": ForeignFormat(rlds.recognises, rlds.open_rlds, {"split": str}),
         "torchrl": ForeignFormat(torchrl_memmap.recognises, torchrl_memmap.open_torchrl, {"time_dim": int}),
+        "buffer": ForeignFormat(buffer_checkpoint.recognises, buffer_checkpoint.open_buffer),
         "parquet": ForeignFormat(parquet.recognises, parquet.open_parquet),
         "npz": ForeignFormat(npz.recognises, npz.open_npz),
     }

@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.schema import TEXT
 from rlx.source.extra_fields import RowType
 from rlx.source.json_file import read_object
+from rlx.source.ted_run import Leaf
 
 METADATA = "meta.json"
 _MAX_DEPTH = 16
@@ -24,23 +26,10 @@ _MAX_SPAN_BYTES = 2**20
 _MAX_GAP_BYTES = 2**14  # where rows lie further apart, each is read by itself
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _TEXT_CLASSES = ("NonTensorStack", "NonTensorData")
-_NUMBERS = """
-bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64
-"""
-_DTYPES = {f"torch.{name}": name for name in _NUMBERS.split()}
-
-
-class Leaf(Protocol):
-    """The rows of one leaf.
-
-    Attributes:
-        place: where it lies, for messages.
-    """
-
-    place: str
-
-    def read(self, first: int, count: int, stride: int = 1) -> NDArray[Any]:
-        """Return rows [count, ...], each ``stride`` rows after the one before."""
+# Names of the types that torch and numpy both have.
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))
+NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
+_DTYPES = {f"torch.{name}": name for name in NUMBERS}
 
 
 def described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
@@ -56,28 +45,34 @@ def described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
     return batch, dict(_leaves(root, "", batch, 0))
 
 
-@contextmanager
-def opened(root: Path, kinds: Mapping[str, RowType], rows: int) -> Iterator[Mapping[str, Leaf]]:
-    """The leaves of these dtypes and shapes, open.
+@dataclass(frozen=True, slots=True)
+class MemmapLeaves:
+    """The leaves of a directory.
 
-    Raises:
-        SourceNotFoundError: a file is missing.
-        CorruptShardError: it has not as many bytes as its rows need.
+    Args:
+        root: the directory.
+        rows: of every leaf.
     """
-    with ExitStack() as stack:
-        leaves: dict[str, Leaf] = {}
-        for path, kind in kinds.items():
-            if kind[0] == TEXT:
-                leaves[path] = _TextLeaf(root, path, rows)
-            else:
-                file = stack.enter_context(_checked(root, path, kind, rows).open("rb"))
-                leaves[path] = _NumberLeaf(f"{root}: {path}", file, kind)
-        yield leaves
 
+    root: Path
+    rows: int
 
-def file_of(path: str, kind: RowType) -> str:
-    """Name of the file of a leaf."""
-    return f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}.memmap"
+    def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
+        """A file a leaf."""
+        return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}.memmap" for path, kind in kinds.items()]
+
+    @contextmanager
+    def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, Leaf]]:
+        """The leaves, open; raises as ``Leaves`` says."""
+        with ExitStack() as stack:
+            leaves: dict[str, Leaf] = {}
+            for path, kind in kinds.items():
+                if kind[0] == TEXT:
+                    leaves[path] = _TextLeaf(self.root, path, self.rows)
+                else:
+                    file = stack.enter_context(_checked(self.root, path, kind, self.rows).open("rb"))
+                    leaves[path] = _NumberLeaf(f"{self.root}: {path}", file, kind)
+            yield leaves
 
 
 class _NumberLeaf:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from rlx.errors import SourceError
 from rlx.source.episode_scan import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED, different
-from rlx.source.memmap_leaves import Leaf
 from rlx.source.ted_rows import TedFields
+from rlx.source.ted_run import Leaf
 
 # Rows that are compared with their neighbours in every dimension.
 _SAMPLE = 1000

@@ -11,7 +11,8 @@ import torch
 from tensordict import TensorDict
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.source.torchrl_memmap import TorchRLMemmap, open_torchrl, recognises
+from rlx.source.ted_run import TedRun
+from rlx.source.torchrl_memmap import open_torchrl, recognises
 from tests.contracts.source import SourceContract, read
 
 LENGTHS = (3, 1, 5)
@@ -36,7 +37,7 @@ class TestTorchRL(SourceContract):
         return write(tmp_path / "steps", steps())
 
     @pytest.fixture
-    def source(self, root: Path) -> TorchRLMemmap:
+    def source(self, root: Path) -> TedRun:
         return open_torchrl(root)
 
 
