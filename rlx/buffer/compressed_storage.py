@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlx.buffer.continuity import Leaves
 from rlx.buffer.frame_log import FrameLog, Frames
 from rlx.buffer.protocol import Rows
-from rlx.buffer.step_schema import Leaves
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.buffer.trajectory_keys import Path
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from rlx.buffer.continuity import Leaves
 from rlx.buffer.protocol import Rows
 from rlx.buffer.ring_storage import RingStorage
-from rlx.buffer.step_schema import Leaves
 from rlx.buffer.trajectory_keys import Path
 
 

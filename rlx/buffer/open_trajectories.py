@@ -1,4 +1,4 @@
-"""Which trajectories may still go on, by id and lane."""
+"""Which trajectories may still be continued: by id, lane, and the observation that must follow."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.buffer.continuity import UNKNOWN
 from rlx.buffer.protocol import Rows
 
 # Open trajectories of which nothing is stored any more that are remembered, in case a step of them still comes.
@@ -29,11 +30,12 @@ class Assigned:
 
 
 class OpenTrajectories:
-    """Remembers, for every id, the open trajectory of every lane that has one."""
+    """Finds the open trajectory that a run continues: of its id, expecting the observation that the run begins with."""
 
     def __init__(self) -> None:
-        self._by_id: dict[int, dict[int, int]] = {}
-        self._waiting: dict[int, tuple[int, int]] = {}
+        # By (id, digest of what must follow): the trajectories that are open in each lane.
+        self._open: dict[tuple[int, int], dict[int, list[int]]] = {}
+        self._waiting: dict[int, tuple[int, int, int]] = {}
 
     def assign(
         self,
@@ -41,16 +43,23 @@ class OpenTrajectories:
         ids: Rows | None,
         ends: NDArray[np.bool_],
         detached: NDArray[np.bool_],
+        begins: Rows,
+        expects: Rows,
         spare: Rows,
         wandering: Set[int] = frozenset(),
     ) -> Assigned:
         """The trajectory of each run [m], in the order in which they were written.
+
+        A run continues the trajectory of its lane that matches, else the only one of another lane. Where several match
+        it continues none: that two sources become one is worse than that one becomes two.
 
         Args:
             lane: the lane of each.
             ids: the id of each; None keeps every lane to itself.
             ends: whether nothing follows the run.
             detached: whether the run is new whatever is open.
+            begins: digest of what each starts from; ``UNKNOWN`` without evidence, and then the id alone decides.
+            expects: digest of what must follow each.
             spare: [m] numbers for those that are new.
             wandering: ids known to move between lanes.
         """
@@ -58,10 +67,11 @@ class OpenTrajectories:
         local = {0} if ids is None else _in_several_lanes(keys, lane) - wandering
         unused = iter(spare.tolist())
         trajectory, started_by, closed = [], [], []
-        runs = zip(keys.tolist(), lane.tolist(), ends.tolist(), detached.tolist(), strict=True)
-        for run, (key, place, end, is_new) in enumerate(runs):
-            holders = self._by_id.setdefault(key, {})
-            number = self._take(holders, place, is_local=key in local)
+        columns = (column.tolist() for column in (keys, lane, ends, detached, begins, expects))
+        for run, (key, place, end, is_new, begin, expect) in enumerate(zip(*columns, strict=True)):
+            number = -1
+            if begin == UNKNOWN or not is_new:
+                number = self._take(key, begin, place, is_local=key in local)
             if number >= 0 and is_new:
                 closed.append(number)
             if number < 0 or is_new:
@@ -71,49 +81,57 @@ class OpenTrajectories:
             if end:
                 closed.append(number)
             else:
-                holders[place] = number
-            if not holders:
-                del self._by_id[key]
+                self.hold(number, key, place, expect)
         return Assigned(*(np.array(numbers, np.int64) for numbers in (trajectory, started_by, closed)))
 
-    def _take(self, holders: dict[int, int], lane: int, *, is_local: bool) -> int:
-        """Removes and returns the one that a chunk in a lane goes on with; -1 if there is none."""
-        if lane not in holders:
-            if is_local or len(holders) != 1:
+    def _take(self, key: int, digest: int, lane: int, *, is_local: bool) -> int:
+        """Removes and returns the one that a run in a lane continues; -1 if there is none, or no telling which."""
+        lanes = self._open.get((key, digest))
+        if lanes is None:
+            return -1
+        if lane not in lanes:
+            if is_local or len(lanes) != 1:
                 return -1
-            lane = next(iter(holders))
-        number = holders.pop(lane)
+            (lane,) = lanes
+        if len(lanes[lane]) != 1:
+            return -1
+        (number,) = lanes[lane]
+        self._drop(number, key, lane, digest)
         self._waiting.pop(number, None)
         return number
 
-    def wait(self, numbers: Rows, ids: Rows, lanes: Rows) -> None:
+    def _drop(self, number: int, key: int, lane: int, digest: int) -> None:
+        lanes = self._open[key, digest]
+        lanes[lane].remove(number)
+        if not lanes[lane]:
+            del lanes[lane]
+        if not lanes:
+            del self._open[key, digest]
+
+    def wait(self, numbers: Rows, ids: Rows, lanes: Rows, expects: Rows) -> None:
         """Remembers open trajectories of which nothing is stored any more."""
-        places = zip(ids.tolist(), lanes.tolist(), strict=True)
+        places = zip(ids.tolist(), lanes.tolist(), expects.tolist(), strict=True)
         self._waiting.update(zip(numbers.tolist(), places, strict=True))
 
-    def put(self, number: int, key: int, lane: int) -> None:
+    def put(self, number: int, key: int, lane: int, expect: int) -> None:
         """Adds an open trajectory of which nothing is stored."""
-        self.hold(number, key, lane)
-        self._waiting[number] = (key, lane)
+        self.hold(number, key, lane, expect)
+        self._waiting[number] = (key, lane, expect)
 
-    def hold(self, number: int, key: int, lane: int) -> None:
+    def hold(self, number: int, key: int, lane: int, expect: int) -> None:
         """Adds an open trajectory."""
-        self._by_id.setdefault(key, {})[lane] = number
+        self._open.setdefault((key, expect), {}).setdefault(lane, []).append(number)
 
     def forget(self) -> Rows:
-        """[n] the waiting ones that were too many, the oldest; nothing goes on with them now."""
+        """[n] the waiting ones that were too many, the oldest; nothing continues them now."""
         forgotten = list(islice(self._waiting, max(0, len(self._waiting) - MAX_WAITING)))
         for number in forgotten:
-            key, lane = self._waiting.pop(number)
-            holders = self._by_id[key]
-            del holders[lane]
-            if not holders:
-                del self._by_id[key]
+            self._drop(number, *self._waiting.pop(number))
         return np.array(forgotten, np.int64)
 
     @property
-    def waiting(self) -> dict[int, tuple[int, int]]:
-        """(id, lane) of the open trajectories of which nothing is stored, by number, the oldest first."""
+    def waiting(self) -> dict[int, tuple[int, int, int]]:
+        """(id, lane, expects) of the open trajectories of which nothing is stored, by number, the oldest first."""
         return dict(self._waiting)
 
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.batch import rows_of
+from rlx.buffer.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Links, StoredLinks, observed
 from rlx.buffer.part_checkpoint import SavedSteps
 from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
 from rlx.buffer.ring import Ring
-from rlx.buffer.segments import Flags
-from rlx.buffer.step_schema import Leaves, StepSchema, check, leaves_of, nested, schema_of
+from rlx.buffer.seams import Seams
+from rlx.buffer.step_schema import StepSchema, check, fitted, leaves_of, nested, schema_of
 from rlx.buffer.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.trajectory_keys import Path, TrajectoryKeys, as_path
 from rlx.errors import SamplingError, SchemaMismatchError
@@ -35,6 +37,7 @@ class RingStorage(SavedSteps, ABC):
         self._schema: StepSchema = {}
         self._lane_shape: tuple[int, ...] = ()
         self._ring = Ring(max_size)
+        self._seams = Seams(max_size, 1)
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
 
     @abstractmethod
@@ -122,48 +125,62 @@ class RingStorage(SavedSteps, ABC):
         shape = tuple(steps.batch_size)
         if len(shape) != self.ndim:
             raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {self.ndim} dimensions")
-        leaves = leaves_of(steps)
-        self._admit(leaves, shape[:-1])
+        given = leaves_of(steps)
+        leaves = self._admit(given, shape)
         size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
         rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
-        flat = {path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :]) for path, leaf in leaves.items()}
-        self._note(rows.reshape(-1), flat)
-        if kept := min(count, size):
-            self._append(rows[:, count - kept :], {path: leaf[:, count - kept :] for path, leaf in flat.items()})
+        kept = min(count, size)
+        flat = {path: leaf.reshape(lanes * count, *leaf.shape[self.ndim :]) for path, leaf in (given | leaves).items()}
+        self._note(rows.reshape(-1), {path: flat[path] for path in given})
+        by_lane = {path: flat[path].reshape(lanes, count, *flat[path].shape[1:])[:, count - kept :] for path in leaves}
+        if kept:
+            self._append(rows[:, count - kept :], self._completed(rows[:, count - kept :], by_lane, given))
         self._ring.push(np.arange(lanes), np.full(lanes, count))
         return rows.reshape(shape)
 
-    def _admit(self, leaves: Leaves, lane_shape: tuple[int, ...]) -> None:
-        """Lets steps in, or raises; the first settle the schema and the lanes."""
+    def _completed(self, rows: Rows, leaves: dict[Path, torch.Tensor], given: Leaves) -> dict[Path, torch.Tensor]:
+        """Leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each trajectory."""
+        if IS_INIT not in leaves or IS_INIT in given or not self._indices:
+            return leaves
+        first = torch.from_numpy(next(iter(self._indices.values())).at_reset(rows.reshape(-1)))
+        blank = leaves[IS_INIT]
+        return {**leaves, IS_INIT: blank | first.reshape(*rows.shape, *(1 for _ in blank.shape[rows.ndim :]))}
+
+    def _admit(self, given: Leaves, shape: tuple[int, ...]) -> dict[Path, torch.Tensor]:
+        """The leaves to be stored of steps [*lane_shape, n]; the first settle the schema and the lanes."""
+        lane_shape = shape[:-1]
         if not self._schema:
-            schema = schema_of(leaves, len(lane_shape) + 1)
+            schema = schema_of({path: leaf for path, leaf in given.items() if path != ORIGIN}, len(shape))
             self._lay_out(lane_shape)
             self._schema = schema
             self._allocate()
-        check(leaves, self._schema, len(lane_shape) + 1)
+        leaves = fitted(given, self._schema, shape)
+        check(leaves, self._schema, len(shape))
         if lane_shape != self._lane_shape:
             if len(self):
                 raise SchemaMismatchError(f"lanes of shape {list(lane_shape)}: expected {list(self._lane_shape)}")
             self._lay_out(lane_shape)
+        return leaves
 
     def _lay_out(self, lane_shape: tuple[int, ...]) -> None:
         lanes = int(np.prod(lane_shape, dtype=np.int64))
         if not 1 <= lanes <= self.max_size:
             raise SchemaMismatchError(f"{lanes} lanes: expected 1 to {self.max_size:,}, the storage's max_size")
         self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
+        self._seams = Seams(self._ring.size, lanes)
         self._indices.clear()
 
-    def _note(self, rows: Rows, leaves: Leaves) -> None:
-        """Tells the indices of steps [lanes, n] about to be written at rows [lanes * n]."""
+    def _note(self, rows: Rows, flat: Leaves) -> None:
+        """Tells the indices of steps about to be written at rows [N], lane after lane, by their leaves [N, ...]."""
         if not len(rows):
             return
+        links = Links.of(flat, rows // self._ring.size)
         if not self._indices:
-            try:
+            with suppress(SamplingError):  # no trajectories in these steps, unless someone names their key
                 self.index()
-            except SamplingError:
-                return  # no trajectories in these steps, unless someone names their key
         for keys, index in self._indices.items():
-            index.write(rows, *keys.read({path: leaves[path] for path in keys.leaves}, len(rows)))
+            index.write(rows, *keys.read({path: flat[path] for path in keys.leaves}, len(rows)), links)
+        self._seams.note(rows, links)
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
         """Writes new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
@@ -172,28 +189,35 @@ class RingStorage(SavedSteps, ABC):
             IndexError: a row that does not go on with its lane and holds nothing.
             SchemaMismatchError: as for ``append``.
         """
-        leaves = leaves_of(steps)
+        given = leaves_of(steps)
         if self.ndim == 1 or not len(self):
-            self._settle_first(leaves)
+            self._settle_first(given, len(rows))
+        leaves = fitted(given, self._schema, rows.shape)
         check(leaves, self._schema, 1)
         if not self._ring.continues(rows):
             self.replace(rows, steps)
             return
-        self._note(rows, leaves)
+        self._note(rows, given)
+        leaves = self._completed(rows, leaves, given)
         lanes, count = np.unique(rows // self._ring.size, return_counts=True)
         last = _last_of(rows)
         self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
         self._ring.push(lanes, count)
 
-    def _settle_first(self, leaves: Leaves) -> None:
+    def _settle_first(self, given: Leaves, count: int) -> None:
         if not self._schema:
             if self.ndim > 1:
                 raise SchemaMismatchError("the first steps of a storage with lanes: expected append, which shows them")
-            self._admit(leaves, ())
+            self._admit(given, (count,))
 
     def replace(self, rows: Rows, steps: TensorDictBase) -> None:
         """Puts other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
-        self._overwrite(rows, steps)
+        given = leaves_of(steps)
+        blank = fitted(given, self._schema, rows.shape)
+        if IS_INIT in blank and IS_INIT not in given:
+            blank[IS_INIT] = torch.ones_like(blank[IS_INIT])
+        self._overwrite(rows, blank)
+        self._seams.replaced(rows)
         for index in self._indices.values():
             index.changed(rows)
 
@@ -204,15 +228,17 @@ class RingStorage(SavedSteps, ABC):
             IndexError: a row that holds nothing.
             SchemaMismatchError: as for ``append``.
         """
-        before = {keys: self._columns(keys)(rows) for keys in self._indices} if len(rows) else {}
-        self._overwrite(rows, steps)
+        before = {keys: self._columns(keys).said(rows) for keys in self._indices} if len(rows) else {}
+        given = leaves_of(steps)
+        kept = [path for path in (INDEX, IS_INIT) if path in self._schema and path not in given]
+        self._ring.locate(rows)
+        self._overwrite(rows, {**fitted(given, self._schema, rows.shape), **self._read(rows, kept)})
         for keys, old in before.items():
-            ids, done = self._columns(keys)(rows)
+            ids, done = self._columns(keys).said(rows)
             if (done != old[1]).any() or (ids is not None and (ids != old[0]).any()):
                 self._indices[keys].changed(np.empty(0, np.int64))
 
-    def _overwrite(self, rows: Rows, steps: TensorDictBase) -> None:
-        leaves = leaves_of(steps)
+    def _overwrite(self, rows: Rows, leaves: Leaves) -> None:
         check(leaves, self._schema, 1)
         self._ring.locate(rows)
         last = _last_of(rows)
@@ -244,6 +270,7 @@ class RingStorage(SavedSteps, ABC):
             "lane_shape": list(self._lane_shape),
             "head": torch.from_numpy(self._ring.head.copy()),
             "tail": torch.from_numpy(self._ring.tail.copy()),
+            "seams": self._seams.state_dict(),
             "indices": [
                 {"ids": None if keys.ids is None else list(keys.ids), "ends": [list(path) for path in keys.ends]}
                 | index.state_dict()
@@ -272,6 +299,8 @@ class RingStorage(SavedSteps, ABC):
             check(leaves, self._schema, 1)
             self._write(rows, leaves)
         self._ring = ring
+        if "seams" in state:
+            self._seams.load_state_dict(state["seams"])
         for saved in state["indices"]:
             ids = None if saved["ids"] is None else tuple(saved["ids"])
             keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]))
@@ -285,9 +314,20 @@ class _Columns:
         self._storage = storage
         self._keys = keys
 
-    def __call__(self, rows: Rows) -> tuple[Rows | None, Flags]:
+    def said(self, rows: Rows) -> tuple[Rows | None, Flags]:
+        """Ids (or None) and ends."""
         self._storage._ring.locate(rows)
         return self._keys.read(self._storage._read(rows, self._keys.leaves), len(rows))
+
+    def __call__(self, rows: Rows) -> tuple[Rows | None, Flags, StoredLinks]:
+        return *self.said(rows), self._storage._seams.links(rows, self._observations)
+
+    def _observations(self, rows: Rows, after: bool) -> list[torch.Tensor]:
+        schema = self._storage._schema
+        now = [path for path in observed(schema) if schema[path] == schema["next", *path]]
+        paths = [("next", *path) if after else path for path in now]
+        leaves = self._storage._read(rows, paths)
+        return [leaves[path] for path in paths]
 
 
 def _restored_ring(state: Mapping[str, Any], max_size: int, ndim: int) -> Ring:

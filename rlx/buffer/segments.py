@@ -10,19 +10,33 @@ from collections.abc import Set
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.buffer.continuity import UNKNOWN, Flags
 from rlx.buffer.open_trajectories import OpenTrajectories
 from rlx.buffer.protocol import Rows
 from rlx.buffer.records import LaneLog, Records, sum_within
 from rlx.buffer.ring import Ring
 
-Flags = NDArray[np.bool_]
-
 _SEGMENT = np.dtype(
-    [(name, "i8") for name in ("lane", "time", "length", "trajectory", "before", "previous", "next", "serial")]
+    [
+        (name, "i8")
+        for name in (
+            "lane",
+            "time",
+            "length",
+            "trajectory",
+            "before",
+            "previous",
+            "next",
+            "serial",
+            "begins",
+            "expects",
+        )
+    ]
     + [("detached", "?"), ("sealed", "?")]
 )
 _TRAJECTORY = np.dtype(
-    [(name, "i8") for name in ("head", "tail", "lane", "id", "length", "born")] + [("is_open", "?"), ("is_spread", "?")]
+    [(name, "i8") for name in ("head", "tail", "lane", "id", "length", "born", "expects")]
+    + [("is_open", "?"), ("is_spread", "?")]
 )
 
 
@@ -36,7 +50,8 @@ class Segments:
         ring: the lanes.
         log: numbers of the segments of every lane.
         table: the segments. ``time``: of the first step ever written. ``before``: steps of the trajectory before it.
-            ``detached``: it follows nothing that is stored. ``sealed``: nothing may follow it.
+            ``detached``: it follows nothing that is stored. ``sealed``: nothing may follow it. ``begins``, ``expects``:
+            digests of what its first step starts from and of what must follow its last one.
         trajectories: ``head`` and ``tail``: the first and the last stored segment, -1 without. ``length``: steps up to
             the last one, overwritten ones included. ``lane``: where it is going on. ``born``: orders first writes.
     """
@@ -71,6 +86,8 @@ class Segments:
         lost: Rows | None = None,
         detached: Flags | None = None,
         sealed: Flags | None = None,
+        begins: Rows | None = None,
+        expects: Rows | None = None,
         wandering: Set[int] = frozenset(),
     ) -> None:
         """Adds runs [m] of consecutive steps of one trajectory each, every one where its lane stands.
@@ -83,12 +100,16 @@ class Segments:
             lost: steps that the trajectory had before, if it is new with this run.
             detached: whether the run is new whatever is open.
             sealed: whether nothing may follow the run.
+            begins: digest of what each starts from; without, the id alone decides what it continues.
+            expects: digest of what must follow each.
             wandering: ids known to move between lanes, though several lanes have them here.
         """
         nothing = np.zeros(len(lane), bool)
         detached, sealed = nothing if detached is None else detached, nothing if sealed is None else sealed
+        unknown = np.full(len(lane), UNKNOWN, np.int64)
+        begins, expects = unknown if begins is None else begins, unknown if expects is None else expects
         spare = self._trajectories.take(len(lane))
-        assigned = self._open.assign(lane, ids, done | sealed, detached, spare, wandering)
+        assigned = self._open.assign(lane, ids, done | sealed, detached, begins, expects, spare, wandering)
         run, used = assigned.started_by, len(assigned.started_by)
         self._trajectories.give(spare[used:])
         new = np.zeros(used, _TRAJECTORY)
@@ -97,23 +118,21 @@ class Segments:
         new["length"], new["born"] = 0 if lost is None else lost[run], self._serial + run
         new["is_open"] = True
         self.trajectories[spare[:used]] = new
-        self._chain(lane, length, assigned.trajectory, detached, sealed)
+        self._chain(_runs(lane, length, assigned.trajectory, detached, sealed, begins, expects))
         self.trajectories["is_open"][assigned.closed] = False
         self._bury(assigned.closed)
         self._trim(np.unique(lane))
         self._trajectories.give(self._open.forget())
 
-    def _chain(self, lane: Rows, length: Rows, trajectory: Rows, detached: Flags, sealed: Flags) -> None:
+    def _chain(self, run: NDArray[np.void]) -> None:
         """Makes segments of runs, or the last segment of a lane longer, and links them to what they follow."""
+        lane, length, trajectory = run["lane"], run["length"], run["trajectory"]
         owners, inverse = np.unique(trajectory, return_inverse=True)
         order = np.argsort(inverse, kind="stable")
         tail = np.cumsum(np.bincount(inverse)) - 1
         head = np.append(0, tail[:-1] + 1)
         first, last = order[head], order[tail]
         known = self.trajectories[owners]
-        run = np.zeros(len(lane), _SEGMENT)
-        run["lane"], run["length"], run["trajectory"] = lane, length, trajectory
-        run["detached"], run["sealed"] = detached, sealed
         run["time"] = self.ring.tail[lane] + sum_within(lane, length)
         run["before"] = self.trajectories["length"][trajectory] + sum_within(trajectory, length)
         run["serial"] = self._serial + np.arange(len(lane))
@@ -128,7 +147,7 @@ class Segments:
         known["head"] = np.where(known["head"] < 0, number[first], known["head"])
         known["tail"], known["length"] = number[last], run["before"][last] + length[last]
         known["is_spread"] |= np.bincount(inverse, lane != known["lane"][inverse]) > 0
-        known["lane"] = lane[last]
+        known["lane"], known["expects"] = lane[last], run["expects"][last]
         self.trajectories[owners] = known
         self._serial += len(lane)
 
@@ -148,7 +167,8 @@ class Segments:
         joins, new = number == newest, number != newest
         at = number[joins]
         self.table["length"][at] += run["length"][joins]
-        self.table["next"][at], self.table["sealed"][at] = run["next"][joins], run["sealed"][joins]
+        for name in ("next", "sealed", "expects"):
+            self.table[name][at] = run[name][joins]
         self.table[number[new]] = run[new]
         self.log.append(run["lane"][new], run["time"][new], number[new])
         self.ring.push(lanes, np.bincount(inverse, run["length"]).astype(np.int64))
@@ -173,7 +193,7 @@ class Segments:
         self.trajectories["tail"][empty] = -1
         found = self.trajectories[empty]
         waiting = found["is_open"]
-        self._open.wait(empty[waiting], found["id"][waiting], found["lane"][waiting])
+        self._open.wait(empty[waiting], *(found[name][waiting] for name in ("id", "lane", "expects")))
         self._trajectories.give(empty[~waiting])
 
     def _split(self, trajectory: int, dead: Rows) -> None:
@@ -220,10 +240,10 @@ class Segments:
 
     def remember(self, other: "Segments") -> None:
         """Takes over the open trajectories of which nothing is stored."""
-        for number, (key, lane) in other._open.waiting.items():
+        for number, place in other._open.waiting.items():
             mine = self._trajectories.take(1)
             self.trajectories[mine] = other.trajectories[number]
-            self._open.put(int(mine[0]), key, lane)
+            self._open.put(int(mine[0]), *place)
 
     @property
     def waiting(self) -> Rows:
@@ -235,11 +255,18 @@ class Segments:
         """How many runs were added."""
         return self._serial
 
-    def mark(self, detached: Flags, sealed: Flags) -> None:
-        """Sets these flags of all segments, in the order of their writing."""
-        number = self.log.all()
-        number = number[np.argsort(self.table["serial"][number], kind="stable")]
+    def mark(self, detached: Flags, sealed: Flags, begins: Rows, expects: Rows) -> None:
+        """Sets these columns of all segments, in the order of their writing."""
+        number = self.in_order()
         self.table["detached"][number], self.table["sealed"][number] = detached, sealed
+        self.table["begins"][number], self.table["expects"][number] = begins, expects
+        found = np.flatnonzero(self.trajectories["head"] >= 0)
+        self.trajectories["expects"][found] = self.table["expects"][self.trajectories["tail"][found]]
+
+    def in_order(self) -> Rows:
+        """[n] all segments, in the order of their writing."""
+        number = self.log.all()
+        return number[np.argsort(self.table["serial"][number], kind="stable")]
 
     def rename(self, ids: Rows, born: Rows, waiting: NDArray[np.int64], serial: int) -> None:
         """Gives ids to trajectories [N] that were added as 0 to N, and adds waiting ones.
@@ -247,7 +274,7 @@ class Segments:
         Args:
             ids: [N] the id of each.
             born: [N] what orders their first writes.
-            waiting: [n, 4] id, lane, length and born of those that are open and of which nothing is stored.
+            waiting: [n, 5] id, lane, length, born and expects of those that are open and of which nothing is stored.
             serial: how many runs were added.
         """
         found = np.flatnonzero(self.trajectories["head"] >= 0)
@@ -256,13 +283,23 @@ class Segments:
         self.trajectories["id"][number], self.trajectories["born"][number] = ids, born
         self._open = OpenTrajectories()
         for record in number[self.trajectories["is_open"][number]].tolist():
-            self._open.hold(record, int(self.trajectories["id"][record]), int(self.trajectories["lane"][record]))
-        for (key, lane, length, first), record in zip(
+            found_one = self.trajectories[record]
+            self._open.hold(record, *(int(found_one[name]) for name in ("id", "lane", "expects")))
+        for (key, lane, length, first, expect), record in zip(
             waiting.tolist(), self._trajectories.take(len(waiting)).tolist(), strict=True
         ):
-            self.trajectories[record] = (-1, -1, lane, key, length, first, True, False)
-            self._open.put(record, key, lane)
+            self.trajectories[record] = (-1, -1, lane, key, length, first, expect, True, False)
+            self._open.put(record, key, lane, expect)
         self._serial = serial
+
+
+def _runs(
+    lane: Rows, length: Rows, trajectory: Rows, detached: Flags, sealed: Flags, begins: Rows, expects: Rows
+) -> NDArray[np.void]:
+    runs = np.zeros(len(lane), _SEGMENT)
+    runs["lane"], runs["length"], runs["trajectory"] = lane, length, trajectory
+    runs["detached"], runs["sealed"], runs["begins"], runs["expects"] = detached, sealed, begins, expects
+    return runs
 
 
 def empty_segments(size: int, head: Rows) -> Segments:

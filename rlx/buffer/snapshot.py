@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.continuity import ORIGIN
 from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
@@ -116,13 +117,14 @@ def rows_and_steps(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) ->
 def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
     """The blocks of a state's steps as they are appended to a storage: [*lanes, n]."""
     for block in steps:
-        yield block.reshape(*state["lane_shape"], -1)
+        anew = block.set(ORIGIN, torch.full(block.batch_size, -1))  # rows of its own, which say nothing
+        yield anew.reshape(*state["lane_shape"], -1)
 
 
 def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     """The stored steps in the order of ``ordered_rows``, by key."""
     rows = ordered_rows(storage)
-    return leaves(storage.get(rows.T.reshape(-1))) if rows.size else []
+    return leaves(storage.get(rows.reshape(-1))) if rows.size else []
 
 
 def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[TensorDictBase]:

@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.trajectory_keys import Path
+from rlx.buffer.continuity import INDEX, IS_INIT, ORIGIN, Leaves, Path
 from rlx.errors import SchemaMismatchError
 
-Leaves = Mapping[Path, torch.Tensor]
 StepSchema = Mapping[Path, tuple[torch.dtype, tuple[int, ...]]]
+
+_OPTIONAL: Mapping[Path, int | bool] = {INDEX: -1, IS_INIT: False}
 
 
 def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:
@@ -44,6 +45,22 @@ def schema_of(leaves: Leaves, dims: int) -> StepSchema:
     if not leaves:
         raise SchemaMismatchError("steps: expected at least one tensor, found none")
     return {path: (leaf.dtype, tuple(leaf.shape[dims:])) for path, leaf in leaves.items()}
+
+
+def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Path, torch.Tensor]:
+    """The leaves of steps [*shape] to be stored: sources need not agree on what says where a step comes from.
+
+    ``index`` and ``is_init`` are left out if the first steps had none. If they had, steps without them get an index of
+    -1 and an ``is_init`` of False, for the storage to set.
+    """
+    leaves = {
+        path: leaf for path, leaf in given.items() if path != ORIGIN and (path in schema or path not in _OPTIONAL)
+    }
+    for path, blank in _OPTIONAL.items():
+        if path in schema and path not in given:
+            dtype, rest = schema[path]
+            leaves[path] = torch.full((*shape, *rest), blank, dtype=dtype)
+    return leaves
 
 
 def check(leaves: Leaves, schema: StepSchema, dims: int) -> None:

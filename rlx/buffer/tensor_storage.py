@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlx.buffer.continuity import Leaves
 from rlx.buffer.protocol import Rows
 from rlx.buffer.ring_storage import RingStorage
-from rlx.buffer.step_schema import Leaves
 from rlx.buffer.trajectory_keys import Path
 from rlx.errors import DatasetExistsError, DiskFullError
 

@@ -1,26 +1,29 @@
 """The index of a ring storage: which row follows which in time, whoever wrote in between."""
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlx.buffer.continuity import UNKNOWN, Flags, Links, StoredLinks
 from rlx.buffer.protocol import Rows
 from rlx.buffer.ring import Ring
 from rlx.buffer.segment_state import load_segments, save_segments
-from rlx.buffer.segments import Flags, Segments, empty_segments
+from rlx.buffer.segments import Segments, empty_segments
 
-Columns = Callable[[Rows], tuple[Rows | None, Flags]]
+# Ids (or None), done, and what speaks for one step following another (or None), of the steps at rows.
+Columns = Callable[[Rows], tuple[Rows | None, Flags, Links | StoredLinks | None]]
 
 
 class RingTrajectoryIndex:
     """Trajectories by id, by flags that end them, or by both; a look-up is one binary search among segments.
 
-    A chunk goes on with the trajectory of its id that is open in its lane; else with the one that is open in another
-    lane, unless several lanes have the id: then each numbers its own. Behind its end an id stands for a new trajectory.
-    Without ids the steps of a lane follow each other until a flag ends the trajectory.
+    A chunk continues the trajectory of its id that is open in its lane, if it begins with what that one's last step led
+    to (``rlx.buffer.continuity``); else the one that is open in another lane, unless several lanes have the id: then
+    each numbers its own. After its end an id stands for a new trajectory. Without ids the steps of a lane follow each
+    other until a flag ends the trajectory.
 
     Args:
         size: rows a lane.
@@ -48,11 +51,12 @@ class RingTrajectoryIndex:
         index = cls(ring.size, ring.lanes, head=ring.head, columns=columns)
         if len(ring):
             rows = ring.row_at(np.arange(len(ring)))
-            ids, done = columns(rows)
-            run = _runs(rows // ring.size, ids, done)
+            ids, done, links = columns(rows)
+            start, last, run = _runs(rows // ring.size, ids, done, links)
             # What a lane has lost belonged to the trajectory that it starts with now, for all that is known.
             is_first = np.diff(run[0], prepend=-1) != 0
-            index._segments.append(*run, lost=(is_first & (ring.head[run[0]] > 0)).astype(np.int64))
+            lost = (is_first & (ring.head[run[0]] > 0)).astype(np.int64)
+            index._segments.append(*run, **_evidence(links, start, last) | {"lost": lost})
         return index
 
     @classmethod
@@ -74,19 +78,21 @@ class RingTrajectoryIndex:
     def __len__(self) -> int:
         return len(self._segments.ring)
 
-    def write(self, rows: Rows, ids: Rows | None, done: Flags) -> None:
+    def write(self, rows: Rows, ids: Rows | None, done: Flags, links: Links | None = None) -> None:
         """Takes note of new steps, in time order within a lane, each where its lane stands.
 
         Args:
             rows: [n] where they go; more than a lane has if the first are overwritten at once.
             ids: [n] trajectory ids, or None.
             done: [n] whether the step ends its trajectory.
+            links: what the steps say of those before and after them; without, ids and flags alone decide.
         """
         if not len(rows):
             return
-        self.write_runs(*_runs(rows // self._segments.ring.size, ids, done))
+        start, last, run = _runs(rows // self._segments.ring.size, ids, done, links)
+        self.write_runs(*run, **_evidence(links, start, last))
 
-    def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags) -> None:
+    def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags, **evidence: Any) -> None:
         """Takes note of runs [m] of steps of one trajectory each: what ``write`` makes of rows.
 
         Args:
@@ -94,9 +100,10 @@ class RingTrajectoryIndex:
             length: its steps, at least 1.
             ids: its id, or None.
             done: whether its last step ends the trajectory.
+            evidence: what ``Segments.append`` knows of what each run follows.
         """
         self._settle()
-        self._segments.append(lane, length, ids, done)
+        self._segments.append(lane, length, ids, done, **evidence)
         self.generation += 1
 
     def changed(self, replaced: Rows) -> None:
@@ -215,11 +222,23 @@ class RingTrajectoryIndex:
         self._stale = None
 
 
-def _runs(lane: Rows, ids: Rows | None, done: Flags) -> tuple[Rows, Rows, Rows | None, Flags]:
-    """Lane, length, id and done of the runs among steps in the order of writing."""
-    starts = _run_starts(lane, ids, done)
+def _runs(
+    lane: Rows, ids: Rows | None, done: Flags, links: Links | StoredLinks | None
+) -> tuple[Rows, Rows, tuple[Rows, Rows, Rows | None, Flags]]:
+    """First and last step, lane, length, id and done of the runs among steps in the order of writing."""
+    starts = _run_starts(lane, ids, done, None if links is None else links.breaks | links.fresh)
     last = np.append(starts[1:], len(lane)) - 1
-    return lane[starts], last + 1 - starts, None if ids is None else ids[starts], done[last]
+    return starts, last, (lane[starts], last + 1 - starts, None if ids is None else ids[starts], done[last])
+
+
+def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dict[str, Any]:
+    """What the first and the last steps of runs say."""
+    if links is None:
+        return {}
+    fresh = links.fresh[start]
+    evidence = {"detached": fresh, "begins": links.begins(start), "expects": links.expects(last)}
+    # A run that is new, but not where an episode starts, has lost steps: nobody knows how many.
+    return evidence | {"lost": (~fresh).astype(np.int64)} if links.is_told else evidence
 
 
 def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None = None) -> Rows:
@@ -237,29 +256,29 @@ def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None 
 
 def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
     """The same steps in the order of their writing, cut by what ids and flags say now."""
-    numbers = old.log.all()
-    numbers = numbers[np.argsort(old.table["serial"][numbers], kind="stable")]
+    numbers = old.in_order()
     segment = old.table[numbers]
     begin = np.maximum(segment["time"], old.ring.head[segment["lane"]])
     length = segment["time"] + segment["length"] - begin
     first = np.cumsum(length) - length
     lane = np.repeat(segment["lane"], length)
     rows = old.ring.row(lane, np.arange(len(lane)) + np.repeat(begin - first, length))
-    ids, done = columns(rows)
+    ids, done, links = columns(rows)
 
     sealed = np.isin(rows, replaced)
     detached = sealed.copy()
     detached[1:] |= sealed[:-1]
-    detached[first] |= segment["detached"]
-    sealed[first + length - 1] |= segment["sealed"]
     lost = np.zeros(len(rows), np.int64)
     starts_one = (old.trajectories["head"][segment["trajectory"]] == numbers) | segment["detached"]
     lost[first] = np.where(starts_one, segment["before"] + begin - segment["time"], 0)
     lost[detached] = np.maximum(lost[detached], 1)  # where its trajectory started is not known
+    detached[first] |= segment["detached"]
+    sealed[first + length - 1] |= segment["sealed"]
     forced = detached.copy()
     forced[first] = True
 
     start = _run_starts(lane, ids, done, forced)
+    is_whole = begin == segment["time"]
     last = np.append(start[1:], len(rows)) - 1
     new = empty_segments(old.ring.size, old.ring.head)
     new.remember(old)
@@ -271,8 +290,20 @@ def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
         lost=lost[start],
         detached=detached[start],
         sealed=sealed[last],
+        begins=_digests(first[is_whole], segment["begins"][is_whole], start, None if links is None else links.begins),
+        expects=_digests(first + length - 1, segment["expects"], last, None if links is None else links.expects),
         wandering=set(
             old.trajectories["id"][segment["trajectory"]][old.trajectories["is_spread"][segment["trajectory"]]].tolist()
         ),
     )
     return new
+
+
+def _digests(at: Rows, values: Rows, wanted: Rows, compute: Callable[[Rows], Rows] | None) -> Rows:
+    """[m] the values [n] that are known of the places [n] ``at``, ascending; those of other wanted ones computed."""
+    known = np.isin(wanted, at)
+    found = np.full(len(wanted), UNKNOWN, np.int64)
+    found[known] = values[np.searchsorted(at, wanted[known])]
+    if compute is not None and not known.all():
+        found[~known] = compute(wanted[~known])
+    return found

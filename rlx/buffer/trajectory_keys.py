@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlx.buffer.continuity import Flags
 from rlx.buffer.protocol import Rows
-from rlx.buffer.segments import Flags
 from rlx.errors import SamplingError
 
 Path = tuple[str, ...]

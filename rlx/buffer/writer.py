@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
+from rlx.buffer.continuity import ORIGIN
 from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.ring_storage import RingStorage
@@ -49,7 +50,11 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         size = storage.max_size // max(1, lanes)
         stands = storage.cursor if isinstance(storage, RingStorage) and len(storage) else self.cursor
         rows = np.arange(lanes)[:, None] * size + (stands + np.arange(count)) % max(1, size)
-        return super().extend(storage, steps.copy().set("index", torch.from_numpy(rows.reshape(steps.batch_size))))
+        numbered = steps.copy()
+        # Where the steps were read from tells which of them continue each other; where they go does not.
+        origin = numbered.get("index", torch.full(steps.batch_size, -1))
+        numbered.set(ORIGIN, origin).set("index", torch.from_numpy(rows.reshape(steps.batch_size)))
+        return super().extend(storage, numbered)
 
 
 class ImmutableDatasetWriter(SavedState):

@@ -65,7 +65,7 @@ def test_it_says_what_the_oracle_says(
 def test_flags_that_change(seed: int, size: int, has_ids: bool, change_ids: bool, max_steps: int) -> None:
     rng = np.random.default_rng(seed)
     ids, done = np.zeros(size, np.int64), np.zeros(size, bool)
-    index = RingTrajectoryIndex(size, columns=lambda rows: (ids[rows] if has_ids else None, done[rows]))
+    index = RingTrajectoryIndex(size, columns=lambda rows: (ids[rows] if has_ids else None, done[rows], None))
     oracle = Oracle(size, 1)
     for _ in range(int(rng.integers(1, 12))):
         write_at_random(index, oracle, rng, has_ids=has_ids, done=0.2, max_steps=max_steps)
@@ -80,7 +80,7 @@ def test_flags_that_change(seed: int, size: int, has_ids: bool, change_ids: bool
         assert_same(index, oracle, has_ids=has_ids, check_reset=not change_ids, check_order=False)
 
 
-def no_columns(_: Rows) -> tuple[None, NDArray[np.bool_]]:
+def no_columns(_: Rows) -> tuple[None, NDArray[np.bool_], None]:
     raise AssertionError("nothing changed")
 
 
@@ -134,7 +134,7 @@ def test_a_worker_may_change_lanes() -> None:
 
 
 def test_a_replaced_step_follows_nothing_and_nothing_follows_it() -> None:
-    index = RingTrajectoryIndex(8, columns=lambda rows: (np.ones(len(rows), np.int64), np.zeros(len(rows), bool)))
+    index = RingTrajectoryIndex(8, columns=lambda rows: (np.ones(len(rows), np.int64), np.zeros(len(rows), bool), None))
     index.write(np.arange(8), np.ones(8, np.int64), np.zeros(8, bool))
     index.changed(np.array([3]))
     for _ in range(2):  # it stays so when something else changes
