@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,6 +20,7 @@ from rlx.progress import Progress
 R = TypeVar("R")
 T = TypeVar("T")
 _Advance = tuple[str, int]
+_GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 class LocalEngine:
@@ -76,13 +78,14 @@ class _Workers:
         context = main_module.context("spawn")
         self._advances, self._sender = context.Pipe(duplex=False)
         self._leash, self._hand = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(
-            jobs, context, initializer=_become_worker, initargs=(self._sender, self._leash)
-        )
-        # Processes are started from a thread that holds back Ctrl-C: it neither leaves one half started, for which the
-        # pool would wait forever, nor reaches one, which inherits that: its parent ends it.
-        held = (signal.SIG_BLOCK, {signal.SIGINT})
+        # A thread that blocks Ctrl-C and other signals that end a group of processes starts the workers, and with them
+        # multiprocessing's tracker of semaphores. So no worker is left half started, for which the pool would wait
+        # forever, and none is reached by the signal, for they inherit the mask: their parent ends them.
+        held = (signal.SIG_BLOCK, _GROUP_SIGNALS)
         self._starter = ThreadPoolExecutor(1, "starter of workers", signal.pthread_sigmask, held)
+        workers = partial(ProcessPoolExecutor, initializer=_become_worker, initargs=(self._sender, self._leash))
+        self._pool = self._starter.submit(workers, jobs, context).result()
+        self._starter.submit(signal.pthread_sigmask, *held).result()  # starting the tracker unblocks some of them
         self._relay = threading.Thread(target=self._relay_progress, args=(progress,), daemon=True)
         self._relay.start()
 

@@ -15,7 +15,7 @@ from rlx.source.rl_unplugged import GAMES_MISSING
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import Fault, GcsServer
 
-PROGRAM = [sys.executable, "-c", "from rlx_cli.app import main; main()"]
+PROGRAM = [sys.executable, "-c", "from rlx_cli.entry import main; main()"]
 FILES = [f"Pong/run_5-0000{shard}-of-00050" for shard in range(3)]
 
 
@@ -129,11 +129,14 @@ def test_secrets_stay_out_of_the_lineage(cli: Cli, home: Path, server: GcsServer
     assert b"secret" not in (home / "Pong/5/rlx.json").read_bytes()
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("jobs", "number"), [(1, signal.SIGINT), (2, signal.SIGINT), (2, signal.SIGTERM), (2, signal.SIGHUP)]
+)
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
-    home: Path, server: GcsServer, jobs: int, cli: Cli, tmp_path: Path
+    home: Path, server: GcsServer, jobs: int, number: signal.Signals, cli: Cli, tmp_path: Path
 ) -> None:
-    arguments = ["download", "Pong/5", "--source", server.url, "--shards", "0-2", "--jobs", str(jobs), "--json"]
+    run = ["download", "Pong/5", "--source", server.url, "--shards", "0-2"]
+    arguments = [*run, "--jobs", str(jobs), "--json", "--quiet"]
     server.fault(FILES[2], Fault(stall_after=1000), times=None)
     process = subprocess.Popen(
         [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -142,9 +145,9 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
         assert process.poll() is None
         time.sleep(0.01)
     # As a terminal does: to every process of the group.
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     out, err = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == (130 if number == signal.SIGINT else 128 + number)
     assert err.splitlines() == [
         f"error: interrupted; 2 of 3 shards are finished and kept in {home}/Pong/5",
         "hint: run the same command again: it goes on from there",
