@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from rlx.export.dataset_exporter import Experience, common_losses
 from rlx.export.pieces import Piece, pieces
 from rlx.export.protocol import tree
 from rlx.export.provenance import save_provenance
-from rlx.export.ted_columns import TRAJECTORY, ted_paths
+from rlx.export.ted_columns import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
 from rlx.progress import Progress
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
 
@@ -21,19 +21,26 @@ _METADATA = "meta.json"
 _CLASS = "<class 'tensordict._td.TensorDict'>"
 _FLAGS = ("done", "terminated", "truncated")
 _FLAG = Field("bool", (1,), Role.NEXT)
+_NUMBER, _CLAIM = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
+_STACK = {
+    "_type": "<class 'tensordict.tensorclass.NonTensorStack'>",
+    "_format_version": 1,
+    "_class": "tensordict:NonTensorStack",
+}
 
 
 class TorchRLExporter:
     """Writes a TensorDict [S] as memory maps: ``TensorStorage(TensorDict.load_memmap(path))`` holds it.
 
-    What was seen after each step is there in full, as TED has it; so observations are stored twice.
+    What was seen after each step is there in full, as TED has it; so observations are stored twice. Texts are
+    non-tensor data. Under ``trajectories`` stands what rlx knows of the trajectory of each step.
     """
 
     title = "TorchRL's memmap"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Which final observations were recorded, numbers of episodes, and which start in mid-episode."""
-        return common_losses(experience, episodes=True)
+        """Which final observations were recorded."""
+        return common_losses(experience, starts=False)
 
     def owns(self, path: Path) -> bool:
         """Whether a directory is a TensorDict of steps."""
@@ -45,11 +52,55 @@ class TorchRLExporter:
         _save_metadata(path, tree(leaves), steps)
         save_provenance(path, experience, self.losses(experience))
         with ExitStack() as stack:
-            files = {leaf: stack.enter_context((path / f"{leaf}.memmap").open("xb")) for leaf in leaves}
+            files = {
+                leaf: stack.enter_context(_TextFile(path / leaf) if field.is_text else _NumberFile(path / leaf))
+                for leaf, field in leaves.items()
+            }
             for piece in pieces(experience.blocks(), experience.schema):
-                for leaf, rows in _rows(experience.schema, piece):
-                    files[leaf].write(rows.tobytes())
+                for leaf, rows in _rows(experience, piece):
+                    files[leaf].write(rows)
                 progress.advance("steps", piece.steps)
+
+
+class _NumberFile:
+    """The raw bytes of a leaf, row after row."""
+
+    def __init__(self, leaf: Path) -> None:
+        self._file = leaf.with_name(f"{leaf.name}.memmap").open("xb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, rows: NDArray[Any]) -> None:
+        """Adds rows [n, ...]."""
+        self._file.write(rows.tobytes())
+
+
+class _TextFile:
+    """The texts of a leaf as tensordict keeps a ``NonTensorStack``: a list in a JSON file of their own."""
+
+    def __init__(self, leaf: Path) -> None:
+        leaf.mkdir(parents=True)
+        self._file = (leaf / _METADATA).open("x", encoding="utf-8")
+        described = json.dumps({**_STACK, "stack_dim": 0, "device": None})
+        self._file.write(described[:-1] + ', "data": [')
+        self._separator = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._file:
+            self._file.write("]}")
+
+    def write(self, rows: NDArray[Any]) -> None:
+        """Adds rows [n, ...]."""
+        for row in rows.tolist():
+            self._file.write(self._separator + json.dumps(row))
+            self._separator = ", "
 
 
 def _leaves(schema: Schema) -> dict[str, Field]:
@@ -57,15 +108,16 @@ def _leaves(schema: Schema) -> dict[str, Field]:
     leaves = {path: _leaf(schema[name], name) for name, path in ted_paths(schema).items()}
     leaves |= {f"next/{name}": schema[name] for name in schema.names(Role.OBSERVATION)}
     leaves |= dict.fromkeys(_FLAGS, _FLAG) | {"next/done": _FLAG}
-    return leaves | {TRAJECTORY: Field("int64", (), Role.STEP)}
+    return leaves | {TRAJECTORY: _NUMBER, EPISODE: _NUMBER, FROM_RESET: _CLAIM, CUT: _CLAIM}
 
 
 def _leaf(field: Field, name: str) -> Field:
     return Field(field.dtype, (1,), field.role) if name in SCALAR_COLUMNS else field
 
 
-def _rows(schema: Schema, piece: Piece) -> Iterator[tuple[str, NDArray[np.generic]]]:
+def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[Any]]]:
     """What a piece adds to every leaf."""
+    schema, table = experience.schema, experience.trajectories
     for name, path in ted_paths(schema).items():
         yield path, piece.rows(name)
     for name in schema.names(Role.OBSERVATION):
@@ -74,6 +126,9 @@ def _rows(schema: Schema, piece: Piece) -> Iterator[tuple[str, NDArray[np.generi
     yield from ((name, never) for name in _FLAGS)
     yield "next/done", np.logical_or(piece.data["terminated"], piece.data["truncated"])
     yield TRAJECTORY, np.full(piece.steps, piece.trajectory)
+    yield EPISODE, np.full(piece.steps, piece.episode)
+    yield FROM_RESET, never | piece.from_reset
+    yield CUT, never | table.cut[piece.trajectory]
 
 
 def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None:
@@ -81,7 +136,9 @@ def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None
     directory.mkdir()
     described: dict[str, Any] = {}
     for name, value in node.items():
-        if isinstance(value, Field):
+        if isinstance(value, Field) and value.is_text:
+            described[name] = {"type": "NonTensorStack"}
+        elif isinstance(value, Field):
             shape = [steps, *value.shape]
             described[name] = {"device": "cpu", "shape": shape, "dtype": f"torch.{value.dtype}", "is_nested": False}
         else:

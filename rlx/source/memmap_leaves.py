@@ -52,10 +52,12 @@ class MemmapLeaves:
     Args:
         root: the directory.
         rows: of every leaf.
+        dimensions: of the batch.
     """
 
     root: Path
     rows: int
+    dimensions: int = 1
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
         """A file a leaf."""
@@ -68,7 +70,7 @@ class MemmapLeaves:
             leaves: dict[str, Leaf] = {}
             for path, kind in kinds.items():
                 if kind[0] == TEXT:
-                    leaves[path] = _TextLeaf(self.root, path, self.rows)
+                    leaves[path] = _TextLeaf(self.root, path, self.dimensions, self.rows)
                 else:
                     file = stack.enter_context(_checked(self.root, path, kind, self.rows).open("rb"))
                     leaves[path] = _NumberLeaf(f"{self.root}: {path}", file, kind)
@@ -115,9 +117,9 @@ class _NumberLeaf:
 class _TextLeaf:
     """Texts, all of them in memory: they stand in one JSON file."""
 
-    def __init__(self, root: Path, path: str, rows: int) -> None:
+    def __init__(self, root: Path, path: str, dimensions: int, rows: int) -> None:
         self.place = f"{root}: {path}"
-        texts = _texts(root, path)
+        texts = _texts(root, path, dimensions)
         if isinstance(texts, str):
             texts = np.full(rows, texts, object)
         if texts is None or len(texts) != rows:
@@ -162,13 +164,20 @@ def _kind(entry: Mapping[str, Any], batch: tuple[int, ...], place: str) -> RowTy
 
 def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
     """One text per step, or None where the leaf holds something else; what is pickled stays unread."""
-    texts = _texts(root, path)
-    is_text = isinstance(texts, str) or (texts is not None and len(texts) == math.prod(batch))
-    return (TEXT, ()) if is_text else None
+    texts = _texts(root, path, len(batch))
+    if isinstance(texts, str):
+        return TEXT, ()
+    return (TEXT, texts.shape[1:]) if texts is not None and len(texts) == math.prod(batch) else None
 
 
-def _texts(root: Path, path: str) -> str | NDArray[Any] | None:
-    """The text of all steps, or [S] one of each; None where there is something else."""
+def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
+    """The text of all steps, or [S, ...] those of each; None where there is something else.
+
+    Args:
+        root: the directory of all leaves.
+        path: of the leaf.
+        dimensions: of the batch, in which lists lie in each other.
+    """
     file = root / path / METADATA
     if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
         return None
@@ -176,15 +185,19 @@ def _texts(root: Path, path: str) -> str | NDArray[Any] | None:
     data = entry.get("data")
     if entry.get("stack_dim", 0) != 0:
         return None
-    while isinstance(data, list) and data and all(isinstance(part, list) for part in data):
-        data = [text for part in data for text in part]
     if isinstance(data, str):
         return data
-    if not isinstance(data, list) or not all(isinstance(text, str) for text in data):
+    for _ in range(dimensions - 1):
+        if not isinstance(data, list) or not all(isinstance(part, list) for part in data):
+            return None
+        data = [item for part in data for item in part]
+    if not isinstance(data, list):
         return None
-    texts = np.empty(len(data), object)
-    texts[:] = data
-    return texts
+    try:
+        texts = np.array(data, object)
+    except ValueError:
+        return None  # rows of different shapes
+    return texts if all(isinstance(text, str) for text in texts.flat) else None
 
 
 def _shape(found: Any, place: object) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
     if not (filled := _filled(root, batch)):
         raise SourceError(f"{path} has no step")
     recording, oldest = _recording(root, batch[0], filled)
-    shape, leaves = (filled, *batch[1:]), MemmapLeaves(root, math.prod(batch))
+    shape, leaves = (filled, *batch[1:]), MemmapLeaves(root, math.prod(batch), len(batch))
     with leaves.opened(scanned(fields, kinds)) as files:
         time = time_dimension(path, shape, fields, files, time_dim)
         return make_run(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.source.torchrl_memmap import open_torchrl, recognises
@@ -330,3 +330,83 @@ def test_an_ensemble_and_a_tree_are_refused_by_name(tmp_path: Path) -> None:
     (tree / "storage/storage_metadata.json").write_text(json.dumps({"is_pytree": True}))
     with pytest.raises(SourceError, match="holds a tree of tensors"):
         open_torchrl(tree)
+
+
+def test_texts_are_fields_and_other_objects_are_named(tmp_path: Path) -> None:
+    lanes = [one.steps(30) for one in environments(2)]
+    words = [[f"task {number % 3} of {lane}" for number in range(30)] for lane in range(2)]
+    steps: Steps = torch.stack(list(lanes))
+    steps["task"] = NonTensorStack.from_list(words)
+    steps["goal"] = NonTensorData("home", batch_size=[2, 30])
+    steps["count"] = NonTensorStack.from_list([[*range(30)]] * 2)
+    source = open_torchrl(_written(tmp_path, steps))
+    assert source.notes["not_taken"] == {"count": "neither numbers nor text"}
+    found = read(source, 0)
+    assert np.concatenate([one["task"] for one in found]).tolist() == [*words[0], *words[1]]
+    assert set(np.concatenate([one["goal"] for one in found])) == {"home"}
+    assert [told(one) for one in found] == episodes(lanes)
+
+
+def test_several_texts_of_a_step(tmp_path: Path) -> None:
+    (lane,) = environments(1)
+    steps = lane.steps(3)
+    steps["words"] = NonTensorStack("a", "b", "c")
+    path = _written(tmp_path, steps)
+    file = path / "words/meta.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "data": [["a", "b"], ["c", ""], ["d", "e"]]}))
+    source = open_torchrl(path)
+    assert source.schema["words"].shape == (2,)
+    assert read(source, 0)[0]["words"].tolist() == [["a", "b"], ["c", ""], ["d", "e"]]
+
+
+def test_text_that_is_pickled_is_not_taken(tmp_path: Path) -> None:
+    (lane,) = environments(1)
+    steps = lane.steps(30)
+    steps["task"] = NonTensorData("home", batch_size=[30])
+    path = _written(tmp_path, steps)
+    (path / "task/meta.json").write_text("{}")
+    (path / "task/other.pickle").write_bytes(b"cos\nsystem\n(S'touch /tmp/bad'\ntR.")
+    assert open_torchrl(path).notes["not_taken"] == {"task": "neither numbers nor text"}
+
+
+class TestAsTorchRLWrites:
+    """The storages and buffers of the installed TorchRL, which the test extra leaves out: pip install 'rlx[bench]'."""
+
+    @pytest.fixture
+    def data(self) -> Any:
+        return pytest.importorskip("torchrl.data", reason="TorchRL is not installed")
+
+    @pytest.mark.parametrize("storage", ["LazyMemmapStorage", "LazyTensorStorage"])
+    @pytest.mark.parametrize(("ndim", "capacity"), [(1, 400), (1, 100), (2, 400), (2, 100)])
+    def test_a_buffer(self, tmp_path: Path, data: Any, storage: str, ndim: int, capacity: int) -> None:
+        lanes = environments(2)
+        buffer = data.ReplayBuffer(storage=getattr(data, storage)(capacity, ndim=ndim), batch_size=8)
+        batches = []
+        for _ in range(6):
+            batches.append([lane.steps(20) for lane in lanes])
+            steps: Steps = torch.stack(list(batches[-1]))
+            buffer.extend(steps if ndim == 2 else steps.reshape(-1))
+        buffer.dumps(tmp_path / "buffer")
+        source = open_torchrl(tmp_path / "buffer")
+        kept = len(buffer) // 2 if ndim == 2 else 120 - (240 - len(buffer)) // 2
+        whole: list[Steps] = [torch.cat([batch[lane] for batch in batches]) for lane in (0, 1)]
+        expected = episodes(whole, skipped=120 - kept)
+        found = [told(one) for one in read(source, 0)]
+        if capacity == 400:
+            assert sorted(found) == sorted(expected)
+            assert len(found) == len({id for id, *_ in found}), "one trajectory per episode"
+        elif ndim == 2:
+            assert found == expected
+        assert source.notes.get("time_dimension") == (0 if ndim == 2 else None)
+
+    def test_texts_and_a_sampler(self, tmp_path: Path, data: Any) -> None:
+        (lane,) = environments(1)
+        steps = lane.steps(30)
+        steps["task"] = NonTensorStack(*[f"task {number % 3}" for number in range(30)])
+        sampler = data.SliceSampler(slice_len=2)
+        buffer = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(100), sampler=sampler, batch_size=4)
+        buffer.extend(steps)
+        buffer.dumps(tmp_path / "buffer")
+        found = read(open_torchrl(tmp_path / "buffer"), 0)
+        assert np.concatenate([one["task"] for one in found]).tolist() == [f"task {number % 3}" for number in range(30)]
+        assert [told(one) for one in found] == episodes([steps])
