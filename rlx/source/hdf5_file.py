@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.source.finite import check_finite
+from rlx.source.hdf5_chunks import check_chunks
 from rlx.source.provenance import KEY, told_notes
 
 _MAX_DEPTH = 16
@@ -135,6 +136,7 @@ def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
         CorruptShardError: they cannot be decoded.
     """
     try:
+        check_chunks(source, start, stop)
         rows: NDArray[Any] = source[start:stop]
     except _FAILURES as exc:
         raise _damaged(f"{place(source)}, rows {start:,} to {stop:,}", exc) from exc
@@ -227,6 +229,7 @@ def scalar(parent: h5py.Group, name: str) -> Any:
 def read_all(source: h5py.Dataset) -> Any:
     """Everything that a small dataset holds."""
     try:
+        check_chunks(source)
         return source[()]
     except _FAILURES as exc:
         raise _damaged(place(source), exc) from exc

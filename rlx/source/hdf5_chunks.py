@@ -1,0 +1,158 @@
+"""Chunks of an HDF5 dataset, checked before the library decodes them.
+
+The library takes a chunk for as large as the file says, whatever came out of its filters: of one that inflates to too
+few bytes it reads on in memory that nobody wrote, and one that inflates to gigabytes it inflates.
+"""
+
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from weakref import WeakKeyDictionary
+
+import h5py
+
+from rlx.errors import CorruptShardError
+
+MAX_CHUNK_BYTES = 2**29
+_SLACK_BYTES = 2**16  # no compressor makes more of a chunk than twice as much and this
+_Values = tuple[int, ...]
+_Offset = tuple[int, ...]
+_DEFLATE, _SHUFFLE, _FLETCHER32, _SZIP, _NBIT, _SCALEOFFSET, _LZF = 1, 2, 3, 4, 5, 6, 32000
+_checked: WeakKeyDictionary[object, set[_Offset]] = WeakKeyDictionary()
+
+
+def check_chunks(found: h5py.Dataset, start: int = 0, stop: int | None = None) -> None:
+    """Raise CorruptShardError unless every chunk that holds some rows decodes to as many bytes as it must have.
+
+    Each chunk is checked once, as long as the dataset is open.
+
+    Args:
+        found: the dataset; one that is not chunked is always right.
+        start: first of the rows.
+        stop: end of the rows; that of the dataset where not given.
+    """
+    if found.chunks is None or not found.size:
+        return
+    chunk_bytes = math.prod(found.chunks) * found.id.get_type().get_size()
+    if chunk_bytes > MAX_CHUNK_BYTES:
+        raise CorruptShardError(
+            f"{_place(found)}: chunks of {chunk_bytes:,} bytes, expected at most {MAX_CHUNK_BYTES:,}"
+        )
+    filters = _filters(found)
+    checked = _checked.setdefault(found.id, set())
+    for offset in _offsets(found, start, len(found) if stop is None else stop):
+        if offset in checked:
+            continue
+        stored = found.id.get_chunk_info_by_coord(offset)
+        if stored.byte_offset is not None:  # else it holds nothing but the fill value
+            if stored.size > 2 * chunk_bytes + _SLACK_BYTES:
+                raise CorruptShardError(
+                    f"{_place(found)}, chunk at {list(offset)}: expected {chunk_bytes:,} bytes, "
+                    f"found {stored.size:,} stored"
+                )
+            mask, data = found.id.read_direct_chunk(offset)
+            length = _length(found, filters, mask, data, chunk_bytes)
+            if length != chunk_bytes:
+                more = "more" if length > chunk_bytes else f"{length:,}"
+                raise CorruptShardError(
+                    f"{_place(found)}, chunk at {list(offset)}: expected {chunk_bytes:,} bytes, found {more}"
+                )
+        checked.add(offset)
+
+
+def _offsets(found: h5py.Dataset, start: int, stop: int) -> Iterator[_Offset]:
+    """Where the chunks that hold some rows begin."""
+    first, *others = zip(found.shape, found.chunks, strict=True)
+    rows = first[1]
+    starts = range(start // rows * rows, min(stop, first[0]), rows)
+    return itertools.product(starts, *(range(0, length, chunk) for length, chunk in others))
+
+
+def _filters(found: h5py.Dataset) -> list[tuple[int, _Values]]:
+    """Code and parameters of every filter, in the order in which the chunks went through them."""
+    properties = found.id.get_create_plist()
+    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    if unknown := [name for code, _, _, name in filters if code not in _LENGTHS]:
+        raise CorruptShardError(
+            f"{_place(found)}: filter {unknown[0].decode(errors='replace')!r} cannot be checked; "
+            "h5repack -f GZIP=4 writes the file with one that can"
+        )
+    return [(code, tuple(values)) for code, _, values, _ in filters]
+
+
+def _length(found: h5py.Dataset, filters: list[tuple[int, _Values]], mask: int, data: bytes, chunk_bytes: int) -> int:
+    """Bytes that a stored chunk decodes to; more than the chunk has where it would be more."""
+    length: int | None = None  # of what nothing but the length is known
+    for number, (code, values) in reversed([*enumerate(filters)]):
+        if mask & 1 << number:
+            continue  # the writer left this filter out
+        if length is not None and code not in (_SHUFFLE, _FLETCHER32):
+            raise CorruptShardError(f"{_place(found)}: expected filters that rlx knows in a usual order")
+        try:
+            decoded = _LENGTHS[code](data, values, chunk_bytes)
+        except (zlib.error, IndexError) as exc:
+            raise CorruptShardError(f"{_place(found)}: a chunk is damaged: {exc}") from exc
+        if isinstance(decoded, int):
+            length = decoded if length is None else length
+        else:
+            data = decoded
+    return len(data) if length is None else length
+
+
+def _inflate(data: bytes, values: _Values, most: int) -> bytes:  # noqa: ARG001
+    inflating = zlib.decompressobj()
+    # A checksum of four bytes may stand within.
+    return inflating.decompress(data, most + 5)
+
+
+def _same(data: bytes, values: _Values, most: int) -> bytes:  # noqa: ARG001
+    return data
+
+
+def _without_checksum(data: bytes, values: _Values, most: int) -> bytes:  # noqa: ARG001
+    return data[:-4]
+
+
+def _announced(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
+    return int.from_bytes(data[:4], "little")
+
+
+def _of_parameters(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
+    return values[2] * values[4]  # elements, and bytes of each
+
+
+def _lzf_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
+    """Bytes that LZF's literals and references stand for."""
+    position = length = 0
+    while position < len(data) and length <= most:
+        control = data[position]
+        if control < 32:
+            position += control + 2
+            length += control + 1
+        else:
+            count = control >> 5
+            if count == 7:
+                position += 1
+                count += data[position]
+            position += 2
+            length += count + 2
+    return length
+
+
+_LENGTHS: Mapping[int, Callable[[bytes, _Values, int], bytes | int]] = MappingProxyType(
+    {
+        _DEFLATE: _inflate,
+        _SHUFFLE: _same,
+        _FLETCHER32: _without_checksum,
+        _SZIP: _announced,
+        _NBIT: _of_parameters,
+        _SCALEOFFSET: _of_parameters,
+        _LZF: _lzf_length,
+    }
+)
+
+
+def _place(found: h5py.Dataset) -> str:
+    return f"{found.file.filename}: {found.name}"
