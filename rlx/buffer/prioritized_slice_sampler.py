@@ -12,7 +12,7 @@ from rlx.buffer.prioritized_sampler import PRIORITY_WEIGHT, PrioritizedSampler, 
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler import stored_steps
 from rlx.buffer.slice_starts import SliceStarts
-from rlx.buffer.slicing import Slicing, either
+from rlx.buffer.slicing import Slicing, both_sides, either
 
 
 class PrioritizedSliceSampler(PrioritizedSampler):
@@ -42,6 +42,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         init_key: as there.
         strict_length: as there.
         pad_output: as there.
+        span: as there, but slices cannot begin before their trajectory: ``(False, n)``.
         cache_values: as there.
         seed: as there.
         generator: as there.
@@ -66,6 +67,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         init_key: NestedKey | None = "is_init",
         strict_length: bool = True,
         pad_output: bool = False,
+        span: bool | int | tuple[bool | int, bool | int] = False,
         cache_values: bool = False,  # noqa: ARG002
         seed: int | None = None,
         generator: torch.Generator | None = None,
@@ -89,7 +91,10 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             init_key,
             strict_length,
             pad_output,
+            span=both_sides(span),
         )
+        if self.slicing.span[0]:
+            raise ValueError(f"span {span}: expected (False, n), as only stored steps have a priority to start with")
         self._hidden = np.zeros(max_capacity, bool)
         self._hidden_for = 0  # the slice length that the hidden starts are not valid for
         self._generation: int | None = None  # that of the index in which they are not valid; None: before any sample

@@ -12,7 +12,7 @@ from rlx.buffer.permutation import permute
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler import SeededSampler, stored_steps
 from rlx.buffer.slice_starts import SliceStarts, Weighting, draw_by_rejection
-from rlx.buffer.slicing import Slicing, either
+from rlx.buffer.slicing import Slicing, both_sides, either
 from rlx.errors import SamplingError
 
 
@@ -41,6 +41,8 @@ class SliceSampler(SeededSampler):
             ``num_slices`` so many trajectories whatever ``batch_size`` says, with ``slice_len`` only those that are not
             longer.
         start_at_reset: slices start only at the first steps of episodes.
+        span: how many steps of a slice may lie before its trajectory and behind it, where they are left out: a number
+            for both, one for each, or True for all but one. So steps near an end are drawn as often as others.
         cache_values: accepted so that TorchRL's calls work; no effect, as no sample looks at everything stored.
         seed: the same seed gives the same slices; without it, one from ``generator``, or fresh entropy.
         generator: gives the seed.
@@ -62,6 +64,7 @@ class SliceSampler(SeededSampler):
         weighting: Weighting = "step",
         whole_trajectories: bool = False,
         start_at_reset: bool = False,
+        span: bool | int | tuple[bool | int, bool | int] = False,
         cache_values: bool = False,  # noqa: ARG002
         seed: int | None = None,
         generator: torch.Generator | None = None,
@@ -81,6 +84,7 @@ class SliceSampler(SeededSampler):
             pad_output,
             whole_trajectories,
             start_at_reset,
+            both_sides(span),
         )
         self._starts: SliceStarts | None = None
 
@@ -98,19 +102,20 @@ class SliceSampler(SeededSampler):
         stored_steps(storage, batch_size)
         slices, slice_len = self.slicing.shape(batch_size)
         index = self.slicing.index(storage)
-        starts = self._draw(index, slices, slice_len)
-        return self.slicing.cut(storage, index, starts, slice_len)
+        starts, at_most = self._draw(index, slices, slice_len)
+        return self.slicing.cut(storage, index, starts, slice_len, at_most)
 
-    def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> Rows:
+    def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
+        """[slices] starts, and how many steps each slice has at most."""
         rng = self._draws.next()
         starts = np.empty(0, np.int64)
         by_trajectory = self.weighting == "trajectory" or self.slicing.whole_trajectories or self.slicing.start_at_reset
-        if slice_len is not None and not by_trajectory:
+        if slice_len is not None and not by_trajectory and not self.slicing.span[0]:
             starts = draw_by_rejection(index, rng, self.slicing, slices, slice_len)
-        if len(starts) < slices:
-            rest = self._counted(index, slice_len).draw(index, rng, slices - len(starts), self.weighting)
-            starts = np.concatenate((starts, rest))
-        return starts
+        if len(starts) == slices:
+            return starts, None
+        rest, at_most = self._counted(index, slice_len).draw(index, rng, slices - len(starts), self.weighting)
+        return np.concatenate((starts, rest)), at_most
 
     def _counted(self, index: TrajectoryIndex, slice_len: int | None) -> SliceStarts:
         known = self._starts
@@ -217,7 +222,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self._ran_out = state["ran_out"]
         self._generation = None
 
-    def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> Rows:
+    def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         counted = self._counted(index, slice_len)
         share, least = self._draws.share, slices if self.drop_last else 1
         is_same = self._generation in (None, index.generation) and self._trajectories == len(counted.firsts)

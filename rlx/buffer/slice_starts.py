@@ -20,17 +20,22 @@ class SliceStarts:
 
     Attributes:
         firsts: [N] the first row of every trajectory that has a valid start.
-        counts: [N] how many each has: its first row and those that follow it.
+        steps: [N] the stored steps of each.
+        counts: [N] how many starts each has: its first row and those that follow it. With a span, the first ones lie
+            before its first row.
         ends: [N] how many it and those before it have.
         generation: that of the index that this was counted in.
         slice_len: the length that this was counted for.
+        left: how many steps of a slice may lie before its trajectory.
     """
 
     firsts: Rows
+    steps: NDArray[np.int64]
     counts: NDArray[np.int64]
     ends: NDArray[np.int64]
     generation: int
     slice_len: int | None
+    left: int = 0
 
     @classmethod
     def count(cls, index: TrajectoryIndex, slicing: Slicing, slice_len: int | None) -> Self:
@@ -51,20 +56,34 @@ class SliceStarts:
             if not counts.any():
                 raise SamplingError("slices from the reset of an episode on asked for, no stored episode has its reset")
         some = counts > 0
-        return cls(firsts[some], counts[some], np.cumsum(counts[some]), index.generation, slice_len)
+        left = 0 if slice_len is None else slicing.reach(slice_len)[0]
+        return cls(firsts[some], steps[some], counts[some], np.cumsum(counts[some]), index.generation, slice_len, left)
 
-    def draw(self, index: TrajectoryIndex, rng: np.random.Generator, slices: int, weighting: Weighting) -> Rows:
-        """[slices] starts: each with the same probability, or of trajectories with the same probability."""
+    def draw(
+        self, index: TrajectoryIndex, rng: np.random.Generator, slices: int, weighting: Weighting
+    ) -> tuple[Rows, Rows | None]:
+        """[slices] starts: each with the same probability, or of trajectories with the same probability.
+
+        Also [slices] how many steps each may have at most, or None if all may have as many.
+        """
         if weighting == "trajectory":
             return self.within(index, rng, rng.integers(len(self.firsts), size=slices))
         places = rng.integers(self.ends[-1], size=slices)
-        trajectory = np.searchsorted(self.ends, places, side="right")
-        before = self.ends[trajectory] - self.counts[trajectory]
-        return index.after(self.firsts[trajectory], places - before)
+        trajectories = np.searchsorted(self.ends, places, side="right")
+        before = self.ends[trajectories] - self.counts[trajectories]
+        return self._at(index, trajectories, places - before)
 
-    def within(self, index: TrajectoryIndex, rng: np.random.Generator, trajectories: Rows) -> Rows:
-        """[n] a start of each of these trajectories, each of its starts with the same probability."""
-        return index.after(self.firsts[trajectories], rng.integers(self.counts[trajectories]))
+    def within(self, index: TrajectoryIndex, rng: np.random.Generator, trajectories: Rows) -> tuple[Rows, Rows | None]:
+        """[n] a start of each of these trajectories, each of its starts with the same probability; as ``draw``."""
+        return self._at(index, trajectories, rng.integers(self.counts[trajectories]))
+
+    def _at(self, index: TrajectoryIndex, trajectories: Rows, places: Rows) -> tuple[Rows, Rows | None]:
+        firsts = self.firsts[trajectories]
+        if not self.left or self.slice_len is None:
+            return index.after(firsts, places), None
+        window = np.minimum(self.slice_len, self.steps[trajectories])
+        starts = places - np.minimum(self.left, window - 1)
+        return index.after(firsts, np.maximum(starts, 0)), window + np.minimum(starts, 0)
 
 
 def draw_by_rejection(
@@ -91,8 +110,11 @@ def _starts_by_length(steps: NDArray[np.int64], slicing: Slicing, slice_len: int
     if slicing.whole_trajectories:
         fits = np.ones_like(steps, bool) if slice_len is None else steps <= slice_len
         return fits.astype(np.int64)
-    least = 0 if slicing.strict_length else 1
-    return np.maximum(steps - (slice_len or 1) + 1, least)
+    length = slice_len or 1
+    windows = np.minimum(length, steps)  # shorter trajectories are drawn whole, where they are drawn
+    beyond = sum(np.minimum(reach, windows - 1) for reach in slicing.reach(length))
+    fits = steps >= length if slicing.strict_length else np.ones_like(steps, bool)
+    return np.where(fits, steps - windows + 1 + beyond, 0)
 
 
 def _no_fit(steps: NDArray[np.int64], slicing: Slicing, slice_len: int) -> SamplingError:

@@ -29,8 +29,13 @@ class Slicing:
     pad_output: bool = False
     whole_trajectories: bool = False
     start_at_reset: bool = False
+    span: tuple[int | bool, int | bool] = (False, False)
 
     def __post_init__(self) -> None:
+        if any(self.span) and (self.whole_trajectories or self.start_at_reset):
+            raise TypeError("span: expected neither whole_trajectories nor start_at_reset")
+        if any(reach < 0 for reach in self.span):
+            raise ValueError(f"span {self.span}: expected numbers of at least 0")
         if (self.num_slices is None) == (self.slice_len is None):
             raise TypeError(
                 f"either num_slices or slice_len expected, found num_slices={self.num_slices}, "
@@ -61,13 +66,36 @@ class Slicing:
         """The storage's index by these keys."""
         return storage.index(self.traj_key, self.end_key)
 
+    def reach(self, slice_len: int) -> tuple[int, int]:
+        """How many steps of a slice may lie before its trajectory, and how many behind it.
+
+        Raises:
+            ValueError: as many as the slice has.
+        """
+        left, right = (slice_len - 1 if reach is True else int(reach) for reach in self.span)
+        if max(left, right) >= slice_len:
+            raise ValueError(f"span {self.span}: expected less than the {slice_len} steps of a slice")
+        return left, right
+
     def is_start(self, index: TrajectoryIndex, rows: Rows, slice_len: int) -> NDArray[np.bool_]:
         """[n] whether a slice may start at each row, so far as its length goes."""
-        fits: NDArray[np.bool_] = index.remaining(rows) >= slice_len
-        return fits if self.strict_length else fits | (index.elapsed(rows) == 0)
+        remaining, (_, right) = index.remaining(rows), self.reach(slice_len)
+        fits: NDArray[np.bool_]
+        if self.strict_length and not right:
+            fits = remaining >= slice_len
+            return fits
+        steps = index.elapsed(rows) + remaining
+        window = np.minimum(slice_len, steps)  # shorter trajectories are drawn whole
+        fits = remaining >= window - np.minimum(right, window - 1)
+        return fits & (steps >= slice_len) if self.strict_length else fits
 
     def cut(
-        self, storage: Storage, index: TrajectoryIndex, starts: Rows, slice_len: int | None
+        self,
+        storage: Storage,
+        index: TrajectoryIndex,
+        starts: Rows,
+        slice_len: int | None,
+        at_most: Rows | None = None,
     ) -> tuple[Rows, dict[Any, NDArray[Any]]]:
         """[n] the rows of the slices that start at ``starts``, slice after slice, and what marks their ends.
 
@@ -76,8 +104,11 @@ class Slicing:
             index: its index by these keys.
             starts: [slices] where each begins.
             slice_len: at most so many steps each; None: all that follow.
+            at_most: [slices] at most so many steps of each; None: ``slice_len``.
         """
         steps = index.remaining(starts)
+        if at_most is not None:
+            steps = np.minimum(steps, at_most)
         if slice_len is not None:
             steps = np.minimum(steps, slice_len)
         width = slice_len if self.pad_output and slice_len is not None else int(steps.max())
@@ -105,6 +136,11 @@ class Slicing:
             stored = _stored(storage, rows, (self.init_key,))
             marks |= {key: flags | _beside(is_first, flags) for key, flags in stored.items()}
         return marks
+
+
+def both_sides(span: int | bool | tuple[int | bool, int | bool]) -> tuple[int | bool, int | bool]:
+    """The span to the left and to the right."""
+    return span if isinstance(span, tuple) else (span, span)
 
 
 def either(name: str, value: Any, other_name: str, other: Any) -> Any:
