@@ -7,32 +7,36 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.errors import ExportError
 from rlx.export.dataset_exporter import Experience
 from rlx.export.pieces import Piece, pieces
 from rlx.export.provenance import provenance
 from rlx.export.ted_columns import ted_paths
 from rlx.progress import Progress
-from rlx.schema import Field, Role, Schema
+from rlx.schema import TEXT, Field, Role, Schema
 
 _SUFFIX = ".npy"
 _COMPRESSION_LEVEL = 1
 _COPIED_BYTES = 2**17
 _MAX_COMMENT_BYTES = 2**16 - 1
-_TABLE = ("length", "episode", "from_reset", "final_recorded")
+_TABLE = ("length", "episode", "from_reset", "final_recorded", "cut")
+_TEXT_ROWS = 4096
 
 
 class NpzDatasetExporter:
     """Writes ``next/reward`` [S], ``observation`` [S, ...] and the like, and a row a trajectory under ``trajectories``.
 
-    An archive is written array by array, but a dataset is read once: the largest array goes right into the archive, the
-    others wait uncompressed in temporary files beside it.
+    An archive is written array by array, but a dataset is read once: the largest array of numbers goes right into the
+    archive, the others wait uncompressed in temporary files beside it. Texts wait there until it is known how long the
+    longest is, for numpy gives all of them its length.
     """
 
     title = "npz"
@@ -52,7 +56,8 @@ class NpzDatasetExporter:
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Writes the archive."""
         arrays = _arrays(experience)
-        largest = max(arrays, key=lambda name: arrays[name].size)
+        numbers = [name for name in arrays if arrays[name].dtype != TEXT]
+        largest = max(numbers, key=lambda name: arrays[name].size)
         with (
             ExitStack() as stack,
             zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL) as archive,
@@ -60,20 +65,49 @@ class NpzDatasetExporter:
             waiting: dict[str, IO[bytes]] = {
                 name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in arrays if name != largest
             }
+            longest = dict.fromkeys(arrays, 1)
             with _member(archive, largest, arrays[largest]) as member:
                 for piece in pieces(experience.blocks(), experience.schema):
                     for name, rows in _rows(experience.schema, piece):
-                        waiting.get(name, member).write(rows.tobytes())
+                        if arrays[name].dtype == TEXT:
+                            longest[name] = max(longest[name], _keep_texts(waiting[name], name, rows))
+                        else:
+                            waiting.get(name, member).write(rows.tobytes())
                     progress.advance("steps", piece.steps)
             for name, file in waiting.items():
                 file.seek(0)
-                with _member(archive, name, arrays[name]) as member:
-                    shutil.copyfileobj(file, member, _COPIED_BYTES)
+                if arrays[name].dtype == TEXT:
+                    texts = replace(arrays[name], dtype=f"<U{longest[name]}")
+                    with _member(archive, name, texts) as member:
+                        for rows in _kept_texts(file, texts.dtype):
+                            member.write(rows.tobytes())
+                else:
+                    with _member(archive, name, arrays[name]) as member:
+                        shutil.copyfileobj(file, member, _COPIED_BYTES)
                 file.close()
             for name, column in _table(experience):
                 with _member(archive, name, _Array(column.dtype.name, column.shape)) as member:
                     member.write(column.tobytes())
             archive.comment = _comment(experience)
+
+
+def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
+    """Writes texts one to a line; returns how many characters the longest has.
+
+    Raises:
+        ExportError: a text ends in NUL, which numpy takes for padding.
+    """
+    for text in rows.flat:
+        if text.endswith("\0"):
+            raise ExportError(f"npz cannot hold a text that ends in NUL, found one in {name}")
+        file.write(json.dumps(text).encode() + b"\n")
+    return max(map(len, rows.flat), default=1)
+
+
+def _kept_texts(file: IO[bytes], dtype: str) -> Iterator[NDArray[Any]]:
+    """The texts again, some at a time."""
+    while lines := list(islice(file, _TEXT_ROWS)):
+        yield np.array([json.loads(line) for line in lines], dtype)
 
 
 @dataclass(frozen=True, slots=True)

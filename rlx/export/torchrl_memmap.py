@@ -52,7 +52,7 @@ class TorchRLExporter:
         _save_metadata(path, tree(leaves), steps)
         save_provenance(path, experience, self.losses(experience))
         with ExitStack() as stack:
-            files = {
+            files: dict[str, _NumberFile | _TextFile] = {
                 leaf: stack.enter_context(_TextFile(path / leaf) if field.is_text else _NumberFile(path / leaf))
                 for leaf, field in leaves.items()
             }

@@ -10,7 +10,7 @@ _MAX_BYTES = 10_000
 _MAGIC = re.compile(rb"\x93NUMPY[\x01\x02]\x00")
 # Python 2, which wrote some of these files, puts an L behind long integers.
 _HEADER = re.compile(
-    r"\{'descr': '([<|][biuf]\d{1,2})', 'fortran_order': (True|False), "
+    r"\{'descr': '([<|][biuf]\d{1,2}|<U[1-9]\d{0,8}|\|S[1-9]\d{0,8})', 'fortran_order': (True|False), "
     r"'shape': \(((?:\d{1,18}L?, ?){0,8}(?:\d{1,18}L?)?)\), \} *\n"
 )
 
@@ -24,11 +24,12 @@ class MalformedNpyError(ValueError):
         self.found = found
 
 
-def read_header(read: Callable[[int], bytes]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Dtype and shape of the array that a stream holds, which is left at the first of its values.
 
     Args:
         read: gives the next so many bytes of the stream.
+        text: whether the array may be one of texts.
 
     Raises:
         MalformedNpyError: it is none, or one of objects, texts or columns.
@@ -49,10 +50,10 @@ def read_header(read: Callable[[int], bytes]) -> tuple[np.dtype[Any], tuple[int,
         raise MalformedNpyError(f"a header of at most {_MAX_BYTES:,} bytes", f"{length:,}")
     text = read(length).decode("latin1")
     match = _HEADER.fullmatch(text)
-    if match is None or (match[2] == "True" and match[3].count(",") > 1):
+    if match is None or (match[2] == "True" and match[3].count(",") > 1) or (match[1][1] in "US" and not text):
         raise MalformedNpyError("the npy header of a C-ordered array of numbers", repr(text[:80].strip()))
     try:
         dtype = np.dtype(match[1])
-    except TypeError as exc:
+    except (TypeError, ValueError) as exc:
         raise MalformedNpyError("a type that numpy knows", repr(match[1])) from exc
     return dtype, tuple(int(n) for n in re.findall(r"\d+", match[3]))

@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import SourceError
-from rlx.schema import Schema
+from rlx.schema import Schema, is_action, is_observation
 from rlx.source.episode_scan import (
+    CUT,
     DONE,
+    EPISODE,
+    FROM_RESET,
     INIT,
+    MASK,
     TERMINATED,
     TRAJECTORY,
     TRUNCATED,
@@ -30,7 +34,7 @@ from rlx.source.episode_scan import (
 )
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
-from rlx.source.extra_fields import not_taken_note
+from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, not_taken_note
 from rlx.source.npz_archive import Archive, Member, opened
 from rlx.source.one_file import OneFile
 from rlx.source.protocol import batch_rows
@@ -41,7 +45,8 @@ from rlx.source.ted_rows import TedFields, ted_fields
 _SCANNED_ROWS = 2**16
 _GROUP = "trajectories/"
 _FINAL = f"{_GROUP}final/"
-_TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b"}
+_TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b", "cut": "b"}
+_SCANNED = (TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 _LAYOUT = (
     "expected arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "
     f"next/truncated [S]; and perhaps of a row a trajectory: trajectories/{', trajectories/'.join(_TABLE)}"
@@ -154,12 +159,21 @@ def open_npz(path: Path) -> Npz:
         is_tabled = _GROUP + "length" in types
         seen = [name.removeprefix(_FINAL) for name in types if name.startswith(_FINAL) and is_tabled]
         table = {*(_GROUP + name for name in _TABLE), *(_FINAL + name for name in seen)} if is_tabled else set()
-        kinds = {name: (dtype.name, shape[1:]) for name, (dtype, shape) in types.items() if shape and name not in table}
+        steps = types["next/reward"][1][0] if types.get("next/reward", (None, ()))[1] else 0
+        not_taken = dict.fromkeys(archive.others, NOT_OF_STEPS)
+        kinds: dict[str, RowType | None] = {}
+        for name, (kind, shape) in types.items():
+            if name in table:
+                continue
+            if shape[:1] == (steps,) or kind is None or _is_needed(name):
+                kinds[name] = kind
+            else:
+                not_taken[name] = NOT_A_ROW_PER_STEP
         fields = ted_fields(kinds, str(path), seen)
-        counts = {path: types[path][1][0] for path in (*fields.paths.values(), *fields.after.values())}
+        not_taken |= {_FINAL + name: f"there is no {name} of every step" for name in seen if name not in fields.schema}
+        counts = {path: _rows(types[path][1]) for path in (*fields.paths.values(), *fields.after.values())}
         flags = [flag for flag in (TERMINATED, TRUNCATED, DONE) if flag in types]
         counts |= {name: math.prod(types[name][1]) for name in (*flags, TRAJECTORY) if name in types}
-        steps = counts["next/reward"]
         if bad := [name for name, count in counts.items() if count != steps]:
             raise archive.wrong(bad[0], f"{steps:,} rows as next/reward", f"{counts[bad[0]]:,}")
         if not steps:
@@ -169,17 +183,25 @@ def open_npz(path: Path) -> Npz:
             episodes = _tabled(archive, flags, steps, fields, finals)
         else:
             finals = {}
-            found = _scanned(archive, flags, fields)
+            found = _scanned(archive, flags, fields, [name for name in _SCANNED if kinds.get(name) is not None])
             episodes, fields = found.table, fields.torn(found.torn)
         notes = {**archive.told(), "format": "npz", **without_outcome(episodes)}
-        notes |= not_taken_note(fields.not_taken)
+        notes |= not_taken_note({**fields.not_taken, **not_taken})
     return Npz(path.parent, path.name, fields, notes, episodes, finals)
 
 
-def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields) -> FoundEpisodes:
-    """The episodes, by what the rows themselves say."""
-    told = (TRAJECTORY, *([INIT] if fields.tells_resets else []))
-    names = [*flags, *(name for name in told if name in archive.names)]
+def _is_needed(name: str) -> bool:
+    """Whether a step is nothing without what an array of this name holds."""
+    return is_action(name) or is_observation(name) or name in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY)
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    return shape[0] if shape else 0
+
+
+def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, told: Sequence[str]) -> FoundEpisodes:
+    """The episodes, by what the rows themselves say, in arrays of these names."""
+    names = [*flags, *told, *([INIT] if fields.tells_resets else [])]
 
     def recorded(batch: Batch) -> NDArray[np.bool_]:
         return np.full(len(batch[flags[0]]), bool(fields.after))
@@ -204,8 +226,10 @@ def _tabled(
         raise archive.wrong(_GROUP + "length", f"lengths that add up to {steps:,} steps", f"{int(lengths.sum()):,}")
     for name, final in finals.items():
         expected = (len(lengths), *fields.schema[name].shape)
-        if archive.type_of(final) != (np.dtype(fields.schema[name].dtype), expected):
-            raise archive.wrong(final, f"{fields.schema[name].dtype}{list(expected)}", str(archive.type_of(final)))
+        kind, shape = archive.type_of(final)
+        if kind is None or (kind[0], shape) != (fields.schema[name].dtype, expected):
+            found = "objects" if kind is None else f"{kind[0]}{list(shape)}"
+            raise archive.wrong(final, f"{fields.schema[name].dtype}{list(expected)}", found)
     ends = np.cumsum(lengths)
     scan = EpisodeScan()
     for batch in archive.batches(flags, _SCANNED_ROWS):
@@ -218,4 +242,4 @@ def _tabled(
     never = np.zeros(len(lengths), bool)
     known = table.get("final_recorded", ~never) if finals else never
     numbers, resets = table.get("episode", np.arange(len(lengths))), table.get("from_reset", ~never)
-    return episodes.but(number=numbers, final_recorded=known, from_reset=resets)
+    return episodes.but(number=numbers, final_recorded=known, from_reset=resets, cut=table.get("cut", never))

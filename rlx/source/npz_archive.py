@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.schema import TEXT
+from rlx.source.extra_fields import RowType
 from rlx.source.npy_header import MalformedNpyError, read_header
 from rlx.source.provenance import told_notes
 from rlx.source.row_stream import Batch
@@ -20,6 +22,8 @@ from rlx.source.row_stream import Batch
 _SUFFIX = ".npy"
 _MAX_RATIO = 1032  # deflate's best: 258 bytes from two bits
 _MAX_MEMBERS = 1000
+_MAX_BATCH_BYTES = 2**24
+_TEXTS = "US"
 _PIECE_BYTES = 2**18
 _FAILURES = (zipfile.BadZipFile, OSError, EOFError, RuntimeError, ValueError, KeyError, zlib.error, struct.error)
 
@@ -35,16 +39,22 @@ class Archive:
             raise CorruptShardError(f"{path}: expected at most {_MAX_MEMBERS:,} arrays, found {len(infos):,}")
         self._infos = {info.filename.removesuffix(_SUFFIX): info for info in infos if info.filename.endswith(_SUFFIX)}
         self._bytes = path.stat().st_size
+        self.others = [info.filename for info in infos if not info.filename.endswith(_SUFFIX)]
 
     @property
     def names(self) -> Sequence[str]:
         """Names of its arrays."""
         return list(self._infos)
 
-    def type_of(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Dtype and shape of an array."""
-        with closing(self.member(name)) as member:
-            return member.dtype, member.shape
+    def type_of(self, name: str) -> tuple[RowType | None, tuple[int, ...]]:
+        """Dtype and shape of an array; no dtype where its values are neither numbers nor text."""
+        try:
+            with closing(self.member(name)) as member:
+                return member.kind, member.shape
+        except CorruptShardError as exc:
+            if isinstance(exc.__cause__, MalformedNpyError):
+                return None, ()
+            raise
 
     def member(self, name: str) -> "Member":
         """An array, to be read from its first row on."""
@@ -67,6 +77,9 @@ class Archive:
         with ExitStack() as stack:
             members = {name: stack.enter_context(closing(self.member(name))) for name in dict.fromkeys(names)}
             rows = next(iter(members.values())).count
+            # Texts may be long, and a schema does not say how long.
+            widest = max(member.dtype.itemsize * math.prod(member.shape[1:]) for member in members.values())
+            size = max(1, min(size, _MAX_BATCH_BYTES // max(1, widest)))
             for start in range(0, rows, size):
                 yield {name: member.read(min(size, rows - start)) for name, member in members.items()}
             for member in members.values():
@@ -86,6 +99,7 @@ class Member:
 
     Attributes:
         place: where it lies, for messages.
+        dtype: as numpy wrote it.
         count: of its rows.
     """
 
@@ -100,12 +114,26 @@ class Member:
             raise
         self.count = self.shape[0] if self.shape else 0
 
+    @property
+    def kind(self) -> RowType:
+        """Dtype and shape of a row, as a schema has them."""
+        return (TEXT if self.dtype.kind in _TEXTS else self.dtype.name), self.shape[1:]
+
     def close(self) -> None:
         """Closes the stream, whatever is left in it."""
         self._file.close()
 
     def read(self, count: int) -> NDArray[Any]:
-        """The next rows [count, ...]."""
+        """The next rows [count, ...]; texts as objects, each a ``str``."""
+        rows = self._read_rows(count)
+        if self.dtype.kind not in _TEXTS:
+            return rows
+        with _translated(self.place):
+            texts = (np.char.decode(rows, "utf-8") if self.dtype.kind == "S" else rows).astype(object)
+            "".join(texts.flat).encode()  # fails where one is no Unicode
+        return texts
+
+    def _read_rows(self, count: int) -> NDArray[Any]:
         rows = np.empty((count, *self.shape[1:]), self.dtype)
         room = rows.reshape(-1).view(np.uint8)
         done = 0
@@ -131,7 +159,7 @@ class Member:
 
     def _read_header(self, max_bytes: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
         try:
-            dtype, shape = read_header(self._read)
+            dtype, shape = read_header(self._read, text=True)
         except MalformedNpyError as exc:
             raise CorruptShardError(f"{self.place}: {exc}") from exc
         if math.prod(shape) * dtype.itemsize > max_bytes:

@@ -91,9 +91,8 @@ def test_rows_that_do_not_follow_each_other_are_trajectories_of_their_own(tmp_pa
         ({"collector/traj_ids": np.zeros(3)}, "collector/traj_ids: expected 9 rows"),
         (
             {"action": np.array([None] * 9)},
-            "action: expected the npy header of a C-ordered array of numbers, found .*O",
+            "action: neither numbers nor text",
         ),
-        ({"note": np.array(["x"])}, "note: expected the npy header"),
         ({"action": np.full(9, np.nan)}, "action: expected finite numbers, found NaN in row 0"),
         ({"next/reward": np.full(9, -np.inf)}, "next/reward: expected finite numbers, found -inf in row 0"),
         (
@@ -170,3 +169,28 @@ def test_which_archives_are_of_steps(tmp_path: Path) -> None:
     assert recognises(write(tmp_path / "a.npz", steps()))
     assert not recognises(write(tmp_path / "b.npz", {"weights": np.zeros(3)}))
     assert not recognises(tmp_path / "c.npz")
+
+
+def test_texts_are_fields_and_what_else_is_there_is_named(tmp_path: Path) -> None:
+    more = {
+        "task": np.array(["go", "", "stop \u00fc"] * 3),
+        "goal": np.array([b"home"] * 9),
+        "next/info/lives": np.arange(9),
+        "weights": np.zeros((3, 2)),
+        "version": np.array(3),
+        "note": np.array(["x"]),
+        "notes": np.array([{}] * 9),
+        "two words": np.zeros(9),
+        "trajectories/mood": np.zeros(9),
+    }
+    path = write(tmp_path / "a.npz", {**with_next(steps()), **more})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("README.txt", "hello")
+    source = open_npz(path)
+    assert set(source.notes["not_taken"]) == {
+        "weights", "version", "note", "notes", "two words", "trajectories/mood", "README.txt"
+    }  # fmt: skip
+    found = read(source, 0)
+    assert [text for one in found for text in one["task"]] == ["go", "", "stop \u00fc"] * 3
+    assert [text for one in found for text in one["goal"]] == ["home"] * 9
+    assert np.concatenate([one["info/lives"] for one in found]).tolist() == [*range(9)]

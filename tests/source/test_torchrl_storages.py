@@ -334,11 +334,12 @@ def test_an_ensemble_and_a_tree_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_texts_are_fields_and_other_objects_are_named(tmp_path: Path) -> None:
     lanes = [one.steps(30) for one in environments(2)]
-    words = [[f"task {number % 3} of {lane}" for number in range(30)] for lane in range(2)]
+    words: Steps = [[f"task {number % 3} of {lane}" for number in range(30)] for lane in range(2)]
     steps: Steps = torch.stack(list(lanes))
     steps["task"] = NonTensorStack.from_list(words)
     steps["goal"] = NonTensorData("home", batch_size=[2, 30])
-    steps["count"] = NonTensorStack.from_list([[*range(30)]] * 2)
+    counts: Steps = [[*range(30)]] * 2
+    steps["count"] = NonTensorStack.from_list(counts)
     source = open_torchrl(_written(tmp_path, steps))
     assert source.notes["not_taken"] == {"count": "neither numbers nor text"}
     found = read(source, 0)
