@@ -11,7 +11,7 @@ from rlx.errors import SchemaMismatchError
 
 StepSchema = Mapping[Path, tuple[torch.dtype, tuple[int, ...]]]
 
-_OPTIONAL: Mapping[Path, int | bool] = {INDEX: -1, IS_INIT: False}
+_OPTIONAL: Mapping[Path, int | bool] = {INDEX: -1, IS_INIT: False, ("next", *IS_INIT): False}
 
 
 def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:

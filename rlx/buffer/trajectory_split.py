@@ -7,7 +7,9 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDict, TensorDictBase
 
+from rlx.buffer.continuity import Links
 from rlx.buffer.snapshot import leaves
+from rlx.buffer.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.transform.neighbourhood import path
 from rlx.errors import SchemaMismatchError
 
@@ -27,7 +29,8 @@ def split_trajectories(
     ``("collector", "mask")`` (bool [N, T]) says where there are steps. A trajectory ends where ``("next", done)`` is
     set. Steps of one id in one row of the batch belong together until then, also where another id's come between, as
     workers who write in turns leave them; after its end an id stands for a new trajectory. Without ids, the steps of a
-    row follow each other until done.
+    row follow each other until done. A step that does not observe what the one before led to, or with which an episode
+    starts (``is_init``), does not continue that one, whatever its id: two collectors may use the same ids.
 
     Args:
         steps: [*B, T], time last.
@@ -50,8 +53,7 @@ def split_trajectories(
         raise SchemaMismatchError("steps of shape []: expected at least a dimension of time")
     group = ("collector",) if prefix is None else path(prefix)
     flat = steps.reshape(-1)
-    row = np.repeat(np.arange(flat.batch_size[0] // max(1, steps.batch_size[-1])), steps.batch_size[-1])
-    order, lengths = _chains(row, _ids(flat, group, trajectory_key), _done(flat, done_key))
+    order, lengths = _chains(flat, steps.batch_size[-1], _ids(flat, group, trajectory_key), _done(flat, done_key))
     sorted_steps = flat[torch.from_numpy(order)]
     if as_nested:
         return _nested(sorted_steps, lengths)
@@ -82,26 +84,27 @@ def _one_a_step(values: torch.Tensor, key: NestedKey) -> NDArray[Any]:
 
 
 def _chains(
-    row: NDArray[np.int64], ids: NDArray[np.int64] | None, done: NDArray[np.bool_] | None
+    steps: TensorDictBase, width: int, ids: NDArray[np.int64] | None, done: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[S] the steps, trajectory behind trajectory, in the order of their first steps; [N] steps of each."""
+    """[S] the steps, trajectory after trajectory, in the order of their first steps; [N] steps of each."""
     if ids is None and done is None:
         raise SchemaMismatchError("steps have neither trajectory ids nor ('next', 'done'): nothing says where one ends")
-    count = len(row)
-    # A stable sort brings the steps of an id in a row together, in order of time.
-    by_id = np.lexsort((np.zeros(count, np.int64) if ids is None else ids, row))
-    starts = np.ones(count, bool)
-    starts[1:] = np.diff(row[by_id]) != 0
-    if ids is not None:
-        starts[1:] |= np.diff(ids[by_id]) != 0
-    if done is not None:
-        starts[1:] |= done[by_id][:-1]
-    first = np.flatnonzero(starts)
-    lengths = np.diff(first, append=count)
-    rank = np.argsort(by_id[first], kind="stable")
-    lengths_by_rank = lengths[rank]
-    offsets = np.arange(count) - np.repeat(np.cumsum(lengths_by_rank) - lengths_by_rank, lengths_by_rank)
-    return by_id[np.repeat(first[rank], lengths_by_rank) + offsets], lengths_by_rank
+    count = len(steps)
+    if not count:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    rows = np.arange(count)
+    tensors: Any = steps.items(include_nested=True, leaves_only=True)
+    leaves = {path(key): leaf for key, leaf in tensors if isinstance(leaf, torch.Tensor)}
+    index = RingTrajectoryIndex(width, count // width)
+    index.write(
+        rows,
+        None if ids is None else ids.astype(np.int64),
+        np.zeros(count, bool) if done is None else done,
+        Links.of(leaves, rows // width),
+    )
+    first, lengths = index.trajectories()
+    chains = index.follow(first, int(lengths.max()))
+    return chains[chains >= 0], lengths
 
 
 def _padded(flat: TensorDictBase, lengths: NDArray[np.int64], group: tuple[str, ...]) -> TensorDictBase:

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from tensordict import TensorDict
 
 from rlx.buffer.trajectory_split import split_trajectories
 from rlx.errors import SchemaMismatchError
+from tests.buffer.sources import Collected
 
 
 def steps_of(ids: list[list[int]], done: list[list[bool]] | None = None) -> TensorDict:
@@ -68,6 +69,25 @@ def test_it_agrees_with_going_step_by_step(data: st.DataObject) -> None:
     mask = split["collector", "mask"]
     found = [row[real].tolist() for row, real in zip(split["observation"], mask, strict=True)]
     assert found == oracle(ids, done)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**32), pieces=st.integers(1, 8), rows=st.integers(1, 3))
+def test_sources_that_use_the_same_ids_are_told_apart(seed: int, pieces: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    sources = [Collected(number, (rows,), 5, says_init=False, alike=True) for number in range(3)]
+    taken = [sources[rng.integers(3)].take(int(rng.integers(1, 7)), blind=False) for _ in range(pieces)]
+    split = split_trajectories(cast("TensorDict", torch.cat(taken, 1)))
+    found = [
+        [tuple(code) for code in row[real].tolist()]
+        for row, real in zip(split["code"], split["collector", "mask"], strict=True)
+    ]
+    expected: dict[tuple[int, int, int], list[tuple[int, ...]]] = {}
+    codes: Any = torch.cat(taken, 1)["code"]
+    for lane, row in enumerate(codes.tolist()):
+        for source, trajectory, step in row:
+            expected.setdefault((lane, source, trajectory), []).append((source, trajectory, step))
+    assert found == list(expected.values())
 
 
 def test_without_ids_done_cuts() -> None:
