@@ -77,14 +77,14 @@ def test_sources_that_use_the_same_ids_are_told_apart(seed: int, pieces: int, ro
     rng = np.random.default_rng(seed)
     sources = [Collected(number, (rows,), 5, says_init=False, alike=True) for number in range(3)]
     taken = [sources[rng.integers(3)].take(int(rng.integers(1, 7)), blind=False) for _ in range(pieces)]
-    split = split_trajectories(cast("TensorDict", torch.cat(taken, 1)))
+    joined: Any = torch.cat(cast("list[Any]", taken), 1)
+    split = split_trajectories(joined)
     found = [
         [tuple(code) for code in row[real].tolist()]
         for row, real in zip(split["code"], split["collector", "mask"], strict=True)
     ]
     expected: dict[tuple[int, int, int], list[tuple[int, ...]]] = {}
-    codes: Any = torch.cat(taken, 1)["code"]
-    for lane, row in enumerate(codes.tolist()):
+    for lane, row in enumerate(joined["code"].tolist()):
         for source, trajectory, step in row:
             expected.setdefault((lane, source, trajectory), []).append((source, trajectory, step))
     assert found == list(expected.values())
