@@ -1,5 +1,6 @@
 """How the fields of a step become features of LeRobot: what they are called, and how they lie in Parquet."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,12 @@ from rlx.errors import ExportError
 from rlx.export.pictures import Arranged, as_it_is
 from rlx.export.png import as_pictures, encode
 from rlx.export.running_statistics import PictureStatistics, VectorStatistics
-from rlx.schema import Field, Role, Schema
+from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.arrow import from_rows, pyarrow
 
-DONE, TRUNCATED = "next.done", "next.truncated"
+DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
+TASK, TIMESTAMP = "task", "timestamp"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MAX_DIMENSIONS = 5
 
 
@@ -83,8 +86,12 @@ class Feature:
         return rows if self.is_image else rows.reshape(-1, self.shape[-1])
 
 
-def features_of(schema: Schema) -> dict[str, str]:
+def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
     """Name of the feature that each field becomes, of those that there is a place for.
+
+    Args:
+        schema: the fields.
+        noted: what LeRobot itself said of the dataset, if it comes from there: its features keep their names.
 
     Raises:
         ExportError: LeRobot holds no arrays like one of them.
@@ -93,18 +100,49 @@ def features_of(schema: Schema) -> dict[str, str]:
         >>> features_of(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))["reward"]
         'next.reward'
     """
+    known = {said["field"]: called for called, said in _noted_features(noted).items()}
     names: dict[str, str] = {}
-    taken = {*defaults(), "task", DONE, TRUNCATED}
+    taken = {*defaults(), TASK, DONE, TERMINATED, TRUNCATED} - ({TIMESTAMP} if is_timed(schema) else set())
     for name, field in schema.fields.items():
-        called = _called(name, field)
-        if name not in ("terminated", "truncated") and called not in taken:
-            names[name] = called
-            taken.add(called)
-            if len(feature_of(field).shape) > _MAX_DIMENSIONS:
-                raise ExportError(
-                    f"LeRobot holds arrays of at most {_MAX_DIMENSIONS} dimensions, found {name} {list(field.shape)}"
-                )
+        if name in ("terminated", "truncated") or (name == TASK and has_tasks(schema)):
+            continue
+        called = next((one for one in (known.get(name), _called(name, field)) if one and one not in taken), None)
+        if called is None:
+            continue
+        names[name] = called
+        taken.add(called)
+        if len(feature_of(field).shape) > (1 if field.is_text else _MAX_DIMENSIONS):
+            what = (
+                "texts of at most 1 dimension" if field.is_text else f"arrays of at most {_MAX_DIMENSIONS} dimensions"
+            )
+            raise ExportError(f"LeRobot holds {what}, found {name} {list(field.shape)}")
     return names
+
+
+def names_of(noted: Any) -> dict[str, Any]:
+    """What LeRobot called the parts of its features, by the features' names."""
+    return {called: said["names"] for called, said in _noted_features(noted).items() if said.get("names")}
+
+
+def _noted_features(noted: Any) -> dict[str, Any]:
+    """What is noted of features: the field of each, and perhaps names of its parts."""
+    features = noted.get("features") if isinstance(noted, dict) else None
+    return {
+        called: said
+        for called, said in (features.items() if isinstance(features, dict) else ())
+        if _NAME.fullmatch(called) and isinstance(said, dict) and isinstance(said.get("field"), str)
+    }
+
+
+def has_tasks(schema: Schema) -> bool:
+    """Whether a field says of every step which task it belongs to."""
+    return schema.fields.get(TASK) == Field(TEXT, (), Role.STEP)
+
+
+def is_timed(schema: Schema) -> bool:
+    """Whether a field says of every step when it was."""
+    field = schema.fields.get(TIMESTAMP)
+    return field is not None and (field.dtype, field.shape, field.role) == ("float32", (), Role.STEP)
 
 
 def feature_of(field: Field) -> Feature:
@@ -126,7 +164,7 @@ def _called(name: str, field: Field) -> str:
     if first == "observation" and not rest:
         return "observation.image" if is_picture else "observation.state"
     if first == "observation" and is_picture:
-        return f"observation.images.{rest.replace('/', '.')}"
+        return f"observation.images.{rest.removeprefix('images/').replace('/', '.')}"
     return ("next." if field.role == Role.NEXT else "") + name.replace("/", ".")
 
 

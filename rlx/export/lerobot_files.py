@@ -1,6 +1,6 @@
 """The Parquet files of a dataset of LeRobot: ``chunk-000/file-000.parquet``, and the next one where one is full."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +94,12 @@ class NumberedFiles:
 class Episodes:
     """Writes a row an episode: where it lies, and the statistics of its features; gathers those of all."""
 
-    def __init__(
-        self, directory: Path, template: str, features: Mapping[str, Feature], limit: int, chunk: int, task: str
-    ) -> None:
+    def __init__(self, directory: Path, template: str, features: Mapping[str, Feature], limit: int, chunk: int) -> None:
         self._features = features
-        self._task = task
+        self._tasks: dict[str, None] = {}
         self._files = NumberedFiles(directory, template, _schema(features), limit, chunk)
-        self._all = {called: feature.statistics() for called, feature in features.items()}
+        self._counted = {called: feature for called, feature in features.items() if not feature.field.is_text}
+        self._all = {called: feature.statistics() for called, feature in self._counted.items()}
         self._now = dict(self._all)
         self._rows: list[dict[str, Any]] = []
         self._steps = 0
@@ -116,12 +115,15 @@ class Episodes:
 
     def start(self, data: NumberedFiles) -> None:
         """Begins an episode, whose steps are written next."""
-        self._now = {called: feature.statistics() for called, feature in self._features.items()}
+        self._now = {called: feature.statistics() for called, feature in self._counted.items()}
+        self._tasks = {}
         self._place = data.place
 
-    def count(self, rows: Mapping[str, NDArray[np.generic]]) -> None:
-        """Takes steps into the statistics."""
-        for called, column in rows.items():
+    def count(self, rows: Mapping[str, NDArray[np.generic]], tasks: Iterable[str]) -> None:
+        """Takes steps of some tasks into the statistics."""
+        self._tasks |= dict.fromkeys(tasks)
+        for called, feature in self._counted.items():
+            column = feature.counted(rows[called])
             self._now[called].add(column)
             self._all[called].add(column)
 
@@ -130,7 +132,7 @@ class Episodes:
         chunk, file = self._files.place
         row: dict[str, Any] = {
             "episode_index": number,
-            "tasks": [self._task],
+            "tasks": list(self._tasks),
             "length": steps,
             "data/chunk_index": self._place[0],
             "data/file_index": self._place[1],
@@ -167,6 +169,8 @@ def _schema(features: Mapping[str, Feature]) -> Any:
     before = ("length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
     fields = [("episode_index", number), ("tasks", arrow.list_(arrow.string())), *((name, number) for name in before)]
     for called, feature in features.items():
+        if feature.field.is_text:
+            continue
         kind = channels if feature.is_image else numbers
         fields += [(f"stats/{called}/{name}", arrow.list_(number) if name == "count" else kind) for name in _NAMES]
     return arrow.schema([*fields, ("meta/episodes/chunk_index", number), ("meta/episodes/file_index", number)])

@@ -12,7 +12,7 @@ from rlx.export.pieces import Piece
 from rlx.store.arrow import pyarrow
 
 FILE_NAME = "meta/final_observations.parquet"
-_EPISODE, _LENGTH = "episode_index", "length"
+_EPISODE, _LENGTH, _CUT = "episode_index", "length", "cut"
 _GROUP_BYTES, _GROUP_ROWS = 2**20, 1000
 
 
@@ -29,7 +29,7 @@ class FinalObservations:
         self._path = directory / FILE_NAME
         self._features = features
         self._names = names
-        self._numbers: list[tuple[int, int]] = []
+        self._numbers: list[tuple[int, int, bool]] = []
         self._rows: dict[str, list[NDArray[np.generic]]] = {name: [] for name in features}
         self._bytes = 0
         self._writer: Any = None
@@ -45,11 +45,11 @@ class FinalObservations:
             if self._writer is not None:
                 self._writer.close()
 
-    def add(self, piece: Piece) -> None:
-        """Takes the last piece of an episode."""
+    def add(self, piece: Piece, *, is_cut: bool) -> None:
+        """Takes the last piece of an episode, and whether its recording was cut."""
         if not piece.final_recorded:
             return
-        self._numbers.append((piece.trajectory, piece.start + piece.steps))
+        self._numbers.append((piece.trajectory, piece.start + piece.steps, is_cut))
         for name, rows in self._rows.items():
             rows.append(piece.next(name)[-1:].copy())
             self._bytes += rows[-1].nbytes
@@ -60,7 +60,7 @@ class FinalObservations:
         if not self._numbers:
             return
         arrow, parquet = pyarrow()
-        columns = dict(zip((_EPISODE, _LENGTH), map(arrow.array, zip(*self._numbers, strict=True)), strict=True))
+        columns = dict(zip((_EPISODE, _LENGTH, _CUT), map(arrow.array, zip(*self._numbers, strict=True)), strict=True))
         for name, rows in self._rows.items():
             columns[self._names[name]] = self._features[name].column(np.concatenate(rows))
             rows.clear()

@@ -10,10 +10,14 @@ Statistics = dict[str, list[float]]
 
 
 class VectorStatistics:
-    """Of every number of vectors [D]. Quantiles are those of a sample, every k-th vector, of 256 kB at most."""
+    """Of every number of vectors [D]. Quantiles are those of a sample, every k-th vector, of 256 kB at most.
+
+    Only finite numbers count. Where there are none, 0 stands; where a statistic is too large, the largest float.
+    """
 
     def __init__(self, size: int) -> None:
         self._count = 0
+        self._finite = np.zeros(size, np.int64)
         self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
         self._mean, self._squares = np.zeros(size), np.zeros(size)
         self._sample = np.empty((_MIN_SAMPLE, size))
@@ -25,27 +29,36 @@ class VectorStatistics:
         values = rows.astype(np.float64)
         if not len(values):
             return
-        self._low, self._high = np.minimum(self._low, values.min(0)), np.maximum(self._high, values.max(0))
         self._take(values)
+        self._count += len(values)
+        is_finite = np.isfinite(values)
+        count = is_finite.sum(0)
+        self._low = np.minimum(self._low, np.where(is_finite, values, np.inf).min(0))
+        self._high = np.maximum(self._high, np.where(is_finite, values, -np.inf).max(0))
         # Chan's way of joining means and sums of squares, which loses nothing to large means.
-        count, mean = len(values), values.mean(0)
-        total = self._count + count
-        apart = mean - self._mean
-        self._squares += ((values - mean) ** 2).sum(0) + apart**2 * self._count * count / total
-        self._mean += apart * count / total
-        self._count = total
+        total = np.maximum(self._finite + count, 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.where(is_finite, values, 0).sum(0) / np.maximum(count, 1)
+            apart = np.where(count > 0, mean - self._mean, 0)
+            self._squares += (np.where(is_finite, values - mean, 0) ** 2).sum(0)
+            self._squares += apart**2 * self._finite * count / total
+            self._mean += apart * count / total
+        self._finite += count
 
     def described(self) -> Statistics:
         """The statistics; of a vector at least."""
-        quantiles = np.quantile(self._sample[: self._sampled], list(QUANTILES.values()), axis=0)
-        return {
-            "min": self._low.tolist(),
-            "max": self._high.tolist(),
-            "mean": self._mean.tolist(),
-            "std": np.sqrt(self._squares / self._count).tolist(),
-            "count": [self._count],
-            **{name: quantile.tolist() for name, quantile in zip(QUANTILES, quantiles, strict=True)},
+        is_known = self._finite > 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviation = np.sqrt(self._squares / np.maximum(self._finite, 1))
+        found = {
+            "min": np.where(is_known, self._low, 0),
+            "max": np.where(is_known, self._high, 0),
+            "mean": self._mean,
+            "std": deviation,
+            "count": np.array([self._count]),
+            **dict(zip(QUANTILES, _quantiles(self._sample[: self._sampled]), strict=True)),
         }
+        return {name: np.nan_to_num(column).tolist() for name, column in found.items()}
 
     def _take(self, values: NDArray[np.float64]) -> None:
         """Keeps every k-th of the vectors, counted from the first one ever; where there is no room, k doubles."""
@@ -61,6 +74,16 @@ class VectorStatistics:
             self._sample = larger
         self._sample[self._sampled : self._sampled + len(taken)] = taken
         self._sampled += len(taken)
+
+
+def _quantiles(sample: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[Q, D] quantiles of the finite numbers of every column; 0 where there are none."""
+    shares, is_finite = list(QUANTILES.values()), np.isfinite(sample)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if is_finite.all():
+            return np.quantile(sample, shares, axis=0)
+        columns = [column[kept] for column, kept in zip(sample.T, is_finite.T, strict=True)]
+        return np.stack([np.quantile(one, shares) if len(one) else np.zeros(len(shares)) for one in columns], 1)
 
 
 class PictureStatistics:

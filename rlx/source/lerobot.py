@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import groupby, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +14,40 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.schema import Field, Role, Schema
-from rlx.source.base import local_path
 from rlx.source.expected_layout import expecting
-from rlx.source.extra_fields import NOT_NUMBERS_OR_TEXT, not_taken_note
+from rlx.source.extra_fields import NOT_OF_STEPS, not_taken_note
 from rlx.source.finite import check_field
 from rlx.source.json_file import read_object
-from rlx.source.lerobot_features import DONE, TRUNCATED, Feature, fields_of, picture_file, read_features
+from rlx.source.lerobot_features import (
+    DONE,
+    TASK,
+    TERMINATED,
+    TRUNCATED,
+    Feature,
+    described,
+    fields_of,
+    is_told,
+    picture_file,
+    read_features,
+)
+from rlx.source.lerobot_files import PATH, TIMESTAMP, DataFile, data_files, episode_columns, unknown_columns
 from rlx.source.lerobot_finals import FILE_NAME as FINALS
 from rlx.source.lerobot_finals import with_finals
+from rlx.source.lerobot_tasks import TASK_INDEX, read_tasks
 from rlx.source.needed_fields import missing_field
 from rlx.source.one_file import id_of
 from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.picture_file import is_jpeg
 from rlx.source.protocol import batch_rows
 from rlx.source.provenance import FILE_NAME, KEY, told_beside
-from rlx.source.row_episodes import RowEpisode, without_outcome
+from rlx.source.row_episodes import without_outcome
 from rlx.source.row_stream import Batch, RowStream
-from rlx.store.arrow import to_rows
 
 _INFO = Path("meta/info.json")
 _LAYOUT = (
     "expected LeRobot's layout, v3.0: meta/info.json with features, meta/episodes/*/*.parquet with length and place of "
     "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, a row a step"
 )
-_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-_EPISODE, _LENGTH = "episode_index", "length"
-_CHUNK, _FILE = "data/chunk_index", "data/file_index"
-_SCANNED_ROWS = 2**14
-_MAX_NUMBER = 2**40
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One Parquet file of steps: its name, and the episodes in it."""
-
-    name: str
-    episodes: tuple[RowEpisode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,7 @@ class _Columns:
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         field = self._source.schema[name]
         if name not in self._source.features:
-            return np.zeros((stop - start, *field.shape), field.dtype)
+            return field.zeros(stop - start)
         return self._read(self._stream, name, self._first + start, self._first + stop)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:  # noqa: ARG002  (it is the episode's last)
@@ -164,28 +162,44 @@ def open_lerobot(path: Path) -> LeRobot:
             f"{path / _INFO}: codebase_version: expected v3.0, found {version!r:.40}",
             hint="python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id ID brings it up to date",
         )
-    found, left_out = read_features(info, path / _INFO)
     told = read_object(path / FILE_NAME).get(KEY) if (path / FILE_NAME).is_file() else None
-    fields, features = fields_of(found, told)
+    found, extras = read_features(info, path / _INFO)
+    flags = [name for name in (DONE, TERMINATED, TRUNCATED) if name in found]
+    fps = info.get("fps")
+    fps = fps if isinstance(fps, int | float) and fps > 0 and TIMESTAMP in found else None
+    data = tuple(data_files(path, info.get("data_path", PATH), flags, fps))
+    if not data:
+        raise SourceError(f"{path} has no episode")
+    if not is_told(told, TIMESTAMP) and (told is not None or (fps and not any(file.is_timed for file in data))):
+        found.pop(TIMESTAMP, None)
+    if TASK_INDEX in found and (told is None or is_told(told, TASK)):
+        if (tasks := read_tasks(path)) is not None:
+            found[TASK] = tasks
+        else:
+            extras.leave(TASK_INDEX, "there is no meta/tasks.parquet")
+    with opened(path / data[0].name) as file:
+        for name in unknown_columns(file, [*info["features"], *found]):
+            extras.leave(name, "not among the features of meta/info.json")
+    for name in episode_columns(path):
+        extras.leave(f"meta/episodes: {name}", NOT_OF_STEPS)
+    fields, features = fields_of(found, told, extras)
     notes: dict[str, Any] = {**told_beside(path), "format": "LeRobot"}
+    if told is None:
+        notes["lerobot"] = described(info, features, extras)
     if "reward" not in fields:
         fields["reward"] = Field("float32", (), Role.NEXT)
         notes["rewards"] = "unrecorded: zeros"
-    if DONE not in found:
+    if DONE not in flags:
         notes["terminated"] = "unrecorded"
-    notes |= not_taken_note(dict.fromkeys(left_out, NOT_NUMBERS_OR_TEXT))
+    notes |= not_taken_note(extras.not_taken)
     if (missing := missing_field(fields)) is not None:
-        raise SourceError(
-            f"{path / _INFO}: features: {missing} is missing; left out are {', '.join(left_out) or 'none'}"
-        )
+        reasons = ", ".join(f"{name} ({reason})" for name, reason in extras.not_taken.items())
+        raise SourceError(f"{path / _INFO}: features: {missing} is missing; not taken are {reasons or 'none'}")
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
         raise SourceError(f"{path / _INFO}: features: {exc}") from exc
-    data = tuple(_data(path, info.get("data_path", _PATH), [name for name in (DONE, TRUNCATED) if name in found]))
-    if not data:
-        raise SourceError(f"{path} has no episode")
     episodes = with_finals(path, [episode for file in data for episode in file.episodes])
     for name, count in (("total_episodes", len(episodes)), ("total_frames", sum(one.rows for one in episodes))):
         if info.get(name) != count:
@@ -194,7 +208,7 @@ def open_lerobot(path: Path) -> LeRobot:
             )
     notes |= without_outcome(episodes)
     left = iter(episodes)
-    data = tuple(DataFile(file.name, tuple(islice(left, len(file.episodes)))) for file in data)
+    data = tuple(replace(file, episodes=tuple(islice(left, len(file.episodes)))) for file in data)
     if lossy := _lossy(path / data[0].name, features):
         notes["lossy_jpeg"] = lossy
     return LeRobot(path, schema, notes, features, data)
@@ -208,92 +222,3 @@ def _lossy(path: Path, features: Mapping[str, Feature]) -> list[str]:
     with opened(path) as file:
         first = next(file.batches(list(images.values()), 1))
     return [name for name, column in images.items() if is_jpeg(picture_file(first[column][0]) or b"")]
-
-
-def _data(root: Path, template: Any, flags: Sequence[str]) -> Iterator[DataFile]:
-    """The files of steps, in the order of their episodes."""
-    table = zip(*_episode_table(root), strict=True)
-    for place, group in groupby(table, key=lambda one: one[2:]):
-        episodes = [(number, length) for number, length, *_ in group]
-        name = _name(template, *place)
-        ends = _ends(root / name, episodes, flags)
-        yield DataFile(name, tuple(RowEpisode(*one, *end, False) for one, end in zip(episodes, ends, strict=True)))
-
-
-def _episode_table(root: Path) -> list[list[int]]:
-    """Number and length of every episode, number of the chunk and of the file that it lies in."""
-    columns: list[list[int]] = [[], [], [], []]
-    paths = sorted((root / "meta/episodes").glob("*/*.parquet"))
-    if not paths:
-        raise SourceError(f"{root / 'meta/episodes'} has no */*.parquet")
-    for path in paths:
-        with opened(path) as file:
-            names = (_EPISODE, _LENGTH, _CHUNK, _FILE)
-            for batch in file.batches(names, _SCANNED_ROWS):
-                for column, name in zip(columns, names, strict=True):
-                    column += _numbers(path, name, batch[name])
-    numbers, lengths = columns[:2]
-    if numbers != list(range(len(numbers))):
-        raise CorruptShardError(
-            f"{root / 'meta/episodes'}: {_EPISODE}: expected 0, 1, 2 and so on, found {numbers[:20]}"
-        )
-    if bad := [length for length in lengths if not 0 < length < _MAX_NUMBER]:
-        raise CorruptShardError(f"{root / 'meta/episodes'}: {_LENGTH}: expected at least a step, found {bad[0]}")
-    return columns
-
-
-def _ends(path: Path, episodes: Sequence[tuple[int, int]], flags: Sequence[str]) -> list[tuple[bool, bool]]:
-    """Whether each episode of a file terminated, and whether it was truncated, by its last row."""
-    found: list[tuple[bool, bool]] = []
-    lengths = [length for _, length in episodes]
-    with opened(path) as file:
-        if file.rows != sum(lengths):
-            raise CorruptShardError(
-                f"{path}: expected {sum(lengths):,} rows, as its episodes are long, found {file.rows:,}"
-            )
-        stops = np.cumsum(lengths)
-        wanted, row = np.repeat([number for number, _ in episodes], lengths), 0
-        for batch in file.batches([_EPISODE, *flags], _SCANNED_ROWS):
-            numbers = np.array(_numbers(path, _EPISODE, batch[_EPISODE]))
-            if (numbers != wanted[row : row + len(numbers)]).any():
-                raise CorruptShardError(
-                    f"{path}: {_EPISODE}: expected the episodes in order, each as long as it is said"
-                )
-            told = {name: _flags(path, name, batch[name]) for name in flags}
-            last = stops[(stops > row) & (stops <= row + len(numbers))] - row - 1
-            truncated = told[TRUNCATED][last] if TRUNCATED in told else np.zeros(len(last), bool)
-            done = told[DONE][last] if DONE in told else truncated
-            found += zip((done & ~truncated).tolist(), truncated.tolist(), strict=True)
-            row += len(numbers)
-    return found
-
-
-def _name(template: Any, chunk: int, file: int) -> str:
-    """Name of a file of steps; raises where it would lie elsewhere than below the dataset's directory."""
-    # Not str.format: a template from a file could reach into the values' attributes, or ask for any width.
-    name = str(template)
-    for key, value in (("chunk_index", chunk), ("file_index", file)):
-        name = name.replace(f"{{{key}:03d}}", f"{value:03d}").replace(f"{{{key}}}", str(value))
-    if "{" in name or "}" in name:
-        raise CorruptShardError(f"{_INFO}: data_path: expected {_PATH}, found {template!r:.100}")
-    local_path(Path(), name)
-    return name
-
-
-def _numbers(path: Path, name: str, column: Any) -> list[int]:
-    try:
-        rows = to_rows(column, ())
-    except ValueError as exc:
-        raise CorruptShardError(f"{path}: {name}: {exc}") from exc
-    if rows.dtype.kind not in "iu":
-        raise CorruptShardError(f"{path}: {name}: expected whole numbers, found {rows.dtype}")
-    numbers: list[int] = rows.tolist()
-    return numbers
-
-
-def _flags(path: Path, name: str, column: Any) -> NDArray[np.bool_]:
-    try:
-        flags: NDArray[np.bool_] = to_rows(column, ()) != 0
-    except ValueError as exc:
-        raise CorruptShardError(f"{path}: {name}: {exc}") from exc
-    return flags

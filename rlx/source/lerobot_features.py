@@ -1,6 +1,6 @@
 """The features that a dataset of LeRobot says it has, and which fields of a step they make."""
 
-import re
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,22 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.schema import TEXT, Field, Role
+from rlx.source.extra_fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields
 from rlx.source.picture_file import MalformedPictureError, decode_picture
 from rlx.store.arrow import to_rows
 
-DONE, TRUNCATED = "next.done", "next.truncated"
-_DEFAULTS = frozenset({"timestamp", "frame_index", "episode_index", "index", "task_index"})
-_FLAGS = frozenset({DONE, TRUNCATED})
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
+TASK = "task"
+# What follows from the place of a step.
+_DERIVED = frozenset({"frame_index", "episode_index", "index"})
+_NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, "task_index"})
+# What is read of info.json, or follows from the files.
+_OF_FILES = """
+codebase_version total_episodes total_frames total_tasks total_chunks total_videos chunks_size data_files_size_in_mb
+video_files_size_in_mb data_path video_path features
+"""
+_INFO_OF_FILES = frozenset(_OF_FILES.split())
+_MAX_NOTE = 10_000  # characters
 _MAX_SIZE = 2**32
 Told = Any
 
@@ -31,12 +40,14 @@ class Feature:
         dtype: of its numbers.
         shape: of a row; ``(1,)`` for a number.
         is_image: whether it holds files of pictures.
+        tasks: the texts that its numbers stand for, if they do.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     is_image: bool
+    tasks: Mapping[int, str] | None = None
 
     def rows(self, column: Any, path: Path) -> NDArray[Any]:
         """An Arrow array as rows [n, *shape], numbers as rows [n].
@@ -45,15 +56,17 @@ class Feature:
             CorruptShardError: it holds something else; names the file and the column.
         """
         try:
-            return self._pictures(column) if self.is_image else self._numbers(column)
+            if self.tasks is not None:
+                return _texts(to_rows(column, ()), self.tasks)
+            return self._pictures(column) if self.is_image else self._values(column)
         except ValueError as exc:
             raise CorruptShardError(f"{path}: {self.name}: {exc}") from exc
 
-    def _numbers(self, column: Any) -> NDArray[Any]:
+    def _values(self, column: Any) -> NDArray[Any]:
         # An array of several dimensions is of a type of its own where the library datasets is loaded.
         rows = to_rows(getattr(column, "storage", column), () if self.shape == (1,) else self.shape)
-        if rows.dtype != self.dtype:
-            raise ValueError(f"expected {self.dtype}, found {rows.dtype}")
+        if (found := TEXT if rows.dtype == object else rows.dtype.name) != self.dtype:
+            raise ValueError(f"expected {self.dtype}, found {found}")
         return rows
 
     def _pictures(self, column: Any) -> NDArray[Any]:
@@ -66,6 +79,15 @@ class Feature:
         return pictures
 
 
+def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
+    found = np.empty(len(numbers), object)
+    try:
+        found[:] = [tasks[number] for number in numbers.tolist()]
+    except KeyError as exc:
+        raise ValueError(f"expected the number of a task, found {exc.args[0]}") from exc
+    return found
+
+
 def picture_file(value: Any) -> bytes | None:
     """The file in a cell of a column of pictures; none where there is none."""
     content = value.as_py()
@@ -73,46 +95,81 @@ def picture_file(value: Any) -> bytes | None:
     return content if isinstance(content, bytes) else None
 
 
-def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], list[str]]:
-    """The columns that hold numbers or pictures, by name, and the names of the others.
+def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], ExtraFields]:
+    """The columns that hold numbers, texts or pictures, by name, and why the others are not taken.
 
     Raises:
         CorruptShardError: what is said of them is no description of features.
     """
     found: dict[str, Feature] = {}
-    left_out: list[str] = []
+    extras = ExtraFields(("terminated", "truncated"))
     try:
-        for name, described in info["features"].items():
-            feature = _feature(name, described)
-            if feature is not None and _NAME.fullmatch(name):
+        for name, said in info["features"].items():
+            feature = _feature(name, said)
+            if feature is None:
+                is_video = said["dtype"] == "video"
+                extras.leave(name, "a video, whose frames rlx does not read" if is_video else NOT_NUMBERS_OR_TEXT)
+            elif name not in _DERIVED:
                 found[name] = feature
-            elif name not in _DEFAULTS:
-                left_out.append(name)
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CorruptShardError(f"{place}: features: expected dtype and shape of each, found {exc!r:.200}") from exc
-    return found, left_out
+    return found, extras
 
 
-def fields_of(features: Mapping[str, Feature], told: Told) -> tuple[dict[str, Field], dict[str, Feature]]:
+def fields_of(
+    features: Mapping[str, Feature], told: Told, extras: ExtraFields
+) -> tuple[dict[str, Field], dict[str, Feature]]:
     """The fields that the columns make but for the flags, and the column of each, both by the field's name.
 
     Args:
         features: of the dataset.
         told: what rlx said of them, if it wrote them: what the fields were called, and which shapes they had.
+        extras: takes the fields, and why a column is none.
     """
     seen = [name for name in features if name.startswith("observation.")]
     fields: dict[str, Field] = {}
     columns: dict[str, Feature] = {}
     for name, feature in features.items():
-        if name in _DEFAULTS or name in _FLAGS:
+        if name in _NO_FIELDS:
             continue
         field_name = _told_name(told, name) or _field_name(name, is_single=len(seen) == 1)
         field = _told_field(told, field_name, feature)
         if field is None:
             shape = () if feature.shape == (1,) else feature.shape
             field = Field(feature.dtype, shape, _role(name, field_name))
-        fields[field_name], columns[field_name] = field, feature
+        if extras.add(name, field_name, (field.dtype, field.shape), field.role):
+            fields[field_name], columns[field_name] = field, feature
     return fields, columns
+
+
+def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:
+    """What is said of the whole dataset, to be noted and to be written again; what is too long is not taken.
+
+    Args:
+        info: what ``info.json`` holds.
+        features: the column of every field.
+        extras: takes what is not noted.
+    """
+    noted: dict[str, Any] = {}
+    for name, said in info.items():
+        if name in _INFO_OF_FILES:
+            continue
+        if _is_short(said):
+            noted[name] = said
+        else:
+            extras.leave(f"meta/info.json: {name}", NOT_OF_STEPS)
+    columns: dict[str, Any] = {}
+    for field_name, feature in features.items():
+        names = info["features"].get(feature.name, {}).get("names") if feature.tasks is None else None
+        columns[feature.name] = {"field": field_name} | ({"names": names} if names and _is_short(names) else {})
+    return {**noted, "features": {name: said for name, said in columns.items() if name != "task_index"}}
+
+
+def _is_short(said: Any) -> bool:
+    try:
+        return len(json.dumps(said, allow_nan=False)) <= _MAX_NOTE
+    except ValueError:  # NaN, which is no JSON
+        return False
 
 
 def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
@@ -127,8 +184,6 @@ def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
         except SchemaMismatchError as exc:
             raise ValueError(f"{name}: {exc}") from exc
         return Feature(name, "uint8", shape, is_image=True)
-    if dtype == TEXT:
-        return None
     try:
         Field(dtype, shape, Role.STEP)
     except (SchemaMismatchError, TypeError):
@@ -160,6 +215,14 @@ def _told_name(told: Told, name: str) -> str | None:
     except (TypeError, KeyError):
         return None
     return found if isinstance(found, str) else None
+
+
+def is_told(told: Told, name: str) -> bool:
+    """Whether rlx said that there is a field of this name."""
+    try:
+        return name in told["schema"]
+    except (TypeError, KeyError):
+        return False
 
 
 def _told_field(told: Told, name: str, feature: Feature) -> Field | None:

@@ -4,6 +4,7 @@ LeRobot 0.4 pins older releases of what it needs than the other tests have: it i
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,10 @@ import pytest
 
 from rlx.errors import ExportError
 from rlx.export import lerobot, lerobot_files, lerobot_finals
-from rlx.pipeline.convert import open_source
+from rlx.pipeline.convert import convert, open_source
+from rlx.pipeline.export import export
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
 from tests.contracts.dataset_exporter import (
@@ -28,11 +32,13 @@ from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
 from tests.factories import write_dataset
 
+GOLDEN = Path(__file__).parents[1] / "golden/lerobot"
 TIMES = "steps without a time: it has them 10 a second"
 
 
 class TestLeRobot(DatasetExporterContract):
     format = "lerobot"
+    rich = True
     lost: ClassVar = {sample: [TIMES] for sample in SAMPLES} | {
         "pictures": [TIMES, "observation as [84, 84]: it becomes [84, 84, 1]"],
     }
@@ -123,6 +129,82 @@ class TestLeRobot(DatasetExporterContract):
         tasks = pyarrow.parquet.read_table(path / "meta/tasks.parquet")
         assert tasks.to_pydict() == {"task_index": [0], "task": ["Test/1"]}
 
+    def test_what_lerobot_wrote_comes_back_equal(self, tmp_path: Path, path: Path) -> None:
+        """Names of features and of their parts, tasks, times and both flags, through a dataset."""
+        source = shutil.copytree(GOLDEN, tmp_path / "walks")
+        info = json.loads((source / "meta/info.json").read_text())
+        info |= {"fps": 25, "robot_type": "arm", "splits": {"train": "0:2", "test": "2:3"}}
+        info["features"]["next.truncated"] = {"dtype": "bool", "shape": [1], "names": None}
+        (source / "meta/info.json").write_text(json.dumps(info))
+        file = source / "data/chunk-000/file-000.parquet"
+        table = pyarrow.parquet.read_table(file)
+        since = [0, 1, 2, 3, 0, 1, 0, 1, 2, 3, 4, 5]
+        place = table.schema.names.index("timestamp")
+        times = pyarrow.array((np.array(since) / 25).astype(np.float32))
+        table = table.set_column(place, "timestamp", times)
+        pyarrow.parquet.write_table(table.append_column("next.truncated", pyarrow.array([False] * 12)), file)
+        convert(source, tmp_path / "data", Options(jobs=1), source_format="lerobot", progress=Silent())
+        report = export(tmp_path / "data", path, "lerobot", progress=Silent())
+        assert report.losses == []
+        told = json.loads((path / "meta/info.json").read_text())
+        for name in ("fps", "robot_type", "total_tasks"):
+            assert told[name] == info[name]
+        dropped = 12 - told["total_frames"]  # steps whose outcome is not recorded
+        assert told["splits"] == info["splits"]
+        assert told["features"] == info["features"]
+        before, after = table.to_pylist(), pyarrow.parquet.read_table(path / "data/chunk-000/file-000.parquet")
+        kept = [row for row in before if (row["episode_index"], row["frame_index"]) in _places(after)]
+        assert len(before) - len(kept) == dropped
+        for name in info["features"]:
+            if name not in ("index", "next.done", "next.truncated", "observation.images.top"):
+                assert after[name].to_pylist() == [row[name] for row in kept], name
+        assert pyarrow.parquet.read_table(path / "meta/tasks.parquet")["task"].to_pylist() == ["push", "pull"]
+        episodes = pyarrow.parquet.read_table(path / "meta/episodes/chunk-000/file-000.parquet")
+        assert episodes["tasks"].to_pylist() == [["push"], ["pull"], ["push"]]
+
+    def test_both_flags_come_back(self, tmp_path: Path, path: Path) -> None:
+        chosen = SAMPLES["vectors"]
+        block = random_block(chosen, ends="tx")
+        block.data["truncated"][3] = True  # the first trajectory terminated as it was truncated
+        dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
+        assert list(self.export(dataset.path, path).losses) == [TIMES]
+        source, _ = open_source(path, None)
+        ends = [(bool(one["terminated"][-1]), bool(one["truncated"][-1])) for one in read(source, 0)]
+        assert ends == [(True, True), (False, True), (True, False)]
+
+    def test_a_cut_trajectory_stays_one(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", "seams")
+        self.export(dataset.path, path)
+        source, _ = open_source(path, None)
+        assert [one.cut for one in read(source, 0)] == dataset.trajectories.cut.tolist()
+
+    def test_tasks_are_those_of_the_steps(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", "texts")
+        self.export(dataset.path, path)
+        tasks = pyarrow.parquet.read_table(path / "meta/tasks.parquet")["task"].to_pylist()
+        rows = pyarrow.parquet.read_table(path / "data/chunk-000/file-000.parquet")
+        wanted = np.concatenate([block.data["task"] for block in dataset.blocks()]).tolist()
+        assert [tasks[number] for number in rows["task_index"].to_pylist()] == wanted
+        assert tasks == list(dict.fromkeys(wanted))
+        assert (
+            rows["next.info.said"].to_pylist()
+            == np.concatenate([block.data["info/said"] for block in dataset.blocks()]).tolist()
+        )
+
+    def test_statistics_of_what_is_not_finite(self, tmp_path: Path, path: Path) -> None:
+        chosen = schema(SAMPLES["vectors"].fields, {"info/score": Field("float64", (), Role.NEXT)})
+        block = random_block(chosen)
+        block.data["info/score"][[1, 5]] = np.nan, np.inf
+        dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
+        self.export(dataset.path, path)
+
+        def refuse(word: str) -> None:
+            raise AssertionError(word)
+
+        stats = json.loads((path / "meta/stats.json").read_text(), parse_constant=refuse)
+        finite = block.data["info/score"][np.isfinite(block.data["info/score"])]
+        assert stats["next.info.score"]["mean"] == [pytest.approx(finite.mean())]
+
     def test_arrays_of_six_dimensions(self, tmp_path: Path, path: Path) -> None:
         action = {"action": Field("float32", (2,), Role.STEP)}
         chosen = schema({"observation": Field("float32", (1, 2, 1, 2, 1, 2), Role.OBSERVATION)}, action)
@@ -159,6 +241,10 @@ class TestLeRobot(DatasetExporterContract):
         assert (len(found), found.num_episodes) == (23, 5)
         assert found[22]["task"] == "Test/1"
         check_rows(found.hf_dataset.with_format(None), path, dataset)
+
+
+def _places(table: Any) -> set[tuple[int, int]]:
+    return set(zip(table["episode_index"].to_pylist(), table["frame_index"].to_pylist(), strict=True))
 
 
 def check_rows(found: Any, path: Path, dataset: Dataset) -> None:

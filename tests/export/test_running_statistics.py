@@ -1,5 +1,6 @@
 """What is gathered piece by piece is what numpy says of all at once."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -59,3 +60,23 @@ def test_pictures(channels: int) -> None:
             tolerance = 1 / 255 if name in QUANTILES else 1e-12
             np.testing.assert_allclose(found[name], values[:, None, None], atol=tolerance, err_msg=name)
     assert found["count"] == [9]
+
+
+@given(
+    st.lists(
+        st.floats(width=64) | st.sampled_from([np.nan, np.inf, -np.inf, 1.7e308, -1.7e308]), min_size=1, max_size=30
+    )
+)
+def test_numbers_that_are_not_finite_do_not_count(values: list[float]) -> None:
+    """No warning of numpy, and statistics that are JSON."""
+    rows = np.array(values)
+    statistics = VectorStatistics(1)
+    for piece in np.array_split(rows[:, None], 3):
+        statistics.add(piece)
+    found = statistics.described()
+    json.dumps(found, allow_nan=False)
+    finite = rows[np.isfinite(rows)]
+    assert (found["count"], found["min"]) == ([len(rows)], [finite.min() if len(finite) else 0])
+    if len(finite) and np.abs(finite).max() < 1e100:
+        np.testing.assert_allclose(found["mean"], finite.mean(), rtol=1e-9, atol=1e-9 * np.abs(finite).max())
+        np.testing.assert_allclose(found["q50"], np.quantile(finite, 0.5))

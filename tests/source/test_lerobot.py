@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.schema import Field, Role
 from rlx.source import lerobot as lerobot_module
 from rlx.source import row_episodes
 from rlx.source.lerobot import LeRobot, open_lerobot, recognises
@@ -42,7 +43,17 @@ def test_every_value() -> None:
     found = merge(source.blocks(0, dropped), source.schema)
     names = {"observation/images/top": "observation.images.top", "reward": "next.reward", "success": "next.success"}
     names |= {"observation/state": "observation.state", "observation/grid": "observation.grid", "action": "action"}
-    assert set(source.schema) == {*names, "terminated", "truncated"}
+    assert set(source.schema) == {*names, "task", "terminated", "truncated"}
+    assert [one["task"].tolist() for one in found] == [["push"] * one.steps for one in found[:1]] + [
+        ["pull"] * found[1].steps,
+        ["push"] * found[2].steps,
+    ]
+    assert source.notes["lerobot"]["fps"] == 10
+    assert source.notes["lerobot"]["features"]["observation.state"] == {
+        "field": "observation/state",
+        "names": ["x", "y", "z"],
+    }
+    assert "not_taken" not in source.notes
     with np.load(GOLDEN / "expected.npz") as expected:
         for trajectory, first, length in zip(found, (0, 4, 6), (4, 2, 6), strict=True):
             for name, column in names.items():
@@ -130,7 +141,7 @@ def test_a_robot_has_no_rewards(tmp_path: Path) -> None:
     path = copy(tmp_path)
     without("next.reward", "next.done", "next.success", "observation.images.top", "observation.grid")(path)
     source = open_lerobot(path)
-    assert list(source.schema) == ["observation", "action", "reward", "terminated", "truncated"]
+    assert list(source.schema) == ["observation", "action", "task", "reward", "terminated", "truncated"]
     assert (source.notes["rewards"], source.notes["terminated"]) == ("unrecorded: zeros", "unrecorded")
     found = read(source, 0)
     assert [one.steps for one in found] == [3, 1, 5]
@@ -151,15 +162,71 @@ def test_pictures_that_went_through_jpeg_are_said_to_be_lossy(tmp_path: Path) ->
     np.testing.assert_array_equal(read(source, 0)[0]["observation/images/top"][:4], decoded)
 
 
+def add_column(path: Path, file: Path, name: str, values: list[Any]) -> None:
+    table = pyarrow.parquet.read_table(path / file)
+    pyarrow.parquet.write_table(table.append_column(name, pyarrow.array(values)), path / file)
+
+
+def test_times_that_are_not_even_are_a_field(tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    column(DATA, "timestamp", lambda times: [time + 0.01 for time in times])(path)
+    source = open_lerobot(path)
+    assert source.schema["timestamp"] == Field("float32", (), Role.STEP)
+    np.testing.assert_allclose(read(source, 0)[1]["timestamp"], [0.01, 0.11][: read(source, 0)[1].steps])
+
+
+def test_columns_that_nothing_tells_of_are_named(tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    add_column(path, DATA, "extra", [1] * 12)
+    add_column(path, EPISODES, "weather", ["dry"] * 3)
+    info(lambda one: {**one, "robot_type": "arm", "huge": "x" * 20_000})(path)
+    source = open_lerobot(path)
+    assert source.notes["not_taken"] == {
+        "extra": "not among the features of meta/info.json",
+        "meta/episodes: weather": "not part of any step",
+        "meta/info.json: huge": "not part of any step",
+    }
+    assert source.notes["lerobot"]["robot_type"] == "arm"
+
+
+def test_without_a_table_of_tasks(tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    (path / "meta/tasks.parquet").unlink()
+    source = open_lerobot(path)
+    assert "task" not in source.schema
+    assert source.notes["not_taken"] == {"task_index": "there is no meta/tasks.parquet"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (column(DATA, "task_index", row(5, 7)), "task_index: expected the number of a task, found 7"),
+        (column(Path("meta/tasks.parquet"), "task_index", lambda _: None), "task_index is missing"),
+        (
+            column(Path("meta/tasks.parquet"), "__index_level_0__", row(0, None)),
+            "expected a value in every row, found 1 null",
+        ),
+    ],
+)
+def test_damaged_tasks(change: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    change(path)
+    with pytest.raises(CorruptShardError, match=message):
+        read(open_lerobot(path), 0)
+
+
 def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     path = copy(tmp_path)
     feature("observation.images.side", dtype="video", shape=[480, 640, 3])(path)
-    feature("words", dtype="string", shape=[1])(path)
-    assert list(open_lerobot(path).notes["not_taken"]) == ["observation.images.side", "words"]
+    feature("words", dtype="binary", shape=[1])(path)
+    assert open_lerobot(path).notes["not_taken"] == {
+        "observation.images.side": "a video, whose frames rlx does not read",
+        "words": "neither numbers nor text",
+    }
     video = {"dtype": "video"}
     for name in ("observation.images.top", "observation.state", "observation.grid"):
         feature(name, **video)(path)
-    with pytest.raises(SourceError, match=r"observation is missing; left out are observation.state, .*side"):
+    with pytest.raises(SourceError, match=r"observation is missing; not taken are observation.state .*side"):
         open_lerobot(path)
 
 
