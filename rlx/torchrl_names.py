@@ -59,8 +59,6 @@ _BUFFER = {
     "RewardClipping": "use `RewardClip`",
     "SignTransform": "use `RewardSign`",
     "ToTensorImage": "use `ToFloat`",
-    # Not yet here.
-    "LazyStackStorage": "use `ListStorage`, for steps of one shape",
 }
 
 _COLLECTOR = {

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rlx.buffer.given_tensor_storage import TensorStorage as TensorStorage
     from rlx.buffer.hindsight import HERReplayBuffer as HERReplayBuffer
     from rlx.buffer.hindsight import HindsightStrategy as HindsightStrategy
+    from rlx.buffer.lazy_stack_storage import LazyStackStorage as LazyStackStorage
     from rlx.buffer.list_storage import ListStorage as ListStorage
     from rlx.buffer.loader import StepDataset as StepDataset
     from rlx.buffer.parameter_schedulers import LambdaScheduler as LambdaScheduler
@@ -60,6 +61,7 @@ _NAMES = {
     "ensemble": ["ReplayBufferEnsemble"],
     "given_tensor_storage": ["TensorStorage"],
     "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
+    "lazy_stack_storage": ["LazyStackStorage"],
     "list_storage": ["ListStorage"],
     "loader": ["StepDataset"],
     "parameter_schedulers": [

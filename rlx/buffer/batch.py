@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Rows, Storage
 from rlx.errors import SchemaMismatchError
@@ -16,7 +16,11 @@ _IDS = (("collector", "traj_ids"), "episode")
 
 
 def as_steps(
-    steps: TensorDictBase | Sequence[TensorDictBase], ndim: int, time_dim: int | None = None
+    steps: TensorDictBase | Sequence[TensorDictBase],
+    ndim: int,
+    time_dim: int | None = None,
+    *,
+    may_differ: bool = False,
 ) -> TensorDictBase:
     """Steps [n], or [*lanes, n] for ``ndim`` dimensions.
 
@@ -24,13 +28,14 @@ def as_steps(
         steps: steps, or a list of single ones.
         ndim: dimensions that the storage wants.
         time_dim: which of them is time; the last by default.
+        may_differ: whether the steps of a list may have other shapes and keys than each other.
 
     Raises:
-        SchemaMismatchError: of other dimensions, and laying lane behind lane would join what does not belong together.
+        SchemaMismatchError: steps of a list differ, or steps are of other dimensions and laying lane behind lane would
+            join what does not belong together.
     """
     if not isinstance(steps, TensorDictBase):
-        joined: Any = torch.stack(list(steps), ndim - 1)
-        steps = cast("TensorDictBase", joined)
+        steps = _stacked(list(steps), ndim - 1, may_differ)
     found = steps.batch_dims
     if found > 1 and ndim == 1:
         if not any(key in steps.keys(include_nested=True) for key in _IDS):
@@ -51,6 +56,16 @@ def as_steps(
     order = [dim for dim in range(ndim) if dim != time_dim % ndim]
     moved: TensorDictBase = steps.permute(*order, time_dim % ndim)
     return moved
+
+
+def _stacked(steps: list[Any], dim: int, may_differ: bool) -> TensorDictBase:
+    if may_differ:
+        return cast("TensorDictBase", LazyStackedTensorDict.lazy_stack(steps, dim))
+    try:
+        joined: Any = torch.stack(steps, dim)
+    except RuntimeError as exc:
+        raise SchemaMismatchError(f"steps of a list: expected the same keys and shapes in all of them; {exc}") from exc
+    return cast("TensorDictBase", joined)
 
 
 def rows_of(index: Any, storage: Storage) -> Rows:

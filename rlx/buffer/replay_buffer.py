@@ -151,7 +151,8 @@ class ReplayBuffer(Preprocessing):
         Raises:
             SchemaMismatchError: keys, dtypes or shapes differ from the first write's; nothing is written.
         """
-        ready = as_steps(steps, self._storage.ndim, self._dim_extend)
+        may_differ = getattr(self._storage, "steps_may_differ", False)
+        ready = as_steps(steps, self._storage.ndim, self._dim_extend, may_differ=may_differ)
         ready = self._transform.inv(ready)
         with self._lock.write():
             rows = self._writer.extend(self._storage, ready)
