@@ -2,12 +2,15 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetNotFoundError
+from rlx.suggestion import did_you_mean
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_MAX_DEPTH = 4  # of a dataset below $RLX_HOME
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -55,6 +58,21 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
             return below
         if not path.exists():
             raise DatasetNotFoundError(
-                f"no dataset at {dataset}, nor at {below}: nothing is there", hint="rlx list --local"
+                f"no dataset at {dataset}, nor at {below}: nothing is there",
+                hint=did_you_mean(dataset, dataset_ids()) or "rlx list --local",
             )
     return path
+
+
+def dataset_ids() -> list[str]:
+    """Ids of the datasets below ``$RLX_HOME``, sorted; their manifests are not read."""
+    return sorted(path.relative_to(home()).as_posix() for path in _datasets(home(), 0))
+
+
+def _datasets(directory: Path, depth: int) -> Iterator[Path]:
+    if (directory / manifest.FILE_NAME).is_file():
+        yield directory
+    elif depth < _MAX_DEPTH and directory.is_dir():
+        for entry in os.scandir(directory):
+            if entry.is_dir(follow_symlinks=True):
+                yield from _datasets(Path(entry.path), depth + 1)

@@ -1,6 +1,7 @@
 """The wiring of ``rlx``: which commands there are, and what becomes of an error."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -9,6 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from rlx.errors import RlxError
+from rlx.suggestion import did_you_mean
 from rlx_cli.collect import collect
 from rlx_cli.convert import convert
 from rlx_cli.doctor import doctor
@@ -28,6 +30,7 @@ from rlx_cli.split import split
 from rlx_cli.verify import verify
 from rlx_cli.view import view
 
+_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 # Typer does not export the root of its usage errors, which in older releases is Click's.
 _TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
@@ -127,4 +130,7 @@ def _usage_error(error: Exception) -> UsageError:
     context = getattr(error, "ctx", None)
     message: str = error.format_message()  # type: ignore[attr-defined]
     command = context.command_path if context else "rlx"
-    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=f"{command} --help")
+    message = message.replace("Value error, ", "")  # pydantic's, which Typer checks values with
+    choice = _CHOICE.search(message)
+    suggestion = did_you_mean(choice[1], re.findall("'([^']*)'", choice[2])) if choice else None
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=suggestion or f"{command} --help")

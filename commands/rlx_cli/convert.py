@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rlx.suggestion import did_you_mean
+from rlx_cli import completion
 from rlx_cli.exit_codes import UsageError
 from rlx_cli.lineage import command_line
 from rlx_cli.options import (
@@ -69,13 +71,19 @@ def _known_format(text: str | None) -> str | None:
     """Return the format as it was given; its options are the library's to read."""
     name = None if text is None else text.partition(":")[0]
     if name is not None and name not in list(Format):
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(Format)}.")
+        advice = did_you_mean(name, Format) or f"expected one of {', '.join(Format)}"
+        raise typer.BadParameter(f"{name!r} is unknown: {advice}")
     return text
 
 
 def convert(
     ctx: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A dataset, or files of another project.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC", help="A dataset, or files of another project.", autocompletion=completion.datasets
+        ),
+    ],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="The new dataset, or file.")],
     source_format: Annotated[
         str | None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.quantities import plural
+from rlx_cli import completion
 from rlx_cli.exit_codes import CORRUPT, UsageError
 from rlx_cli.lineage import command_line
 from rlx_cli.options import DebugOption, JsonOption, QuietOption
@@ -25,7 +26,11 @@ def doctor(
     ctx: typer.Context,
     dataset: Annotated[
         str,
-        typer.Argument(metavar="DATASET|FILE", help="A dataset's path, id or URL, or a path that rlx convert reads."),
+        typer.Argument(
+            metavar="DATASET|FILE",
+            help="A dataset's path, id or URL, or a path that rlx convert reads.",
+            autocompletion=completion.datasets,
+        ),
     ],
     source_format: Annotated[
         str | None, typer.Option("--from", metavar="FORMAT", help="Format of the files.", show_default="auto-detected")

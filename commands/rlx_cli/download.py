@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlx.quantities import plural, size
+from rlx_cli import completion
 from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
@@ -39,7 +40,11 @@ def download(
     ctx: typer.Context,
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN", help="Runs as GAME/NUMBER, such as Pong/5; see rlx list --remote."),
+        typer.Argument(
+            metavar="RUN",
+            help="Runs as GAME/NUMBER, such as Pong/5; see rlx list --remote.",
+            autocompletion=completion.runs,
+        ),
     ],
     out: Annotated[
         Path | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlx_cli import completion
 from rlx_cli.options import DebugOption, JsonOption, QuietOption, SourceOption
 from rlx_cli.output import Output, table
 
@@ -21,36 +22,44 @@ def list_runs(
     remote: Annotated[bool, typer.Option("--remote", help="Only runs that can be downloaded.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Only datasets below $RLX_HOME.")] = False,
     game: Annotated[
-        str | None, typer.Option("--game", metavar="GAME", help="Only this game.", show_default=False)
+        str | None,
+        typer.Option(
+            "--game", metavar="GAME", help="Only this game.", show_default=False, autocompletion=completion.games
+        ),
     ] = None,
     source: SourceOption = None,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """List the datasets that are here and the runs to download.
+    """List the datasets on this machine and the runs to download.
 
     \b
     Examples:
       rlx list --local
       rlx list --remote --game Pong
       rlx list --source /data/dqn --json
+
+    With --source, the directory or server is asked; without it, the runs come from a built-in list of RL Unplugged.
     """
     from rlx.pipeline.catalog import local_runs, remote_runs
+    from rlx.suggestion import did_you_mean
 
     output: Output = ctx.obj
     if remote and local:
         raise typer.BadParameter("--remote and --local exclude each other")
     here = [] if remote else _of_game(local_runs(), game)
-    there = [] if local else _of_game(remote_runs(source), game)
+    there = [] if local else remote_runs(source, game)
     names = {entry.id for entry in here}
     parts: list[str | Table] = [_here_table(here)] if here else []
-    for base, runs in groupby(there, key=lambda entry: entry.source):
+    for (base, asked), runs in groupby(there, key=lambda entry: (entry.source, entry.asked)):
         parts += [""] if parts else []
-        parts += [f"at {base}", _there_table(list(runs))]
+        parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
     output.show([asdict(entry) for entry in (*here, *(run for run in there if run.id not in names))], *parts)
     if not here and not there:
-        output.say("hint", "nothing to list" if game is None else f"nothing to list of {game}")
+        games = {entry.game for entry in (*local_runs(), *remote_runs())}
+        suggestion = did_you_mean(game, games) if game is not None and game not in games else None
+        output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list of {game}"))
 
 
 def _of_game(entries: "Sequence[CatalogEntry]", game: str | None) -> "list[CatalogEntry]":

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rlx_cli import completion
 from rlx_cli.lineage import command_line
 from rlx_cli.options import CodecOption, DebugOption, JobsOption, JsonOption, OverwriteOption, QuietOption, Store
 from rlx_cli.output import Output
@@ -16,7 +17,12 @@ from rlx_cli.writing import write_options
 def merge(
     ctx: typer.Context,
     datasets: Annotated[
-        list[str], typer.Argument(metavar="DATASET", help="Paths or ids of the datasets, in the order wanted.")
+        list[str],
+        typer.Argument(
+            metavar="DATASET",
+            help="Paths or ids of the datasets, in the order wanted.",
+            autocompletion=completion.datasets,
+        ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The new dataset's directory.")],
     store: Annotated[

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx_cli import completion
+
 if TYPE_CHECKING:
     from rlx.store.codec import Codec
 
@@ -58,10 +60,20 @@ def parse_codec(text: str) -> "Codec":
 
 
 DatasetArgument = Annotated[
-    str, typer.Argument(metavar="DATASET", help="Path of a dataset, or its id below $RLX_HOME, such as Pong/5.")
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        help="Path of a dataset, or its id below $RLX_HOME, such as Pong/5.",
+        autocompletion=completion.datasets,
+    ),
 ]
 AnyDatasetArgument = Annotated[
-    str, typer.Argument(metavar="DATASET", help="Path of a dataset, its id below $RLX_HOME, or its URL.")
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        help="Path of a dataset, its id below $RLX_HOME, or its URL.",
+        autocompletion=completion.datasets,
+    ),
 ]
 LocationArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Where it lies: s3://, gs://, az://, http(s):// or a directory.")

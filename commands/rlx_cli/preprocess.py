@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.quantities import number, plural, shape, size
+from rlx_cli import completion
 from rlx_cli.exit_codes import USAGE, UsageError
 from rlx_cli.lineage import command_line
 from rlx_cli.options import (
@@ -47,14 +48,25 @@ class Per(StrEnum):
 def preprocess(
     ctx: typer.Context,
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A dataset: its path, or its id below $RLX_HOME.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A dataset: its path, or its id below $RLX_HOME.",
+            show_default=False,
+            autocompletion=completion.datasets,
+        ),
     ] = "",
     destination: Annotated[
         Path | None, typer.Argument(metavar="DST", help="The new dataset's directory.", show_default=False)
     ] = None,
     transforms: Annotated[
         list[str] | None,
-        typer.Option("--transform", metavar="NAME[:k=v,...]", help="What to do; again for more, in this order."),
+        typer.Option(
+            "--transform",
+            metavar="NAME[:k=v,...]",
+            help="What to do; again for more, in this order.",
+            autocompletion=completion.transforms,
+        ),
     ] = None,
     function: Annotated[
         str | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.quantities import excerpt, number, plural, shape, size
+from rlx_cli import completion
 from rlx_cli.options import DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 
@@ -39,7 +40,12 @@ class Format(StrEnum):
 def sample(
     ctx: typer.Context,
     datasets: Annotated[
-        list[str], typer.Argument(metavar="DATASET...", help="Paths of datasets, their ids below $RLX_HOME, or URLs.")
+        list[str],
+        typer.Argument(
+            metavar="DATASET...",
+            help="Paths of datasets, their ids below $RLX_HOME, or URLs.",
+            autocompletion=completion.datasets,
+        ),
     ],
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Steps in a batch.")] = 128,
     slice_len: Annotated[

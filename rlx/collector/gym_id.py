@@ -1,6 +1,5 @@
 """Environments by their ids: those that gymnasium knows, Atari games, and envpool's."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from rlx.collector.pool import PREFIX as POOL
 from rlx.collector.pool import Pool
 from rlx.collector.vector_environment import VectorEnvironment
 from rlx.errors import CollectError, MissingExtraError
+from rlx.suggestion import nearest
 
 _UNKNOWN = (NameNotFound, NamespaceNotFound, VersionNotFound, UnregisteredEnv)
 
@@ -77,7 +77,7 @@ def _near(env_id: str) -> list[str]:
     game = f"{atari.PREFIX}{re.split('NoFrameskip|Deterministic|-', env_id)[0]}-v5"
     if game in gymnasium.registry:
         return [game]
-    return difflib.get_close_matches(env_id, gymnasium.registry, n=3, cutoff=0.5)
+    return nearest(env_id, gymnasium.registry)
 
 
 def _install(message: str) -> str | None:

@@ -1,6 +1,5 @@
 """envpool's environments, which step in threads of C++, as a gymnasium vector environment that takes seeds."""
 
-import difflib
 import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from rlx.errors import CollectError, MissingExtraError
+from rlx.suggestion import nearest
 
 PREFIX = "envpool/"
 # DQN preprocessing; envpool cannot do without the one no-op that an episode begins with.
@@ -48,7 +48,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._task = env_id.removeprefix(PREFIX)
         self._envpool = _imported()
         if self._task not in self._envpool.list_all_envs():
-            near = difflib.get_close_matches(self._task, self._envpool.list_all_envs(), n=3, cutoff=0.5)
+            near = nearest(self._task, self._envpool.list_all_envs())
             hint = f"did you mean {', '.join(PREFIX + name for name in near)}?" if near else "envpool.list_all_envs()"
             raise CollectError(f"environment {self._task!r} is unknown to envpool", hint=hint)
         self.num_envs = num_envs

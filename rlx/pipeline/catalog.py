@@ -1,20 +1,20 @@
 """Which runs there are: on this machine, and where they can be had."""
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from rlx import manifest
 from rlx.errors import RlxError
-from rlx.home import home
+from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
 from rlx.pipeline.local_runs import find_runs
+from rlx.pipeline.remote_run import present_runs
 from rlx.source import rl_unplugged
 from rlx.source.directory import DirectoryBase
+from rlx.source.http import HttpBase
 from rlx.source.opening import open_base
+from rlx.source.retry import RetryPolicy
 
-_MAX_DEPTH = 4
+# A list is wanted now; whoever waits for a run's bytes is more patient.
+_FEW_RETRIES = RetryPolicy(attempts=2, first_delay_s=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class CatalogEntry:
         shards: how many it has.
         local: whether it is a dataset below ``$RLX_HOME``.
         steps: how many it has, where that is known without fetching it.
+        asked: whether the entry comes from where the run lies; False for rlx's built-in table.
     """
 
     id: str
@@ -38,39 +39,53 @@ class CatalogEntry:
     shards: int
     local: bool
     steps: int | None
+    asked: bool = True
 
 
 def local_runs() -> list[CatalogEntry]:
     """The datasets below ``$RLX_HOME``, by id. One whose manifest cannot be read is listed without steps."""
-    return sorted((_local(path) for path in _datasets(home(), 0)), key=lambda entry: entry.id)
+    return [_local(id) for id in dataset_ids()]
 
 
-def remote_runs(source: str | None = None) -> list[CatalogEntry]:
-    """The runs that can be downloaded: those of a directory, or by the table of RL Unplugged; no server is asked."""
+def remote_runs(source: str | None = None, game: str | None = None) -> list[CatalogEntry]:
+    """List the runs that can be downloaded.
+
+    A directory is searched and a server is asked for each run's first file. Without a source, nobody is asked: the
+    entries are rlx's built-in table of RL Unplugged.
+
+    Args:
+        source: a URL or a directory.
+        game: only this game, in any case.
+
+    Raises:
+        SourceNotFoundError: the directory does not exist.
+        ForbiddenError: the server refuses all requests.
+        DownloadError: the server does not answer.
+    """
     here = {entry.id for entry in local_runs()}
     base = open_base(source) if source else None
     if isinstance(base, DirectoryBase):
-        found = find_runs(base.root)
-        return [_remote(run.id, str(base.root), len(run.shards()), run.id in here) for run in found]
-    url = source or rl_unplugged.URL
-    return [
-        _remote(f"{game}/{run}", url, rl_unplugged.num_shards(game), f"{game}/{run}" in here)
-        for game in rl_unplugged.GAMES
+        runs = [_remote(run.id, str(base.root), len(run.shards()), run.id in here) for run in find_runs(base.root)]
+        return [entry for entry in runs if _is_of(entry, game)]
+    table = [
+        _remote(f"{name}/{run}", source or rl_unplugged.URL, rl_unplugged.num_shards(name), f"{name}/{run}" in here)
+        for name in (*rl_unplugged.GAMES, *(rl_unplugged.GAMES_MISSING if base else ()))
         for run in rl_unplugged.RUNS
     ]
+    wanted = [entry for entry in table if _is_of(entry, game)]
+    if base is None:
+        return [replace(entry, asked=False) for entry in wanted]
+    patient = replace(base, retry=_FEW_RETRIES) if isinstance(base, HttpBase) else base
+    there = present_runs(patient, [(entry.game, entry.run or 0) for entry in wanted])
+    return [entry for entry in wanted if (entry.game, entry.run) in there]
 
 
-def _datasets(directory: Path, depth: int) -> Iterator[Path]:
-    if (directory / manifest.FILE_NAME).is_file():
-        yield directory
-    elif depth < _MAX_DEPTH and directory.is_dir():
-        for entry in os.scandir(directory):
-            if entry.is_dir(follow_symlinks=True):
-                yield from _datasets(Path(entry.path), depth + 1)
+def _is_of(entry: CatalogEntry, game: str | None) -> bool:
+    return game is None or entry.game.lower() == game.lower()
 
 
-def _local(path: Path) -> CatalogEntry:
-    id = path.relative_to(home()).as_posix()
+def _local(id: str) -> CatalogEntry:
+    path = home() / id
     try:
         listed = Manifest.load(path)
     except RlxError:

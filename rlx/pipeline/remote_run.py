@@ -11,7 +11,7 @@ from rlx.progress import Silent
 from rlx.source.base import Base, FileStat
 from rlx.source.dopamine import DopamineLayout
 from rlx.source.protocol import Layout
-from rlx.source.rl_unplugged import RLUnpluggedLayout
+from rlx.source.rl_unplugged import GAMES, RLUnpluggedLayout, shard_file
 
 _REQUESTS = 8
 R = TypeVar("R")
@@ -99,3 +99,28 @@ def find_remote(base: Base, game: str, run: int, layout: str | None) -> RemoteRu
         return RemoteRun(base, RLUnpluggedLayout(game, run), 0.5)
     except SourceNotFoundError as exc:
         raise refusal or exc from None
+
+
+def present_runs(base: Base, runs: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Return which of these runs, each a game and a number, a server has: it is asked for the first file of each.
+
+    Raises:
+        SourceError: the server does not answer, or refuses every request.
+    """
+    published = [(game, run) for game, run in runs if game in GAMES]
+    ways: list[dict[str, tuple[str, int]]] = [{shard_file(game, run, 0): (game, run) for game, run in published}]
+    for prefix in ("", "dqn/"):
+        ways.append({DopamineLayout(game, run, prefix).index_files()[0]: (game, run) for game, run in runs})
+    refusal: ForbiddenError | None = None
+    for files in filter(None, ways):
+        answers = _each(base.stat, [next(iter(files))])  # one first: a dead host is not asked hundreds of times
+        for error in answers.values():
+            if isinstance(error, SourceError) and not isinstance(error, SourceNotFoundError | ForbiddenError):
+                raise error
+        answers |= _each(base.stat, list(files)[1:])
+        if found := {files[name] for name, answer in answers.items() if not isinstance(answer, SourceError)}:
+            return found
+        refusal = next((error for error in answers.values() if isinstance(error, ForbiddenError)), refusal)
+    if refusal is not None:
+        raise refusal
+    return set()

@@ -5,7 +5,6 @@ is 0 the episode terminated, and that row's action and reward are filler; otherw
 led to is unknown.
 """
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from rlx.source.png import FRAME_SHAPE, MalformedPngError, decode_frames
 from rlx.source.protocol import MAX_BLOCK_STEPS
 from rlx.source.tf_example import Feature, MalformedExampleError, parse_example
 from rlx.source.tfrecord import records
+from rlx.suggestion import did_you_mean
 
 LAYOUT = (
     "expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN, a gzipped TFRecord of an episode an example with "
@@ -216,9 +216,7 @@ def _check_game(game: str) -> None:
             hint=f"convert a local copy (rlx convert DIR DST) or collect anew (rlx collect ALE/{game}-v5)",
         )
     if game not in GAMES:
-        by_lower = {name.lower(): name for name in (*GAMES, *GAMES_MISSING)}
-        near = [by_lower[name] for name in difflib.get_close_matches(game.lower(), by_lower)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "rlx list --remote"
+        hint = did_you_mean(game, (*GAMES, *GAMES_MISSING)) or "rlx list --remote"
         raise SourceNotFoundError(f"RL Unplugged has no game {game!r}, expected one of its {len(GAMES)}", hint=hint)
 
 

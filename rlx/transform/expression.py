@@ -1,7 +1,6 @@
 """Conditions on trajectories as a user writes them, ``return > 10 and length < 5000``: parsed, never run as code."""
 
 import ast
-import difflib
 import math
 import operator
 import re
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import TransformError
+from rlx.suggestion import did_you_mean
 
 Columns = Mapping[str, NDArray[Any]]
 MAX_CHARACTERS = 1000
@@ -211,5 +211,4 @@ def _double(number: float) -> float:
 
 
 def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, NAMES, cutoff=0.7)
-    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(NAMES)}"
+    return did_you_mean(name, NAMES) or f"expected one of {', '.join(NAMES)}"

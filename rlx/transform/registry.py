@@ -1,6 +1,5 @@
 """The transforms by their names, and what ``NAME[:k=v,...]`` means."""
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
@@ -8,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from rlx.errors import TransformError
+from rlx.suggestion import did_you_mean
 from rlx.transform.images import Crop, Grayscale, Resize, ToFloat
 from rlx.transform.keys import CatTensors, Exclude, Rename, Select
 from rlx.transform.normalize import Normalize
@@ -126,10 +126,7 @@ def _number(value: str, kind: type[int] | type[float]) -> float | None:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, cutoff=0.8)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"expected one of {', '.join(names)}" if names else "it takes none"
+    return did_you_mean(name, names) or (f"expected one of {', '.join(names)}" if names else "it takes none")
 
 
 def _usage(name: str) -> str:

@@ -1,8 +1,11 @@
 import json
+import shutil
+import socket
 from pathlib import Path
 
 from rlx.source.rl_unplugged import GAMES, URL
 from tests.conftest import SAMPLE_RUN, Cli
+from tests.gcs_server import GcsServer
 
 
 def test_nothing_is_here(cli: Cli) -> None:
@@ -15,7 +18,7 @@ def test_runs_to_download_one_line_a_game(cli: Cli) -> None:
     result = cli("list", "--remote")
     assert (result.code, result.err) == (0, "")
     source, header, *lines = result.out.splitlines()
-    assert source == f"at {URL}"
+    assert source == f"at {URL} (built-in list)"
     assert header.split() == ["game", "runs", "shards", "here"]
     assert len(lines) == len(GAMES)
     assert lines[0].split() == ["Alien", "1-5", "50", "-"]
@@ -33,6 +36,7 @@ def test_runs_to_download_for_scripts(cli: Cli) -> None:
         "shards": 50,
         "local": False,
         "steps": None,
+        "asked": False,
     }
 
 
@@ -49,7 +53,7 @@ def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> 
         ["dataset", "steps", "shards", "path"],
         ["Pong/5", "2,491", "3", str(home / "Pong/5")],
         [],
-        ["at", URL],
+        ["at", URL, "(built-in", "list)"],
         ["game", "runs", "shards", "here"],
         ["Pong", "1-5", "50", "5"],
     ]
@@ -66,6 +70,36 @@ def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> 
         *[False] * 4,
         True,
     ]
+
+
+def test_a_server_is_asked(cli: Cli, tmp_path: Path) -> None:
+    shutil.copytree(SAMPLE_RUN, tmp_path / "objects")
+    for run in (1, 2):
+        logs = tmp_path / f"dopamine/dqn/Skiing/{run}/replay_logs"
+        logs.mkdir(parents=True)
+        (logs / "$store$_action_ckpt.0.gz").write_bytes(b"")
+    with GcsServer(tmp_path / "objects") as server:
+        (run,) = json.loads(cli("list", "--remote", "--source", server.url, "--game", "pong", "--json").out)
+        assert (run["id"], run["source"], run["asked"]) == ("Pong/5", server.url, True)
+        assert {request.method for request in server.requests} == {"HEAD"}
+        result = cli("list", "--remote", "--source", server.url, "--game", "Breakout")
+        assert (result.code, result.out, result.err) == (0, "", "hint: nothing to list of Breakout\n")
+        shutil.copytree(tmp_path / "dopamine", tmp_path / "objects", dirs_exist_ok=True)
+        runs = json.loads(cli("list", "--remote", "--source", server.url, "--game", "Skiing", "--json").out)
+        assert [run["id"] for run in runs] == ["Skiing/1", "Skiing/2"]
+
+
+def test_a_server_that_does_not_answer(cli: Cli) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/base"
+    result = cli("list", "--remote", "--source", url)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"error: {url}")
+
+
+def test_a_mistyped_game(cli: Cli) -> None:
+    assert cli("list", "--game", "Pnog").err == "hint: did you mean Pong?\n"
 
 
 def test_runs_of_a_directory(cli: Cli) -> None:

@@ -1,0 +1,63 @@
+"""A mistyped name gets a suggestion, and the shell offers names when the user presses Tab."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlx_cli import completion
+from tests.conftest import Cli
+from tests.pipeline.datasets import ROOT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "suggestion"),
+    [
+        (("inspect", "Pnog/5"), 5, "did you mean Pong/5?"),
+        (("sample", "pong/5"), 5, "did you mean Pong/5?"),
+        (("list", "--game", "Brekout"), 0, "did you mean Breakout?"),
+        (("download", "Brekout/1"), 5, "did you mean Breakout?"),
+        (("collect", "CartPool-v1"), 1, "did you mean CartPole-v1"),
+        (("convert", "Pong/5", "x", "--to", "parket"), 2, "did you mean parquet?"),
+        (("convert", "Pong/5", "x", "--from", "minary"), 2, "did you mean minari?"),
+        (("convert", "Pong/5", "x", "--sede", "1"), 2, "no such option"),
+        (("preprocess", "Pong/5", "x", "--transform", "resise"), 2, "did you mean resize?"),
+        (("preprocess", "Pong/5", "x", "--transform", "filter:retrun > 1"), 2, "did you mean return?"),
+        (("preprocess", "Pong/5", "x", "--per", "trajektory"), 2, "did you mean trajectory?"),
+        (("collect", "--engine", "rai"), 2, "did you mean ray?"),
+        (("sample", "Pong/5", "-o", "x", "--format", "npzz"), 2, "did you mean npz?"),
+    ],
+)
+def test_suggestions(cli: Cli, home: Path, pong: Path, arguments: tuple[str, ...], code: int, suggestion: str) -> None:
+    (home / "Pong").mkdir(parents=True)
+    pong.rename(home / "Pong/5")
+    result = cli(*arguments)
+    assert suggestion in result.err
+    assert result.code == code
+
+
+def test_completion_offers_names(home: Path, pong: Path) -> None:
+    (home / "Pong").mkdir(parents=True)
+    pong.rename(home / "Pong/5")
+    assert completion.datasets("po") == ["Pong/5"]
+    assert completion.games("sp") == ["SpaceInvaders"]
+    assert completion.runs("Pong/") == [f"Pong/{run}" for run in range(1, 6)]
+    assert completion.transforms("clip") == ["clip_reward"]
+    assert completion.datasets("nothing") == []
+
+
+def test_the_shell_is_told(home: Path, pong: Path) -> None:
+    (home / "Pong").mkdir(parents=True)
+    pong.rename(home / "Pong/5")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "commands")]),
+        "_RLX_COMPLETE": "complete_bash",
+        "COMP_WORDS": "rlx inspect Po",
+        "COMP_CWORD": "2",
+    }
+    program = [sys.executable, "-c", "import sys; sys.argv[0] = 'rlx'; from rlx_cli.entry import main; main()"]
+    found = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert found.stdout.split() == ["Pong/5"]
