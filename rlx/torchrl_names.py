@@ -10,6 +10,7 @@ _UNITS = "use `SliceSampler(slice_len=...)`: burn-in, n-step targets and bootstr
 _WEIGHTS = "use `collector.update_policy_weights_(policy)`: every collector sends weights by itself"
 _LANGUAGE_MODELS = "no alternative: rlx has no parts for language models"
 _CONVERT = "use `rlx convert` and `ReplayBuffer(storage=DatasetStorage(rlx.open(path)))`"
+_ARRAYS = "no reader of its files: write their arrays as `npz` or `parquet`, and use `rlx convert`"
 _TRAJECTORIES = "use `rlx.open(path).trajectories`, or `split_trajectories(steps)` of a batch"
 _RAY = "use `DistributedCollector(replay_buffer=buffer)`: the buffer stays in the learner's process"
 
@@ -84,12 +85,12 @@ _COLLECTOR = {
 _DATASETS = {
     "BaseDatasetExperienceReplay": _CONVERT,
     "D4RLExperienceReplay": f"{_CONVERT}; the format is `d4rl`",
-    "GenDGRLExperienceReplay": f"{_CONVERT}, from `npz`",
+    "GenDGRLExperienceReplay": _ARRAYS,
     "LeRobotExperienceReplay": f"{_CONVERT}; the format is `lerobot`",
-    "OpenMLExperienceReplay": f"{_CONVERT}, from `parquet`",
+    "OpenMLExperienceReplay": _ARRAYS,
     "OpenXExperienceReplay": f"{_CONVERT}; the format is `rlds`",
-    "RobosetExperienceReplay": f"{_CONVERT}, from `npz`",
-    "VD4RLExperienceReplay": f"{_CONVERT}, from `npz`",
+    "RobosetExperienceReplay": _ARRAYS,
+    "VD4RLExperienceReplay": _ARRAYS,
     "lerobot_columns_to_tensordict": f"{_CONVERT}; the format is `lerobot`",
     "load_dataset": "use `rlx.open(path)`, or the class of the dataset",
     "register_dataset": "use `rlx.open(path)`, or the class of the dataset",

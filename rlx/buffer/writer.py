@@ -1,7 +1,7 @@
 """Where new steps go."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,15 @@ from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.ring_storage import RingStorage
 from rlx.errors import SchemaMismatchError
+
+RankReduction = Literal["sum", "max", "min", "median", "mean"]
+_REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
+    "sum": np.sum,
+    "max": np.max,
+    "min": np.min,
+    "median": np.median,
+    "mean": np.mean,
+}
 
 
 class RoundRobinWriter(SavedState):
@@ -83,11 +92,18 @@ class TensorDictMaxValueWriter(SavedState):
     """Keeps the steps that rank highest: once the storage is full, a step takes the place of a lower one or is dropped.
 
     Args:
-        rank_key: the number that steps are ranked by; of more than one number a step, their sum counts.
+        rank_key: the number that steps are ranked by, ("next", "reward") by default.
+        reduction: what a step of more than one number is ranked by.
+
+    Raises:
+        ValueError: the reduction is none of these.
     """
 
-    def __init__(self, rank_key: NestedKey = ("next", "reward")) -> None:
-        self.rank_key = rank_key
+    def __init__(self, rank_key: NestedKey | None = None, reduction: RankReduction = "sum") -> None:
+        if reduction not in _REDUCE:
+            raise ValueError(f"reduction {reduction!r}: expected one of {', '.join(_REDUCE)}")
+        self.rank_key: NestedKey = ("next", "reward") if rank_key is None else rank_key
+        self.reduction = reduction
         self.cursor = 0
         self._ranks: NDArray[np.float64] = np.empty(0)
 
@@ -102,7 +118,8 @@ class TensorDictMaxValueWriter(SavedState):
         found = steps.get(self.rank_key, None)
         if found is None:
             raise SchemaMismatchError(f"key {self.rank_key!r} is missing: expected what steps are ranked by")
-        ranks = found.numpy(force=True).reshape(len(steps), -1).astype(np.float64).sum(axis=1)
+        numbers = found.numpy(force=True).reshape(len(steps), -1).astype(np.float64)
+        ranks = _REDUCE[self.reduction](numbers, axis=1)
         rows = np.full(len(steps), -1)
         fitting = min(len(steps), storage.max_size - len(storage))
         if fitting:

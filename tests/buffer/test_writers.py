@@ -1,6 +1,7 @@
 """Where writers put steps."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.buffer.writer import (
     ImmutableDatasetWriter,
@@ -117,3 +119,26 @@ def test_ranks_of_several_numbers_are_added_up() -> None:
     rewards = torch.tensor([[[1.0, 1.0]], [[5.0, -9.0]], [[0.0, 1.0]]])
     rows = writer.extend(storage, TensorDict({"next": {"reward": rewards}}, [3]))
     assert rows.tolist() == [0, -1, 1]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("reduction", ["sum", "max", "min", "median", "mean"])
+def test_several_ranks_of_a_step_are_reduced_as_in_torchrl(reduction: Any) -> None:
+    peers = pytest.importorskip("torchrl.data", reason="torchrl is not installed")
+    ranks = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    steps = TensorDict({"number": torch.arange(30), "rank": ranks}, [30])
+    kept = []
+    for buffers, storage, writer in (
+        (peers.ReplayBuffer, peers.LazyTensorStorage(8), peers.TensorDictMaxValueWriter("rank", reduction)),
+        (ReplayBuffer, LazyTensorStorage(8), TensorDictMaxValueWriter("rank", reduction)),
+    ):
+        buffer = buffers(storage=storage, writer=writer, batch_size=2)
+        for start in (0, 10, 20):
+            buffer.extend(steps[start : start + 10].clone())
+        kept.append(sorted(buffer[:]["number"].tolist()))
+    assert kept[0] == kept[1]
+
+
+def test_a_reduction_is_one_of_five() -> None:
+    with pytest.raises(ValueError, match="reduction 'last': expected one of sum, max, min, median, mean"):
+        TensorDictMaxValueWriter("rank", "last")  # type: ignore[arg-type]
