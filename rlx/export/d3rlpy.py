@@ -14,10 +14,11 @@ from rlx.export.dataset_exporter import (
     action_fields,
     check_names,
     common_losses,
-    extra_fields,
     left_out,
     observation_fields,
+    without_finals,
 )
+from rlx.export.hdf5_extras import extra_columns, without_room
 from rlx.export.hdf5_writer import Hdf5Output, Rows, created, write_episodes
 from rlx.export.pictures import Arranged, channels_first
 from rlx.export.pieces import Piece
@@ -30,7 +31,10 @@ _COLUMNS = ("observations", "actions", "rewards", "terminated")
 
 
 class D3rlpyExporter:
-    """Writes as many observations as actions; those of several fields become a tuple."""
+    """Writes as many observations as actions; those of several fields become a tuple.
+
+    Further fields are datasets of every episode that d3rlpy passes over.
+    """
 
     title = "d3rlpy"
 
@@ -39,7 +43,12 @@ class D3rlpyExporter:
         schema, table = experience.schema, experience.trajectories
         check_names(self.title, schema)
         action = _action(schema)
-        losses = common_losses(experience, final=True, episodes=True) + left_out(extra_fields(schema))
+        if texts := [name for name in observation_fields(schema) if schema[name].is_text]:
+            raise ExportError(f"d3rlpy holds observations of numbers, found text in {', '.join(texts)}")
+        extras = extra_columns(schema, ())
+        losses = common_losses(experience, final=True, episodes=True)
+        losses += left_out(without_room(schema, extras))
+        losses += without_finals(schema, [extra.name for extra in extras if not extra.is_after])
         if cut := int((~table.terminated).sum()):
             losses.append(
                 f"the outcome of the last step of {cut:,} of {len(table):,} trajectories, which did not terminate: "
@@ -54,7 +63,7 @@ class D3rlpyExporter:
             losses += _arranged(schema[name]).loss(name, schema[name])
         if len(names) > 1:
             losses.append(f"names of observations: {', '.join(names)} become a tuple in this order")
-        if np.dtype(schema[action].dtype).kind == "f":
+        if schema[action].numpy_dtype.kind == "f":
             losses += _arranged(schema[action]).loss(action, schema[action])
         return losses
 
@@ -94,6 +103,10 @@ class _Episode:
         action = _action(schema)
         add(f"actions_{number}", action, schema[action].dtype, _arranged(schema[action]))
         add(f"rewards_{number}", "reward", np.float32, _arranged(schema["reward"]))
+        for extra in extra_columns(schema, ()):
+            if not extra.is_after:
+                field = schema[extra.name]
+                add(f"{extra.path}_{number}", extra.name, field.dtype, Arranged(field.shape, _as_they_are))
         output.file.create_dataset(f"terminated_{number}", data=bool(table.terminated[number]))
 
     def append(self, piece: Piece) -> None:
@@ -104,6 +117,10 @@ class _Episode:
 def _arranged(field: Field) -> Arranged:
     """Pictures with their channels first; a number as a vector of one."""
     return Arranged((1,), _columns) if field.shape == () else channels_first(field)
+
+
+def _as_they_are(rows: NDArray[Any]) -> NDArray[Any]:
+    return rows
 
 
 def _columns(rows: NDArray[Any]) -> NDArray[Any]:
@@ -119,7 +136,7 @@ def _action(schema: Schema) -> str:
     names = action_fields(schema)
     if len(names) == 1:
         field = schema[names[0]]
-        kind = np.dtype(field.dtype).kind
+        kind = field.numpy_dtype.kind
         if (kind in "iu" and field.shape == ()) or (kind == "f" and len(field.shape) <= 1):
             return names[0]
     found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)

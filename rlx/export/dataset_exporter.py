@@ -139,6 +139,11 @@ def left_out(names: Sequence[str]) -> list[str]:
     return [f"the field{'s' if len(names) > 1 else ''} {', '.join(names)}"] if names else []
 
 
+def without_finals(schema: Schema, names: Sequence[str]) -> list[str]:
+    """The loss of a format that holds these fields with a row per step, of those that have one more per trajectory."""
+    return [f"what {name} was at the end of each trajectory" for name in names if schema[name].role == Role.OBSERVATION]
+
+
 def rounded_rewards(schema: Schema) -> list[str]:
     """The loss of a format that holds rewards as float32."""
     dtype = schema["reward"].dtype

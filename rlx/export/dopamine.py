@@ -18,6 +18,7 @@ from rlx.export.dataset_exporter import (
     left_out,
     observation_fields,
     rounded_rewards,
+    without_finals,
 )
 from rlx.export.pieces import Piece, pieces
 from rlx.export.provenance import FILE_NAME, save_provenance
@@ -35,6 +36,8 @@ _OBSERVATION, _ACTION, _REWARD, _TERMINAL = (
 @dataclass(frozen=True, slots=True)
 class DopamineExporter:
     """Writes the directory of a run, ``Pong/1``, with ``replay_logs`` in it.
+
+    Further fields of numbers are what Dopamine calls extra storage types.
 
     Args:
         capacity: rows of the ring, and so of every file; a million as in the DQN Replay Dataset, or where there are
@@ -54,7 +57,9 @@ class DopamineExporter:
             losses.append(
                 f"truncations: {cut:,} of {len(table):,} trajectories did not terminate, and end as if they had"
             )
-        return losses + rounded_rewards(schema) + left_out(extra_fields(schema))
+        extras = _extras(schema)
+        losses += rounded_rewards(schema) + without_finals(schema, list(extras))
+        return losses + left_out([name for name in extra_fields(schema) if name not in extras])
 
     def owns(self, path: Path) -> bool:
         """Whether a directory holds ``replay_logs`` and nothing else that rlx did not write."""
@@ -77,6 +82,7 @@ class DopamineExporter:
             _ACTION: ("int32", ()),
             _REWARD: ("float32", ()),
             _TERMINAL: ("uint8", ()),
+            **{array: (schema[name].dtype, schema[name].shape) for name, array in _extras(schema).items()},
         }
         with RingLog(folder, self.capacity or min(_CAPACITY, rows + 1), columns) as log:
             for piece in pieces(experience.blocks(), schema):
@@ -88,9 +94,20 @@ class DopamineExporter:
                         _ACTION: _small(piece.rows(action), action),
                         _REWARD: piece.rows("reward"),
                         _TERMINAL: _ends(piece),
+                        **{array: piece.rows(name) for name, array in _extras(schema).items()},
                     }
                 )
                 progress.advance("steps", piece.steps)
+
+
+def _extras(schema: Schema) -> dict[str, str]:
+    """Name of the array of every extra field that has a place: numbers, under a name that is its own."""
+    arrays: dict[str, str] = {}
+    for name in extra_fields(schema):
+        array = f"$store$_{name.replace('/', '.')}"
+        if not schema[name].is_text and array not in {_OBSERVATION, _ACTION, _REWARD, _TERMINAL, *arrays.values()}:
+            arrays[name] = array
+    return arrays
 
 
 def _ends(piece: Piece) -> NDArray[np.uint8]:
@@ -112,7 +129,9 @@ def _check(schema: Schema) -> None:
     observations, actions = observation_fields(schema), action_fields(schema)
     if len(observations) != 1:
         raise ExportError(f"Dopamine's layout holds one observation a step, found {', '.join(observations)}")
-    is_discrete = [schema[name].shape == () and np.dtype(schema[name].dtype).kind in "iu" for name in actions]
+    if schema[observations[0]].is_text:
+        raise ExportError(f"Dopamine's layout holds observations of numbers, found text in {observations[0]}")
+    is_discrete = [schema[name].shape == () and schema[name].numpy_dtype.kind in "iu" for name in actions]
     if is_discrete != [True]:
         found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in actions)
         raise ExportError(

@@ -13,18 +13,19 @@ from rlx.export.dataset_exporter import (
     action_fields,
     check_names,
     common_losses,
-    extra_fields,
     left_out,
     observation_fields,
 )
+from rlx.export.hdf5_extras import extra_columns, without_room
 from rlx.export.hdf5_writer import Hdf5Output, created, write_episodes
 from rlx.export.pictures import channels_last
 from rlx.export.pieces import Piece
 from rlx.export.provenance import provenance
 from rlx.progress import Progress
-from rlx.schema import Role, Schema
+from rlx.schema import Schema
 
-_STATES = "states"
+_TAKEN = frozenset({"obs", "next_obs", "actions", "rewards", "dones", "next"})
+_TOLD = ("episode", "truncated", "from_reset", "final_recorded", "cut")
 _GYM = 2  # robomimic's EnvType of environments that gym makes
 
 
@@ -32,19 +33,20 @@ class RobomimicExporter:
     """Writes ``data/demo_<i>``: actions, rewards, dones, ``obs`` and ``next_obs``.
 
     ``next_obs``, which a reader can do without, is there where any final observation was recorded. Actions are written
-    as they are; robomimic wants them between -1 and 1.
+    as they are; robomimic wants them between -1 and 1. Further fields lie beside these, and what rlx knows of
+    a trajectory in attributes: robomimic passes over both.
     """
 
     title = "robomimic's HDF5"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Truncations, numbers of episodes, pictures as they were, and fields of its own."""
+        """Final observations, if none was recorded, pictures as they were, and names that robomimic does not hold."""
         schema = experience.schema
         check_names(self.title, schema)
         _action(schema)
         keys = _keys(schema)
-        losses = common_losses(experience, final=not _has_next(experience), truncation=True, episodes=True)
-        losses += left_out([name for name in extra_fields(schema) if not _is_states(schema, name)])
+        losses = common_losses(experience, final=not _has_next(experience), unrecorded=False, starts=False)
+        losses += left_out(without_room(schema, extra_columns(schema, _TAKEN)))
         losses += [f"the name {name}: it becomes {key}" for name, key in keys.items() if name.count("/") > 1]
         return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
 
@@ -84,9 +86,17 @@ class _Demo:
             for kind in (("obs", "next_obs") if _has_next(experience) else ("obs",))
             for name, key in _keys(schema).items()
         ]
+        table = experience.trajectories.columns()
+        for name in _TOLD:
+            group.attrs[name] = table[name][number]
         columns = {"actions": _action(schema), "rewards": "reward"}
-        if _STATES in schema and _is_states(schema, _STATES):
-            columns[_STATES] = _STATES
+        self._extras = [
+            (
+                extra,
+                output.rows(f"{group.name}/{extra.path}", steps, schema[extra.name].shape, schema[extra.name].dtype),
+            )
+            for extra in extra_columns(schema, _TAKEN)
+        ]
         self._columns = [
             (name, output.rows(f"{group.name}/{column}", steps, schema[name].shape or _row(name), schema[name].dtype))
             for column, name in columns.items()
@@ -98,6 +108,8 @@ class _Demo:
             rows.append(arranged.arrange(piece.next(name) if is_next else piece.rows(name)))
         for name, column in self._columns:
             column.append(piece.rows(name))
+        for extra, column in self._extras:
+            column.append(extra.rows(piece))
         self._dones.append(piece.rows("terminated"))
 
 
@@ -122,10 +134,6 @@ def _has_next(experience: Experience) -> bool:
     return bool(experience.trajectories.final_recorded.any())
 
 
-def _is_states(schema: Schema, name: str) -> bool:
-    return name == _STATES and schema[name].role == Role.STEP
-
-
 def _action(schema: Schema) -> str:
     """Name of the action.
 
@@ -135,7 +143,7 @@ def _action(schema: Schema) -> str:
     names = action_fields(schema)
     if len(names) == 1:
         field = schema[names[0]]
-        if np.dtype(field.dtype).kind == "f" and len(field.shape) <= 1:
+        if field.numpy_dtype.kind == "f" and len(field.shape) <= 1:
             return names[0]
     found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
     raise ExportError(

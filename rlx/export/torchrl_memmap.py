@@ -52,10 +52,10 @@ class TorchRLExporter:
         _save_metadata(path, tree(leaves), steps)
         save_provenance(path, experience, self.losses(experience))
         with ExitStack() as stack:
-            files: dict[str, _NumberFile | _TextFile] = {
-                leaf: stack.enter_context(_TextFile(path / leaf) if field.is_text else _NumberFile(path / leaf))
-                for leaf, field in leaves.items()
-            }
+            files: dict[str, _NumberFile | _TextFile] = {}
+            for leaf, field in leaves.items():
+                files[leaf] = _TextFile(path / leaf) if field.is_text else _NumberFile(path / leaf)
+                stack.push(files[leaf])
             for piece in pieces(experience.blocks(), experience.schema):
                 for leaf, rows in _rows(experience, piece):
                     files[leaf].write(rows)

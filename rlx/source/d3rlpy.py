@@ -4,6 +4,8 @@ An episode that did not terminate was cut by a limit. What d3rlpy's first versio
 the ends of episodes.
 """
 
+import re
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,19 @@ from rlx.schema import Field, Role, Schema
 from rlx.source import d4rl, hdf5_file
 from rlx.source.d4rl import D4RL
 from rlx.source.expected_layout import expecting
-from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, not_taken_note
+from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
+from rlx.source.hdf5_extras import find_extras
 from rlx.source.hdf5_text import texts
 from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 
 _KEYS = ("version", "num_episodes", "columns")
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
 _VERSION = "2.1"
+_NUMBERED = re.compile(r"(.+)_(\d{1,9})")
+# Of several observations, the place in the tuple stands behind the episode's number.
+_OF_EPISODE = re.compile(r"observations(_\d{1,9})?|actions|rewards|terminated")
 LAYOUT = (
     "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "
     "observations_<i> [T, ...], actions_<i> [T, A], rewards_<i> [T, 1], terminated_<i>"
@@ -57,17 +63,22 @@ def _opened(path: Path) -> Hdf5Episodes:
         episode_count = int(hdf5_file.scalar(file, "num_episodes"))
         if episode_count < 1:
             raise SourceError(f"{path} has no episode")
+        said = hdf5_file.told(file)
         fields, paths = _fields(file)
         episodes = tuple(_episode(file, number) for number in range(episode_count))
-        notes: dict[str, Any] = {**hdf5_file.told(file), "format": "d3rlpy 2.1", **without_outcome(episodes)}
-        extra = sorted(set(texts(file, "columns")) - set(_COLUMNS))
-        notes |= not_taken_note(dict.fromkeys(extra, NOT_A_ROW_PER_STEP))
+        extras = _extras(file, episodes, {**fields, "terminated": None}, said)
+        fields |= extras.fields
+        paths |= {name: f"{path}_{{}}" for name, path in extras.keys.items()}
+        notes: dict[str, Any] = {**said, "format": "d3rlpy 2.1", **without_outcome(episodes)}
+        notes |= not_taken_note(extras.not_taken)
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, {}, episodes, bounds, LAYOUT)
+    return Hdf5Episodes(
+        path.parent, path.name, schema, notes, paths, {}, episodes, tuple(range(len(episodes))), bounds, LAYOUT
+    )
 
 
 def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
@@ -92,3 +103,28 @@ def _episode(file: h5py.File, number: int) -> RowEpisode:
     rows = len(hdf5_file.numbers(file, f"actions_{number}"))
     terminated = bool(hdf5_file.scalar(file, f"terminated_{number}"))
     return RowEpisode(number, rows, terminated, truncated=not terminated, final_recorded=False)
+
+
+def _extras(
+    file: h5py.File, episodes: tuple[RowEpisode, ...], known: Iterable[str], said: Mapping[str, Any]
+) -> ExtraFields:
+    """The fields of further columns that every episode has, and what is in the file besides."""
+    leaves = [leaf for name in hdf5_file.names(file) if name not in _KEYS for leaf in hdf5_file.leaves(file, name)]
+    found: dict[str, int] = {}
+    others = []
+    for leaf in leaves:
+        matched = _NUMBERED.fullmatch(leaf)
+        if matched is None or int(matched[2]) >= len(episodes):
+            others.append(leaf)
+        elif not _OF_EPISODE.fullmatch(matched[1]):
+            array = hdf5_file.dataset(file, leaf)
+            is_whole = array.ndim > 0 and len(array) == episodes[int(matched[2])].rows
+            found[matched[1]] = found.get(matched[1], 0) + is_whole
+    whole = [base for base, count in found.items() if count == len(episodes)]
+    extras, _ = find_extras(file, whole, episodes[0].rows, known, said, "{}_0".format)
+    for leaf in others:
+        extras.leave(leaf, NOT_OF_STEPS)
+    missing = set(texts(file, "columns")) - {*_COLUMNS, *whole}
+    for base in sorted({*(found.keys() - {*whole}), *missing}):
+        extras.leave(base, NOT_A_ROW_PER_STEP)
+    return extras

@@ -108,7 +108,7 @@ def open_d4rl(path: Path) -> D4RL:
         notes: dict[str, Any] = {**said, "format": "D4RL", **without_outcome(episodes)}
         if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
             notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
-            if after:
+            if hdf5_file.has(file, _NEXT):
                 notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
         notes |= not_taken_note(extras.not_taken)
     try:

@@ -23,9 +23,10 @@ class Hdf5Episodes(OneFile):
         file_name: its name there.
         schema: what one step holds.
         notes: what was left out, and what rlx noted when it wrote the file.
-        paths: where the file keeps every field but the flags; ``{}`` stands for the number of the episode.
+        paths: where the file keeps every field but the flags; ``{}`` stands for the episode, see ``places``.
         after: the same for what was seen next; empty where that is not recorded.
         episodes: all of them.
+        places: what stands for each of them in paths.
         first_episodes: place of the first episode of every shard, and the number of episodes.
         layout: what the format expects, to be said of what is wrong.
     """
@@ -35,6 +36,7 @@ class Hdf5Episodes(OneFile):
     paths: Mapping[str, str]
     after: Mapping[str, str]
     episodes: tuple[RowEpisode, ...]
+    places: tuple[int, ...]
     first_episodes: tuple[int, ...]
     layout: str
 
@@ -50,10 +52,11 @@ class Hdf5Episodes(OneFile):
             CorruptShardError: an episode lacks a field, has one of another type or length than it should, or NaN in it.
         """
         with expecting(self.layout), hdf5_file.opened(self.path) as file:
-            for episode in self.episodes[slice(*self.first_episodes[shard : shard + 2])]:
+            chosen = slice(*self.first_episodes[shard : shard + 2])
+            for episode, number in zip(self.episodes[chosen], self.places[chosen], strict=True):
                 rows, after = (
                     {
-                        name: rows_of(file, path.format(episode.number), self.schema[name], episode.rows)
+                        name: rows_of(file, path.format(number), self.schema[name], episode.rows)
                         for name, path in paths.items()
                     }
                     for paths in (self.paths, self.after)

@@ -4,7 +4,7 @@ rlx's exporters keep a field under its TED path (``next/lives``), and an info un
 more per trajectory is kept twice, as in TED: what it was before each step, and after it under ``next``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import h5py
@@ -31,7 +31,12 @@ def field_name(path: str) -> str:
 
 
 def find_extras(
-    group: h5py.Group, paths: Iterable[str], rows: int, known: Iterable[str], notes: Mapping[str, Any]
+    group: h5py.Group,
+    paths: Iterable[str],
+    rows: int,
+    known: Iterable[str],
+    notes: Mapping[str, Any],
+    place: Callable[[str], str] = str,
 ) -> tuple[ExtraFields, dict[str, str]]:
     """Return the fields of extra arrays, and where it is kept what those that have it were after each step.
 
@@ -41,10 +46,11 @@ def find_extras(
         rows: that an array has if it has one per step.
         known: names of the fields that the format itself has.
         notes: what rlx noted when it wrote the file; tells the fields' roles.
+        place: where in the group an array of such a path lies.
     """
     extras, after = ExtraFields(known), {}
     told = notes.get(SCHEMA, {})
-    found = {path: hdf5_file.dataset(group, path) for path in paths}
+    found = {path: hdf5_file.dataset(group, place(path)) for path in paths}
     for path, array in found.items():
         name = field_name(path)
         role = _role(told, name)
@@ -52,13 +58,13 @@ def find_extras(
             continue
         if not array.ndim or len(array) != rows:
             extras.leave(path, NOT_A_ROW_PER_STEP)
-        elif (kind := _kind(array)) is None:
+        elif (kind := row_kind(array)) is None:
             extras.leave(path, NOT_NUMBERS_OR_TEXT)
         elif path.startswith(_NEXT):
             extras.add(path, name, kind, Role.NEXT)
         elif role != Role.OBSERVATION:
             extras.add(path, name, kind, role or Role.STEP)
-        elif _NEXT + path in found and _kind(found[_NEXT + path]) == kind and len(found[_NEXT + path]) == rows:
+        elif _NEXT + path in found and row_kind(found[_NEXT + path]) == kind and len(found[_NEXT + path]) == rows:
             if extras.add(path, name, kind, role):
                 after[name] = _NEXT + path
         else:
@@ -66,7 +72,8 @@ def find_extras(
     return extras, after
 
 
-def _kind(array: h5py.Dataset) -> RowType | None:
+def row_kind(array: h5py.Dataset) -> RowType | None:
+    """Dtype and shape of the rows of an array; None where they are neither numbers nor text."""
     if is_text(array):
         return TEXT, array.shape[1:]
     return (array.dtype.name, array.shape[1:]) if hdf5_file.is_numbers(array) else None

@@ -2,22 +2,29 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import h5py
 
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
-from rlx.schema import Field, Role, Schema
+from rlx.schema import TEXT, Field, Role, Schema
 from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
-from rlx.source.extra_fields import NOT_OF_STEPS, not_taken_note
+from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
+from rlx.source.hdf5_extras import find_extras
+from rlx.source.hdf5_text import is_text
 from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
-_OBS, _NEXT, _DONES, _STATES = "obs", "next_obs", "dones", "states"
+_OBS, _NEXT, _DONES = "obs", "next_obs", "dones"
+_KNOWN = frozenset({_OBS, _NEXT, _DONES, "actions", "rewards"})
+# What rlx's exporter knows of a trajectory: attributes, which robomimic passes over.
+_TOLD = ("episode", "truncated", "from_reset", "final_recorded", "cut")
+_ATTRIBUTES = frozenset({"num_samples", *_TOLD})
 LAYOUT = "expected robomimic's layout: data/demo_<i> with actions [N, A], rewards [N], dones [N] and obs/<key> [N, ...]"
 
 
@@ -31,7 +38,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_robomimic(path: Path) -> Hdf5Episodes:
-    """The dataset in a file of robomimic; the numbers of its demonstrations are those of the episodes.
+    """The dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -41,26 +48,32 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
     with hdf5_file.opened(path) as file:
         if not hdf5_file.has(file, "data"):
             raise CorruptShardError(f"{path}: data is missing")
-        demos, left_out = _demos(file)
+        demos, others = _demos(file)
         if not demos:
             raise SourceError(f"{path} has no demonstration")
-        fields, paths, after, more = _fields(file, demos[0])
+        said = hdf5_file.told(file)
+        fields, paths, after, extras = _fields(file, demos, said)
+        has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{_NEXT}")
         episodes, has_early = [], False
         for number in demos:
-            episode, is_early = _episode(file, number, final_recorded=bool(after))
+            episode, is_early = _episode(file, number, final_recorded=has_next)
             episodes.append(episode)
             has_early |= is_early
         if has_early:
             # Demonstrations may go on after a success; where they do, the flags themselves are of worth.
             paths["dones"] = f"data/demo_{{}}/{_DONES}"
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
-        notes = {**_notes(file, [*left_out, *more]), **without_outcome(episodes)}
+        for other in others:
+            extras.leave(other, NOT_OF_STEPS)
+        notes = {**_notes(file, said), **without_outcome(episodes), **not_taken_note(extras.not_taken)}
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
         raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, after, tuple(episodes), bounds, LAYOUT)
+    return Hdf5Episodes(
+        path.parent, path.name, schema, notes, paths, after, tuple(episodes), tuple(demos), bounds, LAYOUT
+    )
 
 
 def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
@@ -74,28 +87,58 @@ def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
     ]
 
 
-def _fields(file: h5py.File, number: int) -> tuple[dict[str, Field], dict[str, str], dict[str, str], list[str]]:
-    """The fields of a demonstration, where each is kept, where what was seen next is, and what is there besides."""
-    demo = hdf5_file.group(file, f"data/demo_{number}")
+def _fields(
+    file: h5py.File, demos: list[int], said: Mapping[str, Any]
+) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
+    """The fields of the first demonstration, where each is kept, where it is kept what was seen next, and the rest."""
+    demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
     keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, _OBS)]
     names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
     below = {name: f"{_OBS}/{key}" for key, name in names.items()} | {"action": "actions", "reward": "rewards"}
-    if hdf5_file.has(demo, _STATES) and hdf5_file.is_numbers(hdf5_file.dataset(demo, _STATES)):
-        below[_STATES] = _STATES
     has_next = hdf5_file.has(demo, _NEXT)
-    known = {_OBS, _NEXT, _DONES, *below.values()}
     fields: dict[str, Field] = {}
     for name, path in below.items():
-        found = hdf5_file.numbers(demo, path)
-        role = {"action": Role.STEP, "reward": Role.NEXT, _STATES: Role.STEP}.get(name, Role.OBSERVATION)
-        fields[name] = Field(found.dtype.name, field_shape(found, is_number=name == "reward"), role)
+        found = hdf5_file.dataset(demo, path)
+        if not (name in names.values() and is_text(found)):
+            found = hdf5_file.numbers(demo, path)
+        role = {"action": Role.STEP, "reward": Role.NEXT}.get(name, Role.OBSERVATION)
+        dtype = TEXT if is_text(found) else found.dtype.name
+        fields[name] = Field(dtype, field_shape(found, is_number=name == "reward"), role)
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+    extras, after = _extras(file, demos, [*fields, "dones"], said)
+    after |= {name: f"{_NEXT}/{key}" for key, name in names.items()} if has_next else {}
     return (
-        fields,
-        {name: f"data/demo_{{}}/{path}" for name, path in below.items()},
-        {name: f"data/demo_{{}}/{_NEXT}/{key}" for key, name in names.items()} if has_next else {},
-        [f"data/demo_*/{name}" for name in hdf5_file.names(demo) if name not in known],
+        fields | extras.fields,
+        {name: f"data/demo_{{}}/{path}" for name, path in (below | extras.keys).items()},
+        {name: f"data/demo_{{}}/{path}" for name, path in after.items()},
+        extras,
     )
+
+
+def _extras(
+    file: h5py.File, demos: list[int], known: list[str], said: Mapping[str, Any]
+) -> tuple[ExtraFields, dict[str, str]]:
+    """The fields of what else the demonstrations have: all of them, with a row per step."""
+    found: dict[str, int] = {}
+    attributes: set[str] = set()
+    for number in demos:
+        demo = hdf5_file.group(file, f"data/demo_{number}")
+        more = [name for name in hdf5_file.names(demo) if name not in _KNOWN]
+        for leaf in (leaf for name in more for leaf in hdf5_file.leaves(demo, name)):
+            rows = len(hdf5_file.numbers(demo, "actions"))
+            array = hdf5_file.dataset(demo, leaf)
+            found[leaf] = found.get(leaf, 0) + (array.ndim > 0 and len(array) == rows)
+        attributes |= {name for name in demo.attrs if name not in _ATTRIBUTES}
+    first = hdf5_file.group(file, f"data/demo_{demos[0]}")
+    rows = len(hdf5_file.numbers(first, "actions"))
+    whole = [leaf for leaf, count in found.items() if count == len(demos)]
+    extras, after = find_extras(first, whole, rows, known, said)
+    for leaf, reason in {**extras.not_taken, **dict.fromkeys(found.keys() - {*whole}, NOT_A_ROW_PER_STEP)}.items():
+        extras.not_taken.pop(leaf, None)
+        extras.leave(f"data/demo_*/{leaf}", reason)
+    for name in sorted(attributes):
+        extras.leave(f"data/demo_*: attribute {name}", NOT_OF_STEPS)
+    return extras, after
 
 
 def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[RowEpisode, bool]:
@@ -106,16 +149,27 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
     dones = hdf5_file.read_finite(hdf5_file.numbers(demo, _DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
     terminated = bool(rows and dones[-1].any())
-    return RowEpisode(number, rows, terminated, truncated=False, final_recorded=final_recorded), bool(dones[:-1].any())
+    told = {name: hdf5_file.attribute(demo, name) for name in _TOLD if hdf5_file.mark(demo, name) is not None}
+    episode = RowEpisode(
+        told.get("episode", number),
+        rows,
+        terminated,
+        truncated=bool(told.get("truncated", False)),
+        final_recorded=final_recorded and bool(told.get("final_recorded", True)),
+        from_reset=bool(told.get("from_reset", True)),
+        cut=bool(told.get("cut", False)),
+    )
+    return episode, bool(dones[:-1].any())
 
 
-def _notes(file: h5py.File, left_out: list[str]) -> dict[str, Any]:
-    notes: dict[str, Any] = {**hdf5_file.told(file), "format": "robomimic"}
+def _notes(file: h5py.File, said: Mapping[str, Any]) -> dict[str, Any]:
+    notes: dict[str, Any] = {**said, "format": "robomimic"}
     try:
         environment = json.loads(hdf5_file.mark(hdf5_file.group(file, "data"), "env_args"))["env_name"]
     except (KeyError, ValueError, TypeError, RecursionError):
         environment = None
     if isinstance(environment, str):
         notes["environment"] = environment
-    notes.setdefault("truncation", "unrecorded: a demonstration that did not terminate just ends")
-    return notes | not_taken_note(dict.fromkeys(left_out, NOT_OF_STEPS))
+    if not said:
+        notes["truncation"] = "unrecorded: a demonstration that did not terminate just ends"
+    return notes

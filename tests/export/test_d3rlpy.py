@@ -14,7 +14,8 @@ import pytest
 from rlx.export.pictures import channels_first
 from rlx.pipeline.export import export
 from rlx.progress import Silent
-from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, whole_dataset
+from rlx.schema import Field, Role
+from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
 from tests.contracts.source import Trajectory
 
 FINAL = "the final observation of 5 of 5 trajectories"
@@ -22,16 +23,19 @@ CUT = (
     "the outcome of the last step of 2 of 5 trajectories, which did not terminate: "
     "it makes no transition of those steps"
 )
+CHOSEN = {**SAMPLES, **RICH}
 LOST = {sample: [FINAL, CUT] for sample in SAMPLES}
 REFUSED = {
     "multi-discrete actions": r"one discrete action or one vector of floats a step, found action int64\[2\]",
     "dict actions": r"found action/move float32\[1\], action/turn float32\[1\]",
+    "texts": "d3rlpy holds observations of numbers, found text in observation/mission",
 }
 
 
 class TestD3rlpy(DatasetExporterContract):
     format = "d3rlpy"
     name = "out.h5"
+    rich = True
     refused: ClassVar = REFUSED
     lost: ClassVar = LOST | {
         "pictures": [FINAL, CUT, "observation as [84, 84]: it becomes [1, 84, 84]"],
@@ -44,8 +48,7 @@ class TestD3rlpy(DatasetExporterContract):
             "names of observations: observation/camera, observation/arm/angle become a tuple in this order",
         ],
         "wide rewards": [FINAL, CUT, "rewards of float64: they are rounded to float32"],
-        "infos": [FINAL, "the field info/score", CUT],
-        "extra fields": [FINAL, "the field logits", CUT],
+        "infos": [FINAL, "what info/score was at the end of each trajectory", CUT],
         "seams": [FINAL, CUT, "that 2 of 5 trajectories end without being truncated"],
         "finals not recorded": [],
     }
@@ -61,12 +64,15 @@ class TestD3rlpy(DatasetExporterContract):
         for name, rows in arrays.items():
             if name.startswith("observation"):
                 rows = np.concatenate([rows[:steps], np.zeros_like(rows[:1])]) if terminated else rows[:steps]
-                rows = rows[:, None] if rows.ndim == 1 else channels_first(SAMPLES[sample][name]).arrange(rows)
+                rows = rows[:, None] if rows.ndim == 1 else channels_first(CHOSEN[sample][name]).arrange(rows)
                 found[TUPLE.get(name, name)] = rows
-            elif name not in ("info/score", "logits"):
+            else:
                 found[name] = rows[:kept].astype(np.float32) if name == "reward" else rows[:kept]
         found["truncated"] = np.arange(kept) == (kept if terminated else kept - 1)
         return found
+
+    def expected_role(self, name: str, field: Field) -> Role:
+        return Role.STEP if name in ("info/score", "h") else field.role
 
     def keeps_final(self, trajectory: Trajectory) -> bool:
         return not trajectory["terminated"][-1]
@@ -81,7 +87,7 @@ def d3rlpy() -> Any:
         return pytest.importorskip("d3rlpy", exc_type=ImportError)
 
 
-@pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample not in REFUSED])
+@pytest.mark.parametrize("sample", [sample for sample in CHOSEN if sample not in REFUSED])
 def test_d3rlpy_reads_every_value(sample: str, tmp_path: Path, d3rlpy: Any) -> None:
     dataset = whole_dataset(tmp_path / "data", sample)
     export(dataset.path, tmp_path / "out.h5", "d3rlpy", progress=Silent())

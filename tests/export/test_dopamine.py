@@ -18,7 +18,7 @@ from rlx.export.dopamine import DopamineExporter
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import SelectedShards
 from rlx.progress import Silent
-from rlx.schema import Schema
+from rlx.schema import Field, Role, Schema
 from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
 from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
@@ -38,7 +38,9 @@ class TestDopamine(DatasetExporterContract):
         "dict observations": "one observation a step, found observation/camera, observation/arm/angle",
         "multi-discrete actions": r"one discrete action a step, found action int64\[2\]",
         "dict actions": r"found action/move float32\[1\], action/turn float32\[1\]",
+        "texts": "one observation a step, found observation/mission, observation/place",
     }
+    rich = True
     always: ClassVar = [FINAL, ENDS]
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:
@@ -47,7 +49,12 @@ class TestDopamine(DatasetExporterContract):
         arrays["observation"] = np.concatenate([arrays["observation"][:-1], arrays["observation"][-1:] * 0])
         arrays["terminated"] = arrays["terminated"] | arrays["truncated"]
         arrays["truncated"] = arrays["truncated"] & False
+        if "h" in arrays:
+            arrays["h"] = arrays["h"][:-1]
         return arrays
+
+    def expected_role(self, name: str, field: Field) -> Role:
+        return Role.STEP if name == "h" else field.role
 
     def keeps_final(self, trajectory: Trajectory) -> bool:  # noqa: ARG002
         return False

@@ -4,6 +4,7 @@ As it pins much that learning needs and reading does not: pip install --no-deps 
 """
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +14,12 @@ import pytest
 from rlx.errors import ExportError
 from rlx.export.pictures import channels_last
 from rlx.export.robomimic import _keys
+from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from tests.contracts.dataset_exporter import (
+    RICH,
     SAMPLES,
     Arrays,
     DatasetExporterContract,
@@ -24,16 +27,15 @@ from tests.contracts.dataset_exporter import (
     schema,
     whole_dataset,
 )
-from tests.contracts.source import Trajectory
+from tests.contracts.source import Trajectory, read
 from tests.factories import write_dataset
-
-TRUNCATED = {sample: ["that 2 of 5 trajectories were truncated"] for sample in SAMPLES}
 
 REFUSED = {
     "discrete actions": r"one action of floats a step, found action int64\[\]",
     "pictures": r"found action int64\[\]",
     "multi-discrete actions": r"found action int64\[2\]",
     "dict actions": "found action/move float32",
+    "policy outputs": r"found action int64\[\]",
 }
 
 
@@ -41,22 +43,36 @@ class TestRobomimic(DatasetExporterContract):
     format = "robomimic"
     name = "out.hdf5"
     refused: ClassVar = REFUSED
-    lost: ClassVar = TRUNCATED | {
-        "colour pictures": TRUNCATED["vectors"],
-        "dict observations": [*TRUNCATED["vectors"], "the name observation/arm/angle: it becomes arm_angle"],
-        "infos": [*TRUNCATED["vectors"], "the field info/score"],
-        "extra fields": [*TRUNCATED["vectors"], "the field logits"],
-        "seams": [],
-        "finals not recorded": [],
-    }
+    rich = True
+    lost: ClassVar = {"dict observations": ["the name observation/arm/angle: it becomes arm_angle"]}
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:
         arrays = super().expected(trajectory, sample) or {}
+        chosen = {**SAMPLES, **RICH}[sample]
         return {
-            name.replace("arm/angle", "arm_angle"): channels_last(SAMPLES[sample][name]).arrange(rows)
+            name.replace("arm/angle", "arm_angle"): channels_last(chosen[name]).arrange(rows)
             for name, rows in arrays.items()
-            if name not in ("info/score", "logits")
         }
+
+
+def test_what_a_policy_writes_and_what_is_known_of_trajectories_come_back(tmp_path: Path) -> None:
+    fields = {name: field for name, field in RICH["policy outputs"].fields.items() if name != "action"}
+    chosen = schema(fields, {"action": Field("float32", (2,), Role.STEP)})
+    flags = np.array([True, False, True])
+    block = random_block(chosen, ends="x")
+    block = replace(block, episodes=np.array([7, 3, 3]), from_reset=flags, cut=~flags)
+    dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
+    assert export(dataset.path, tmp_path / "out.hdf5", "robomimic", progress=Silent()).losses == []
+    source, _ = open_source(tmp_path / "out.hdf5", None)
+    assert {name: source.schema[name].role for name in chosen} == {name: chosen[name].role for name in chosen}
+    found = read(source, 0)
+    for name in ("params/loc", "info/lives", "info/deep/ram", "value", "h"):
+        np.testing.assert_array_equal(np.concatenate([one[name] for one in found]), block.data[name])
+    assert [(one.episode, one.from_reset, one.cut) for one in found] == [
+        (7, True, False),
+        (3, False, True),
+        (3, True, False),
+    ]
 
 
 def test_observations_that_would_be_called_the_same(tmp_path: Path) -> None:
