@@ -29,7 +29,7 @@ _COLUMNS = ("observations", "actions", "rewards", "terminated")
 _VERSION = "2.1"
 _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
 # Of several observations, the place in the tuple stands behind the episode's number.
-_OF_EPISODE = re.compile(r"observations(_\d{1,9})?|actions|rewards|terminated")
+_OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})(?:_\d{1,9})?")
 LAYOUT = (
     "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "
     "observations_<i> [T, ...], actions_<i> [T, A], rewards_<i> [T, 1], terminated_<i>"
@@ -109,17 +109,20 @@ def _extras(
     file: h5py.File, episodes: tuple[RowEpisode, ...], known: Iterable[str], said: Mapping[str, Any]
 ) -> ExtraFields:
     """The fields of further columns that every episode has, and what is in the file besides."""
-    leaves = [leaf for name in hdf5_file.names(file) if name not in _KEYS for leaf in hdf5_file.leaves(file, name)]
     found: dict[str, int] = {}
     others = []
-    for leaf in leaves:
-        matched = _NUMBERED.fullmatch(leaf)
-        if matched is None or int(matched[2]) >= len(episodes):
-            others.append(leaf)
-        elif not _OF_EPISODE.fullmatch(matched[1]):
+    for name in hdf5_file.names(file):
+        known_one = _OF_EPISODE.fullmatch(name)
+        if name in _KEYS or (known_one is not None and int(known_one[1]) < len(episodes)):
+            continue
+        for leaf in hdf5_file.leaves(file, name):
+            numbered = _NUMBERED.fullmatch(leaf)
+            if known_one is not None or numbered is None or int(numbered[2]) >= len(episodes):
+                others.append(leaf)
+                continue
             array = hdf5_file.dataset(file, leaf)
-            is_whole = array.ndim > 0 and len(array) == episodes[int(matched[2])].rows
-            found[matched[1]] = found.get(matched[1], 0) + is_whole
+            is_whole = array.ndim > 0 and len(array) == episodes[int(numbered[2])].rows
+            found[numbered[1]] = found.get(numbered[1], 0) + is_whole
     whole = [base for base, count in found.items() if count == len(episodes)]
     extras, _ = find_extras(file, whole, episodes[0].rows, known, said, "{}_0".format)
     for leaf in others:

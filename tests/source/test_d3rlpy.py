@@ -12,6 +12,7 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.pipeline.local_runs import find_run
+from rlx.schema import Field, Role
 from rlx.source import row_episodes
 from rlx.source.d3rlpy import open_d3rlpy
 from rlx.source.hdf5_episodes import Hdf5Episodes
@@ -177,3 +178,31 @@ def steps_or_error(path: Path) -> int | str:
     except SourceError as exc:
         assert path.name in str(exc)  # noqa: PT017
         return str(exc)
+
+
+def test_further_columns_are_fields_and_others_are_named(tmp_path: Path) -> None:
+    path = Path(shutil.copy(GOLDEN / "vectors.h5", tmp_path))
+    before = find_run(path, None)
+    with h5py.File(path, "r+") as file:
+        episodes = int(file["num_episodes"][()])
+        for number in range(episodes):
+            rows = len(file[f"actions_{number}"])
+            file[f"logprob_{number}"] = np.full(rows, number / 2)
+            file[f"params/loc_{number}"] = np.full((rows, 2), number)
+            file[f"few_{number}"] = np.zeros(99)
+        file["author"] = "me"
+        file["actions_99"] = np.zeros(3)
+    source = find_run(path, None)
+    assert source.notes["not_taken"] == {
+        "actions_99": "not part of any step",
+        "author": "not part of any step",
+        "few": "not one row per step",
+    }
+    assert {**source.schema.fields} == {
+        **before.schema.fields,
+        "logprob": Field("float64", (), Role.STEP),
+        "params/loc": Field("int64", (2,), Role.STEP),
+    }
+    for one in read(source, 0):
+        assert one["logprob"].tolist() == [one.episode / 2] * one.steps
+        assert one["params/loc"].tolist() == [[one.episode] * 2] * one.steps

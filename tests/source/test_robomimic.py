@@ -95,7 +95,7 @@ def test_every_value(tmp_path: Path) -> None:
         "format": "robomimic",
         "environment": "Lift",
         "truncation": "unrecorded: a demonstration that did not terminate just ends",
-        "not_taken": {"mask": "not part of any step"},
+        "not_taken": {"data/demo_*: attribute model_file": "not part of any step", "mask": "not part of any step"},
     }
 
 
@@ -195,3 +195,22 @@ def test_a_file_without_demonstrations(tmp_path: Path) -> None:
     write_robomimic(tmp_path / FILE, [])
     with pytest.raises(SourceError, match="has no demonstration"):
         open_robomimic(tmp_path / FILE)
+
+
+def test_further_arrays_of_a_row_per_step_are_fields_and_others_are_named(tmp_path: Path) -> None:
+    demos = write_robomimic(tmp_path / FILE)
+    with h5py.File(tmp_path / FILE, "r+") as file:
+        for number, demo in demos.items():
+            group, rows = file[f"data/demo_{number}"], len(demo["actions"])
+            group["datagen_info/gripper"] = np.full((rows, 1), number)
+            group["subtask"] = [f"part {row}" for row in range(rows)]
+            group["initial"] = np.zeros(99)
+        file["data/demo_0/sometimes"] = np.zeros(len(demos[0]["actions"]))
+    source = open_robomimic(tmp_path / FILE)
+    assert {name: reason for name, reason in source.notes["not_taken"].items() if "demo_*/" in name} == {
+        "data/demo_*/initial": "not one row per step",
+        "data/demo_*/sometimes": "not one row per step",
+    }
+    for number, one in enumerate(read(source, 0)):
+        assert one["datagen_info/gripper"].tolist() == [[number]] * one.steps
+        assert one["subtask"].tolist() == [f"part {row}" for row in range(one.steps)]
