@@ -1,5 +1,6 @@
 """``rlx collect``: steps of an environment into a dataset."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,13 @@ from rlx_cli.writing import write_options
 _DEFAULT_ENV = "ALE/Pong-v5"
 _DEFAULT_STEPS = 10_000
 _SHARD_STEPS = 100_000
+
+
+class RewardDtype(StrEnum):
+    """How rewards are stored."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
 
 
 def collect(
@@ -64,6 +72,22 @@ def collect(
     epsilon: Annotated[
         float, typer.Option("--epsilon", min=0, max=1, metavar="P", help="Probability of a random action.")
     ] = 0.0,
+    drop: Annotated[
+        str | None,
+        typer.Option("--drop", metavar="KEY,...", help="What the policy writes and is not kept: logits,next/value."),
+    ] = None,
+    info: Annotated[
+        str | None,
+        typer.Option("--info", metavar="KEY,...|all", help="Entries of info to keep, as next/info/KEY."),
+    ] = None,
+    reward_dtype: Annotated[
+        RewardDtype | None,
+        typer.Option(
+            "--reward-dtype",
+            help="Of rewards; float32 rounds.",
+            show_default="float64 if float32 would change a reward",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The same seed, the same data.")] = 0,
     shard_steps: Annotated[
         int, typer.Option("--shard-steps", min=1, metavar="N", help="Steps a shard; as many may be lost in a crash.")
@@ -85,9 +109,11 @@ def collect(
       rlx collect
       rlx collect ALE/Breakout-v5 --envs 8 --workers 4 --steps 1000000
       rlx collect CartPole-v1 --episodes 100 --policy agent.py:act -o cartpole
-      rlx collect ALE/Breakout-v5 --steps 1000000 --resume
+      rlx collect CartPole-v1 --policy agent.pt:agent:Actor --drop logits
+      rlx collect ALE/Breakout-v5 --steps 1000000 --info lives --resume
 
-    Atari games have the preprocessing of the DQN Replay Dataset. What is cut off at the end is flagged truncated.
+    Everything that the policy writes is kept, such as log-probs and hidden states. Atari games have the preprocessing
+    of the DQN Replay Dataset. What is cut off at the end is flagged truncated.
     """
     from rlx.collector.policy_file import PolicySpec
     from rlx.home import home
@@ -103,7 +129,8 @@ def collect(
     chosen: dict[str, object] = {"steps": budget.steps, "episodes": episodes, "envs": envs}
     if workers > 1:
         chosen |= {"workers": workers, "async": None if sync else True}
-    chosen |= {"policy": policy, "epsilon": epsilon or None, "seed": seed}
+    chosen |= {"policy": policy, "epsilon": epsilon or None, "drop": drop, "info": info}
+    chosen |= {"reward-dtype": None if reward_dtype is None else reward_dtype.value, "seed": seed}
     chosen["shard-steps"] = None if shard_steps == _SHARD_STEPS else shard_steps
     command = command_line("collect", [env], chosen)
     options = write_options(
@@ -116,7 +143,12 @@ def collect(
         engine=engine,
         ray_address=ray_address,
     )
-    collection = Collection(env, budget, envs, PolicySpec(policy, epsilon), seed, shard_steps, resume, workers, sync)
+    collection = Collection(
+        *(env, budget, envs, PolicySpec(policy, epsilon), seed, shard_steps, resume, workers, sync),
+        drop=_listed(drop),
+        info_keys="all" if info == "all" else _listed(info),
+        reward=None if reward_dtype is None else reward_dtype.value,
+    )
     path = destination or home() / env
     with (
         resumable(path, hint="run the same command again with --resume"),
@@ -124,3 +156,7 @@ def collect(
     ):
         report = collect_steps(collection, path, options, progress)
     show_reports(output, [report], as_list=False)
+
+
+def _listed(keys: str | None) -> list[str]:
+    return [key for key in (keys or "").split(",") if key]

@@ -1,13 +1,14 @@
 """Batches of steps for a learner, collected in this process, under the names that TorchRL's users know."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
+from rlx.collector.infos import flat_keys
 from rlx.collector.opening import EnvSource
 from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy_file import instance, is_module
@@ -51,6 +52,8 @@ class Collector(BaseCollector):
         seed: of environments and random actions.
         track_policy_version: whether every step has the number of the policy that chose it, ``policy_version``.
         drop: keys that the policy writes and batches shall not have: ``["logits", ("next", "value")]``.
+        info_keys: entries of the environment's ``info`` that batches have under ``("next", "info", KEY)``: numbers,
+            arrays and texts; or "all" of the first batch. Where a step has no such entry, it is NaN, 0, False or "".
 
     Raises:
         CollectError: the environment cannot be had, fails, or does not fit the policy; or sizes make no sense.
@@ -84,6 +87,7 @@ class Collector(BaseCollector):
         seed: int = 0,
         track_policy_version: bool = False,
         drop: Sequence[NestedKey] = (),
+        info_keys: Sequence[NestedKey] | Literal["all"] | None = None,
     ) -> None:
         policy, runs_on = instance(policy), policy_device or device
         equipment = Equipment(
@@ -94,6 +98,7 @@ class Collector(BaseCollector):
             none_below_1(max_frames_per_traj),
             exploration(exploration_type),
             drop=names_of(drop),
+            info_keys=flat_keys(info_keys),
         )
         plan = Plan(
             None if frames_per_batch is None else [frames_per_batch],

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
+from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.batch_delivery import Device, Postproc
@@ -53,7 +54,9 @@ class DistributedCollector(MultiCollector):
         exploration_type: as there.
         set_truncated: as there.
         seed: as there; with ``sync`` the same batches as of a MultiCollector.
-        track_policy_version: as there.
+        track_policy_version: as there; where not given, whether workers do not wait for each other (``sync=False``).
+        drop: as there.
+        info_keys: as there.
         cat_results: as there.
         num_threads: as there.
 
@@ -102,7 +105,9 @@ class DistributedCollector(MultiCollector):
         exploration_type: InteractionType | str = InteractionType.RANDOM,
         set_truncated: bool = False,
         seed: int = 0,
-        track_policy_version: bool = False,
+        track_policy_version: bool | None = None,
+        drop: Sequence[NestedKey] = (),
+        info_keys: Sequence[NestedKey] | Literal["all"] | None = None,
         cat_results: CatResults = "stack",
         num_threads: int = 1,
     ) -> None:
@@ -130,6 +135,8 @@ class DistributedCollector(MultiCollector):
             set_truncated=set_truncated,
             seed=seed,
             track_policy_version=track_policy_version,
+            drop=drop,
+            info_keys=info_keys,
             cat_results=cat_results,
             num_threads=num_threads,
             actors=_actors(len(sources), ray_init_config, remote_configs),

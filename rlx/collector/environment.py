@@ -20,6 +20,8 @@ class Outcome(NamedTuple):
         truncated: [n] bool.
         final_observation: the real last observation of every episode that ended, by number of the environment; a tree.
         recorded: [n] bool, False where the environment was only reset; none where all made a step.
+        info: what else was said, as vector environments of gymnasium do: arrays [n, ...] by key, ``_KEY`` [n] bool
+            where only some lanes have the key, ``final_info`` of episodes that ended and were reset in the same step.
     """
 
     observation: Any
@@ -28,6 +30,7 @@ class Outcome(NamedTuple):
     truncated: NDArray[np.bool_]
     final_observation: Mapping[int, Any]
     recorded: NDArray[np.bool_] | None = None
+    info: Mapping[str, Any] = {}
 
 
 class Environment(Protocol):

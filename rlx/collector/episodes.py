@@ -1,6 +1,6 @@
 """Episodes put together from the steps of environments that run side by side."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -8,8 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.collector.layout import fits_float32
 from rlx.collector.space import Arrays
 from rlx.collector.steps import Steps
+from rlx.collector.written import IS_INIT
+from rlx.errors import CollectError
+from rlx.schema import Schema
 
 
 class Piece(NamedTuple):
@@ -91,7 +95,7 @@ class Episodes:
         for env, running in enumerate(self._running):
             if counts[env] > starts[env]:
                 _extend(running, steps, env, int(starts[env]), int(counts[env]))
-                running.now = {name: rows[env, counts[env]].copy() for name, rows in steps.observation.items()}
+                running.now = {name: np.array(rows[env, counts[env]]) for name, rows in steps.observation.items()}
         return ended
 
     def cut(self) -> list[Episode]:
@@ -105,16 +109,43 @@ class Episodes:
         return cut
 
 
-def join(episodes: Sequence[Episode], names: Collection[str], first: int, stride: int = 1) -> Block:
-    """One block of the fields of these episodes, numbered ``first``, ``first + stride``, ..."""
+def join(episodes: Sequence[Episode], schema: Schema, first: int, stride: int = 1, *, rounds: bool = False) -> Block:
+    """One block of these episodes, numbered ``first``, ``first + stride``, ...
+
+    Args:
+        episodes: at least one; what they hold and the schema does not is refused, but ``is_init``, which is derived.
+        schema: of the block.
+        first: number of the first episode.
+        stride: between the numbers.
+        rounds: whether rewards may be rounded.
+
+    Raises:
+        CollectError: the schema's rewards are float32, which would change one.
+    """
     count = len(episodes)
     numbers = np.arange(count, dtype=np.int64) * stride + first
-    data = {name: rows for name, rows in episodes[0].data.items() if name in names}
+    data = episodes[0].data
     if count > 1:  # one alone, as pictures mostly come, is not copied
         data = {name: np.concatenate([episode.data[name] for episode in episodes]) for name in data}
+    if IS_INIT in schema:
+        data[IS_INIT] = data[IS_INIT][:, None]
+    else:
+        del data[IS_INIT]
+    data["reward"] = _rewards(data["reward"], schema["reward"].numpy_dtype, rounds=rounds)
     lengths = np.array([episode.steps for episode in episodes], np.int64)
     cut = np.array([episode.is_cut for episode in episodes])
     return Block(data, lengths, numbers, np.ones(count, bool), np.ones(count, bool), cut=cut)
+
+
+def _rewards(rewards: NDArray[Any], dtype: np.dtype[Any], *, rounds: bool) -> NDArray[Any]:
+    if dtype == np.float32 and not rounds and not fits_float32(rewards):
+        with np.errstate(over="ignore"):
+            changed = rewards[rewards.astype(np.float32) != rewards]
+        raise CollectError(
+            f"reward {changed[0]} would be rounded: the dataset's rewards are float32, as the first ones could be",
+            hint="collect anew with --reward-dtype float64, or with float32 to have them rounded",
+        )
+    return rewards.astype(dtype, copy=False)
 
 
 def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

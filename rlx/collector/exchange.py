@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.space import Arrays, Space, leaves
+from rlx.collector.space import Arrays, Space, dtype_of, leaves
 from rlx.collector.steps import Steps
 from rlx.collector.written import IS_INIT
 from rlx.engine.shared_arrays import SharedArrays
@@ -86,8 +86,8 @@ class Exchange:
 
     def __init__(self, room: Room, path: Path | None = None) -> None:
         self._room = room
-        self._observations = list(leaves(room.description.observation_space, "observation"))
-        self._actions = list(leaves(room.description.action_space, "action"))
+        self._observations = list(_shared(room.description.observation_space, "observation"))
+        self._actions = list(_shared(room.description.action_space, "action"))
         self._arrays = SharedArrays(_layout(room), path)
         self.path = self._arrays.path
 
@@ -176,11 +176,11 @@ def _layout(room: Room) -> Mapping[str, tuple[tuple[int, ...], str]]:
     }
     n, length = room.description.num_envs, room.length
     for slot in range(room.slots):
-        for name, leaf in leaves(room.description.observation_space, "observation").items():
+        for name, leaf in _shared(room.description.observation_space, "observation").items():
             row, dtype = _row(leaf)
             layout[f"{slot}/{name}"] = ((n, length + 1, *row), dtype)
             layout[f"{slot}/final/{name}"] = ((_finals(room), *row), dtype)
-        for name, leaf in leaves(room.description.action_space, "action").items():
+        for name, leaf in _shared(room.description.action_space, "action").items():
             row, dtype = _row(leaf)
             layout[f"{slot}/{name}"] = ((n, length, *row), dtype)
         layout[f"{slot}/reward"] = ((n, length), "float32")
@@ -188,6 +188,11 @@ def _layout(room: Room) -> Mapping[str, tuple[tuple[int, ...], str]]:
         for name in (IS_INIT, "terminated", "truncated"):
             layout[f"{slot}/{name}"] = ((n, length), "bool")
     return layout
+
+
+def _shared(space: Space, name: str) -> dict[str, Space]:
+    """The spaces whose arrays memory can hold: texts are sent by value."""
+    return {name: leaf for name, leaf in leaves(space, name).items() if not dtype_of(leaf).hasobject}
 
 
 def _row(leaf: Any) -> tuple[tuple[int, ...], str]:

@@ -12,6 +12,7 @@ import torch
 from rlx.collector.policy import FunctionPolicy
 from rlx.collector.space import Space
 from rlx.errors import CollectError
+from rlx.store.leaf import to_leaf
 
 
 class ModulePolicy(FunctionPolicy):
@@ -91,7 +92,10 @@ def tensors_of(tree: Any, device: torch.device) -> Any:
         return {key: tensors_of(part, device) for key, part in tree.items()}
     if isinstance(tree, tuple):
         return {str(number): tensors_of(part, device) for number, part in enumerate(tree)}
-    return torch.from_numpy(np.ascontiguousarray(tree)).to(device)
+    rows = np.asarray(tree)
+    if rows.dtype.kind in "OU":
+        return to_leaf(rows.astype(object))
+    return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
 
 
 def _arrays(tree: Any) -> Any:

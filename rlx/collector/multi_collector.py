@@ -1,13 +1,15 @@
 """Batches of steps for a learner, collected in other processes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
-from rlx.collector.collector import exploration, none_below_1
+from rlx.collector.collector import exploration, names_of, none_below_1
+from rlx.collector.infos import flat_keys
 from rlx.collector.opening import EnvSource
 from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy_file import instance, is_module
@@ -49,7 +51,9 @@ class MultiCollector(BaseCollector):
         exploration_type: as there.
         set_truncated: as there.
         seed: as there.
-        track_policy_version: as there.
+        track_policy_version: as there; where not given, whether workers do not wait for each other (``sync=False``).
+        drop: as there.
+        info_keys: as there.
         cat_results: "stack" for the shapes above; 0 joins workers along the environments, [B * P, T] or [B * T]; -1
             joins them along the times, [P, B * T] or [B * T].
         preemptive_threshold: part of the workers; when so many are done with a batch, the others stop at their next
@@ -88,7 +92,9 @@ class MultiCollector(BaseCollector):
         exploration_type: InteractionType | str = InteractionType.RANDOM,
         set_truncated: bool = False,
         seed: int = 0,
-        track_policy_version: bool = False,
+        track_policy_version: bool | None = None,
+        drop: Sequence[NestedKey] = (),
+        info_keys: Sequence[NestedKey] | Literal["all"] | None = None,
         cat_results: CatResults = "stack",
         preemptive_threshold: float | None = None,
         num_threads: int = 1,
@@ -110,6 +116,8 @@ class MultiCollector(BaseCollector):
                 none_below_1(max_frames_per_traj),
                 exploration(exploration_type),
                 num_threads,
+                names_of(drop),
+                flat_keys(info_keys),
             )
             for source in create_env_fn
         ]
@@ -121,7 +129,7 @@ class MultiCollector(BaseCollector):
             init_random_frames or 0,
             reset_at_each_iter,
             set_truncated,
-            track_policy_version,
+            not sync if track_policy_version is None else track_policy_version,
             cat_results if sync else 0,
             sync,
             preemptive_threshold,

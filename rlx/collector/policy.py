@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlx.collector.space import Arrays, Space, flatten, leaves
+from rlx.collector.space import Arrays, Space, dtype_of, flatten, leaves
 from rlx.errors import CollectError
 
 _DRAWN_AHEAD = 1024
@@ -218,7 +218,7 @@ class ActionCheck:
 
     def _fit(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         leaf = self._leaves[name]
-        shape, dtype = (self._num_envs, *(leaf.shape or ())), np.dtype(leaf.dtype)
+        shape, dtype = (self._num_envs, *(leaf.shape or ())), dtype_of(leaf)
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise CollectError(
                 f"policy gave {name} of {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)} for {leaf}"

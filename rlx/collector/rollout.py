@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.collector.environment import Environment
+from rlx.collector.infos import Infos
 from rlx.collector.policy import ActionCheck, Choice, Policy, Situation
-from rlx.collector.space import Arrays, flatten, leaves
+from rlx.collector.space import Arrays, dtype_of, flatten, leaves
 from rlx.collector.steps import Steps
 from rlx.collector.written import IS_INIT, Written, column
 from rlx.errors import CollectError, RlxError
@@ -24,6 +25,8 @@ class Rollout:
         seeds: one an environment.
         max_episode_steps: where an episode is truncated, if it lasts so long.
         drop: names of what the policy writes that is not kept; of nested ones, or of all below a name.
+        infos: which entries of ``info`` are kept; none if not given.
+        reward: dtype of the rewards.
 
     Raises:
         CollectError: the environment failed, or gave what does not fit its space.
@@ -35,6 +38,8 @@ class Rollout:
         seeds: Sequence[int],
         max_episode_steps: int | None = None,
         drop: Sequence[str] = (),
+        infos: Infos | None = None,
+        reward: str = "float32",
     ) -> None:
         self._environment = environment
         self._observation_leaves = leaves(environment.observation_space, "observation")
@@ -43,6 +48,8 @@ class Rollout:
         self._max_episode_steps = max_episode_steps
         taken = {*self._observation_leaves, *self._action_leaves}
         self._written = Written(environment.num_envs, taken, drop)
+        self._infos = infos
+        self._reward = reward
         self.restart(seeds)
 
     def restart(self, seeds: Sequence[int]) -> None:
@@ -87,7 +94,7 @@ class Rollout:
             # the row is written again.
             where = (every, at)
             for name, array in flat_actions.items():
-                steps.step[name][where] = array
+                column(steps.step, name, array, length)[where] = array
             is_init[where] = situation.is_init
             self._written.put(choice, steps, where)
             self._put_state(choice.state, steps, where)
@@ -98,6 +105,8 @@ class Rollout:
             reward[where] = outcome.reward[rows]
             terminated_column[where] = outcome.terminated[rows]
             truncated_column[where] = truncated[rows]
+            if self._infos is not None:
+                self._infos.put(outcome.info, outcome.terminated | outcome.truncated, steps, where)
             for env, observation in outcome.final_observation.items():
                 final[env, int(at[env])] = self._flat(observation, None)
             self._observation, self._now = outcome.observation, self._flat(outcome.observation, n)
@@ -110,6 +119,8 @@ class Rollout:
             at[rows] += 1
             self._put_now(steps, (every, at))
         self._put_state(self._state, steps, (every, at))
+        if self._infos is not None:
+            self._infos.settle(steps)
         return steps
 
     def _refresh_initial(self, policy: Policy) -> None:
@@ -134,12 +145,12 @@ class Rollout:
                 )
             self._state[name] = _chosen(is_init, initial, rows)
         for env in ended.tolist():
-            final[env, int(at[env])] |= {name: state[name][env].copy() for name in self._written.state}
+            final[env, int(at[env])] |= {name: np.array(state[name][env]) for name in self._written.state}
 
     def _put_now(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
         """Writes the observations that the next actions are chosen from."""
         for name, array in self._now.items():
-            steps.observation[name][where] = array
+            column(steps.observation, name, array, steps.length + 1)[where] = array
 
     def _put_state(
         self, state: Mapping[str, NDArray[Any]], steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -155,7 +166,7 @@ class Rollout:
             {name: _empty(leaf, n, length + 1) for name, leaf in self._observation_leaves.items()},
             {**step, IS_INIT: np.zeros((n, length), bool)},
             {
-                "reward": np.empty((n, length), np.float32),
+                "reward": np.empty((n, length), self._reward),
                 "terminated": np.zeros((n, length), bool),
                 "truncated": np.zeros((n, length), bool),
             },
@@ -185,7 +196,7 @@ class Rollout:
         flat = flatten(self._environment.observation_space, "observation", observation)
         for name, leaf in self._observation_leaves.items():
             shape = (*(() if n is None else (n,)), *(leaf.shape or ()))
-            if flat[name].shape != shape or not np.can_cast(flat[name].dtype, np.dtype(leaf.dtype), "same_kind"):
+            if flat[name].shape != shape or not np.can_cast(flat[name].dtype, dtype_of(leaf), "same_kind"):
                 found = f"{flat[name].dtype}{list(flat[name].shape)}"
                 raise CollectError(
                     f"{self._environment.name} gave {name} of {found}, expected {leaf.dtype}{list(shape)}"
@@ -210,4 +221,4 @@ def _chosen(where: NDArray[np.bool_], rows: NDArray[Any], others: NDArray[Any]) 
 
 
 def _empty(leaf: Any, n: int, rows: int) -> NDArray[Any]:
-    return np.empty((n, rows, *(leaf.shape or ())), leaf.dtype)
+    return np.empty((n, rows, *(leaf.shape or ())), dtype_of(leaf))

@@ -1,11 +1,16 @@
 """One session of collecting: an environment, a policy and their seeds, as the episodes that end, as they end."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rlx.collector.environment import Environment
 from rlx.collector.episodes import Episode, Episodes
+from rlx.collector.infos import InfoKeys, Infos
+from rlx.collector.layout import Layout, layout_of
 from rlx.collector.policy_file import PolicySpec
 from rlx.collector.rollout import Rollout
+from rlx.collector.steps import Steps
 
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
@@ -37,16 +42,31 @@ class Session:
         seed: of everything.
         number: of the session: a run that goes on must not repeat itself.
         first_env: number of the first environment, where others have the numbers before it.
+        drop: names of what the policy writes that is not kept.
+        info_keys: entries of ``info`` that are kept.
     """
 
     def __init__(
-        self, environment: Environment, policy: PolicySpec, seed: int, number: int = 0, first_env: int = 0
+        self,
+        environment: Environment,
+        policy: PolicySpec,
+        seed: int,
+        number: int = 0,
+        first_env: int = 0,
+        *,
+        drop: Sequence[str] = (),
+        info_keys: InfoKeys = (),
     ) -> None:
         n = environment.num_envs
+        self._environment = environment
         self._num_envs = n
         self._policy = policy.policy(environment, seeds_of(seed, number, n, 1, first_env))
-        self._rollout = Rollout(environment, seeds_of(seed, number, n, 0, first_env))
+        self._infos = Infos(n, info_keys)
+        seeds = seeds_of(seed, number, n, 0, first_env)
+        # Rewards as the environment gives them: how they are stored is decided when some have been seen.
+        self._rollout = Rollout(environment, seeds, drop=drop, infos=self._infos, reward="float64")
         self._episodes = Episodes(n)
+        self._looked: Steps | None = None
 
     @property
     def running_steps(self) -> int:
@@ -64,10 +84,21 @@ class Session:
         Raises:
             CollectError: the environment failed, or the policy does not fit it.
         """
-        length = min(CHUNK_STEPS, max(1, most_steps // self._num_envs))
-        steps = self._rollout.run(self._policy, length)
+        steps, self._looked = self._looked or self._chunk(most_steps), None
         ended = self._episodes.add(steps, most_steps if is_last else None)
         return ended, min(most_steps, int(steps.counts.sum()))
+
+    def look(self, most_steps: int) -> Layout:
+        """What steps hold, found out from the first ones, which are kept for the first ``run`` of so many.
+
+        Raises:
+            CollectError: the environment failed, or the policy does not fit it.
+        """
+        self._looked = self._chunk(most_steps)
+        return layout_of(self._looked, self._environment, self._infos.seen)
+
+    def _chunk(self, most_steps: int) -> Steps:
+        return self._rollout.run(self._policy, min(CHUNK_STEPS, max(1, most_steps // self._num_envs)))
 
     def cut(self) -> list[Episode]:
         """The episodes that have not ended, flagged truncated where they are."""

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlx.errors import CollectError
-from rlx.schema import Field, Role, Schema
+from rlx.schema import TEXT, Field, Role, Schema
 
 Arrays = dict[str, NDArray[Any]]
 Space = spaces.Space[Any]
@@ -45,12 +45,17 @@ def _leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
     elif isinstance(space, spaces.Tuple):
         for number, part in enumerate(space.spaces):
             yield from _leaves(part, f"{name}/{number}")
-    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Text):
         yield name, space
     else:
         raise CollectError(
-            f"{name} is of space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+            f"{name} is of space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
         )
+
+
+def dtype_of(leaf: Space) -> np.dtype[Any]:
+    """Dtype of the arrays of a space without parts: text is an array of objects, each a ``str``."""
+    return np.dtype(object if isinstance(leaf, spaces.Text) else leaf.dtype)
 
 
 def flatten(space: Space, name: str, value: Any) -> Arrays:
@@ -70,6 +75,8 @@ def _flattened(space: Space, name: str, value: Any) -> Iterator[tuple[str, NDArr
     elif isinstance(space, spaces.Tuple):
         for number, part in enumerate(space.spaces):
             yield from _flattened(part, f"{name}/{number}", value[number])
+    elif isinstance(space, spaces.Text):
+        yield name, np.asarray(value).astype(object)
     else:
         yield name, np.asarray(value)
 
@@ -93,7 +100,8 @@ def schema_of(observation: Space, action: Space) -> Schema:
 
 
 def _field(leaf: Space, role: Role) -> Field:
-    return Field(np.dtype(leaf.dtype).name, tuple(leaf.shape or ()), role, _described(leaf))
+    dtype = TEXT if isinstance(leaf, spaces.Text) else dtype_of(leaf).name
+    return Field(dtype, tuple(leaf.shape or ()), role, _described(leaf))
 
 
 def _described(leaf: Space) -> Mapping[str, Any]:
@@ -104,6 +112,8 @@ def _described(leaf: Space) -> Mapping[str, Any]:
         described |= {"n": int(leaf.n)} | ({"start": int(leaf.start)} if leaf.start else {})
     elif isinstance(leaf, spaces.MultiDiscrete):
         described["nvec"] = leaf.nvec.tolist()
+    elif isinstance(leaf, spaces.Text):
+        described |= {"min_length": leaf.min_length, "max_length": leaf.max_length, "charset": leaf.characters}
     return described
 
 

@@ -13,6 +13,7 @@ from rlx.collector.space import Arrays
 from rlx.collector.steps import Steps
 from rlx.collector.written import IS_INIT
 from rlx.schema import SCALAR_COLUMNS
+from rlx.store.leaf import to_leaf
 
 Tree = dict[str, Any]
 CatResults = Literal["stack", 0, -1]
@@ -68,7 +69,7 @@ def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
     for env in np.flatnonzero(counts < length).tolist():
         for table in (now, following, step, after):
             for rows in table.values():
-                rows[env, counts[env] :] = 0
+                rows[env, counts[env] :] = _blank(rows.dtype)
     return _ted({**now, **step}, {**following, **after}, ids)
 
 
@@ -79,12 +80,16 @@ def _joined(tables: Sequence[Arrays], length: int) -> Arrays:
     return {
         name: np.concatenate(
             [
-                table[name] if name in table else np.zeros((n, length, *kind.shape[2:]), kind.dtype)
+                table[name] if name in table else np.full((n, length, *kind.shape[2:]), _blank(kind.dtype), kind.dtype)
                 for table, n in zip(tables, counts, strict=True)
             ]
         )
         for name, kind in kinds.items()
     }
+
+
+def _blank(dtype: np.dtype[Any]) -> Any:
+    return "" if dtype.kind == "O" else 0
 
 
 def _named(batch: Any) -> TensorDict:
@@ -123,4 +128,4 @@ def _put(tree: Tree, name: str, rows: NDArray[Any]) -> None:
     *parents, leaf = name.split("/")
     for parent in parents:
         tree = tree.setdefault(parent, {})
-    tree[leaf] = torch.from_numpy(np.ascontiguousarray(rows))
+    tree[leaf] = to_leaf(np.ascontiguousarray(rows))

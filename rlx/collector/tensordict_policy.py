@@ -7,13 +7,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.collector.initial_state import declared_state, fitting_zeros
 from rlx.collector.module_policy import device_of, tensors_of
 from rlx.collector.policy import Choice, FunctionPolicy, Policy, Situation
 from rlx.collector.space import Arrays, Space
-from rlx.errors import CollectError
+from rlx.errors import CollectError, SchemaMismatchError
+from rlx.store.leaf import to_rows
 
 Key = tuple[str, ...]
 _NAMES = ("TensorDict", "TensorDictBase")
@@ -26,8 +27,8 @@ class TensorDictPolicy:
     It finds there ``observation``, the parts of an observation that has any also at the root, ``is_init`` [n, 1], the
     flags ``done``, ``terminated`` and ``truncated`` [n, 1] of the state before the action, which are False, and its
     state. Its state is what it writes under ``next`` and reads at the root: of a module, the keys that are in
-    ``in_keys`` and, under ``next``, in ``out_keys``; of a function, which does not say what it reads, all keys that it
-    writes under ``next`` and not at the root.
+    ``in_keys`` and, under ``next``, in ``out_keys``; of a function the keys of its ``initial_state``, or, as it does
+    not say what it reads, all keys that it writes under ``next`` and not at the root.
 
     A state starts from the attribute ``initial_state`` of the policy or of a module in it, a dict of tensors of one
     environment; from what torchrl's ``make_tensordict_primer`` says; or from zeros.
@@ -118,7 +119,7 @@ class TensorDictPolicy:
             )
         there = set(_leaves(inputs))
         for key in there & set(_leaves(output)):
-            if output.get(key) is not inputs.get(key) and not torch.equal(output.get(key), inputs.get(key)):
+            if not _is_same(output.get(key), inputs.get(key)):
                 raise CollectError(
                     f"policy {_name(self._function)} overwrites {'/'.join(key)!r}, which it is given",
                     hint="write it under a key of its own",
@@ -129,7 +130,9 @@ class TensorDictPolicy:
                 raise CollectError(f"policy {_name(self._function)} writes {key}: expected keys without '/'")
         root = {key for key in written if key[0] != "next"}
         after = [key[1:] for key in written if key[0] == "next"]
-        states = {key for key in after if key not in root} if self._states is None else self._states
+        states = self._states
+        if states is None:
+            states = set(declared_state(self._function)) or {key for key in after if key not in root}
         return {
             "step": [("/".join(key), key) for key in written if key in root],
             "next": [("/".join(key), ("next", *key)) for key in after if key not in states],
@@ -184,7 +187,7 @@ def _states(reads: list[Key] | None, writes: list[Key] | None) -> set[Key] | Non
 
 
 def _leaves(given: TensorDictBase) -> Iterator[Key]:
-    for key in given.keys(include_nested=True, leaves_only=True):
+    for key in given.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         yield (key,) if isinstance(key, str) else cast("Key", key)
 
 
@@ -197,12 +200,14 @@ def _tree(value: Any) -> Any:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
-    texts = value.tolist() if isinstance(value, NonTensorStack | NonTensorData) else value
-    array = np.empty(len(texts), object)
-    array[:] = texts
-    return array
+    try:
+        return to_rows(value)
+    except SchemaMismatchError as exc:
+        raise CollectError(f"policy writes {exc}") from exc
+
+
+def _is_same(value: Any, given: Any) -> bool:
+    return value is given or np.array_equal(_array(value), _array(given))
 
 
 def _name(function: Any) -> str:

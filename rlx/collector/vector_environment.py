@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
@@ -80,15 +81,15 @@ class VectorEnvironment:
             observation, reward, terminated, truncated, info = self._env.step(actions)
         ended = np.flatnonzero(terminated | truncated)
         if self._mode == AutoresetMode.NEXT_STEP:
-            return self._next_step(observation, reward, terminated, truncated)
+            return self._next_step(observation, reward, terminated, truncated)._replace(info=info)
         if not len(ended):
-            return Outcome(observation, reward, terminated, truncated, {})
+            return Outcome(observation, reward, terminated, truncated, {}, info=info)
         if self._mode == AutoresetMode.SAME_STEP:
             final = {env: self._final(info, env) for env in ended.tolist()}
         else:
             final = {env: self._row(observation, env) for env in ended.tolist()}
             observation = self.reset_some(terminated | truncated)
-        return Outcome(observation, reward, terminated, truncated, final)
+        return Outcome(observation, reward, terminated, truncated, final, info=info)
 
     def _next_step(
         self, observation: Any, reward: NDArray[Any], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
@@ -113,11 +114,7 @@ class VectorEnvironment:
 
     def _row(self, tree: Any, env: int) -> Any:
         """A copy of one environment's part of a batch of observations."""
-        if isinstance(tree, Mapping):
-            return {key: self._row(part, env) for key, part in tree.items()}
-        if isinstance(tree, tuple):
-            return tuple(self._row(part, env) for part in tree)
-        return np.array(tree[env])
+        return _row(self.observation_space, tree, env)
 
     @contextmanager
     def _translated(self, verb: str) -> Iterator[None]:
@@ -127,6 +124,14 @@ class VectorEnvironment:
             raise
         except Exception as exc:  # whatever a stranger's environment raises
             raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc
+
+
+def _row(space: Space, tree: Any, env: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _row(part, tree[key], env) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_row(part, tree[number], env) for number, part in enumerate(space.spaces))
+    return np.array(tree[env])
 
 
 def _spec(env: "VectorEnv[Any, Any, Any]") -> dict[str, Any]:

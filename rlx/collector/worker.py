@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.collector.even_rollout import EvenRollout
+from rlx.collector.infos import InfoKeys, Infos
 from rlx.collector.opening import EnvSource, open_environment
 from rlx.collector.policy import FunctionPolicy, Policy, RandomActions, RandomPolicy
 from rlx.collector.policy_file import as_policy, has_torch
@@ -27,6 +28,7 @@ class Equipment:
         exploration_type: name of an ``InteractionType`` of tensordict.
         threads: that torch may use; as many as it likes where not given.
         drop: names of what the policy writes that is not kept.
+        info_keys: entries of ``info`` that are kept.
     """
 
     create_env_fn: EnvSource
@@ -37,6 +39,7 @@ class Equipment:
     exploration_type: str
     threads: int | None = None
     drop: Sequence[str] = ()
+    info_keys: InfoKeys = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,9 @@ class Worker:
         seeds, random_seeds = (seeds_of(seed, session, n, purpose, first) for purpose in (0, 1))
         self._random = RandomPolicy(self.environment.action_space, random_seeds)
         if self._rollout is None:
-            limit, drop = self._equipment.max_frames_per_traj, self._equipment.drop
-            self._rollout = EvenRollout(Rollout(self.environment, seeds, limit, drop))
+            here = self._equipment
+            infos = Infos(n, here.info_keys) if here.info_keys else None
+            self._rollout = EvenRollout(Rollout(self.environment, seeds, here.max_frames_per_traj, here.drop, infos))
         else:
             self._rollout.restart(seeds)
 

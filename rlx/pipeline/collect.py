@@ -1,9 +1,10 @@
 """``rlx collect``: from an environment and a policy into a dataset, exactly as much as was asked for."""
 
+import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from rlx import manifest
 from rlx.collector.environment import Environment
+from rlx.collector.infos import InfoKeys
+from rlx.collector.layout import REWARDS, Layout, agreed
 from rlx.collector.opening import EnvSource, is_open
 from rlx.collector.policy_file import PolicySpec
 from rlx.collector.space import schema_of
@@ -18,7 +21,7 @@ from rlx.engine.actor import Actors
 from rlx.engine.inline_actors import InlineActors
 from rlx.engine.local_actors import LocalActors
 from rlx.engine.ray_actors import RayActors
-from rlx.errors import CollectError, DatasetExistsError
+from rlx.errors import CollectError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.collect_worker import Assignment, Worker, opened
 from rlx.pipeline.collect_workers import CollectActor, Pot, Workers
@@ -28,6 +31,9 @@ from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_name
+from rlx.store.writer import ShardFormat
+
+logger = logging.getLogger(__name__)
 
 _PACKAGES = ("rlx", "gymnasium", "ale-py", "envpool", "numpy", "torch")
 
@@ -54,6 +60,10 @@ class Collection:
             process is killed, or those that run if they alone are more.
         resume: whether to go on where the dataset has fewer.
         workers: processes, each with so many environments; one of this machine is this process.
+        drop: names of what the policy writes that is not kept: ``logits``, ``next/value``, ``params`` and all below it.
+        info_keys: entries of ``info`` that are kept, as ``info/KEY``, or "all" of the first steps.
+        reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
+            float32, and a later reward that does not fit is an error.
         is_sync: whether each worker collects an equal share, so that the seed decides all of it; or else as much as it
             can, so that none waits for a slower one.
 
@@ -70,6 +80,9 @@ class Collection:
     resume: bool = False
     workers: int = 1
     is_sync: bool = True
+    drop: Sequence[str] = ()
+    info_keys: InfoKeys = ()
+    reward: str | None = None
 
     def __post_init__(self) -> None:
         if (self.budget.steps is None) == (self.budget.episodes is None):
@@ -81,6 +94,8 @@ class Collection:
                 raise CollectError(f"{name} {number}: expected at least 1")
         if self.seed < 0:
             raise CollectError(f"seed {self.seed}: expected 0 or more")
+        if self.reward not in (None, *REWARDS):
+            raise CollectError(f"rewards of dtype {self.reward!r}: expected {' or '.join(REWARDS)}")
 
 
 def collect(collection: Collection, destination: Path, options: Options, progress: Progress) -> Report:
@@ -106,7 +121,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
     environment = opened(collection.environment, collection.num_envs)
     try:
         with claimed(destination):
-            described = _described(collection, environment, options)
+            described = _as_listed(_described(collection, environment, options), destination, options)
             writer = open_writer(destination, described, overwrite=options.overwrite)
             shards, steps = len(writer.manifest.shards), writer.manifest.steps
             with _actors(collection, options) as actors:
@@ -145,11 +160,22 @@ def _described(collection: Collection, environment: Environment, options: Option
         **({"epsilon": collection.policy.epsilon} if collection.policy.epsilon else {}),
         "envs": environment.num_envs,
         **({"workers": collection.workers} if collection.workers > 1 else {}),
-        "rewards": "raw",
+        "rewards": "raw" if collection.reward != "float32" else "as float32",
     }
     schema = schema_of(environment.observation_space, environment.action_space)
     codec = options.effective_codec.to_json()
     return Manifest(environment.name, options.store, codec, schema, notes=notes)
+
+
+def _as_listed(described: Manifest, destination: Path, options: Options) -> Manifest:
+    """With the schema of the dataset that is there, if its environment is the same: the policy's fields come later."""
+    try:
+        listed = Manifest.load(destination).schema
+    except (DatasetNotFoundError, IncompleteDatasetError):
+        return described
+    fields = {name: field for name, field in described.schema.fields.items() if name != "reward"}
+    is_same = not options.overwrite and all(name in listed and listed[name] == fields[name] for name in fields)
+    return replace(described, schema=listed) if is_same else described
 
 
 class _Run:
@@ -176,7 +202,7 @@ class _Run:
         self._writer = writer
         self._start = start
         self._progress = progress
-        self._format = writer.format()
+        self._format: ShardFormat | None = None
         self._next_session = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
         self._sessions: dict[int, int] = {}
         self._listed_of = Counter[int]()
@@ -221,8 +247,31 @@ class _Run:
             writer=os.getpid(),
             format=self._format,
             shard_steps=here.shard_steps,
+            drop=here.drop,
+            info_keys=here.info_keys,
+            rounds=here.reward == "float32",
         )
         return self._start(assignment)
+
+    def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
+        """How shards of steps like these are written."""
+        here, listed = self._collection, self._writer.manifest
+        reward = here.reward
+        if listed.shards and reward is None:
+            reward = listed.schema["reward"].dtype
+        layout = agreed(layouts, reward)
+        found = replace(listed, schema=layout.schema)
+        if listed.shards and (different := listed.difference(found)):
+            raise DatasetExistsError(
+                f"{self._writer.path} holds another dataset: {different}",
+                hint="--overwrite starts afresh; or choose another directory",
+            )
+        self._writer.manifest = found
+        self._format = self._writer.format()
+        if left := [key for key in layout.infos if f"info/{key}" not in layout.schema]:
+            kept = [key for key in left if layout.infos[key]]
+            logger.warning("%s", _left_out(kept, [key for key in left if key not in kept]))
+        return self._format
 
     def shard(self, worker: int, number: int) -> str:
         """Name of a worker's shard: the same whichever worker is faster."""
@@ -266,6 +315,14 @@ class _Run:
         if listed.missing:
             self._writer.manifest = replace(listed, planned=[shard.name for shard in listed.shards])
             self._writer.save()
+
+
+def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
+    """Which entries of ``info`` are not kept."""
+    said = [f"info that is not kept: {', '.join(numbers)}; --info all or --info KEY,... keeps it"] if numbers else []
+    if others:
+        said.append(f"info that cannot be kept, being neither numbers nor texts: {', '.join(others)}")
+    return "; ".join(said)
 
 
 def _next_episode(writer: DatasetWriter) -> int:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rlx.collector.environment import Environment
 from rlx.collector.episodes import Episode, join
+from rlx.collector.infos import InfoKeys
+from rlx.collector.layout import Layout
 from rlx.collector.opening import EnvSource, open_environment
 from rlx.collector.policy_file import PolicySpec, load_object
 from rlx.collector.session import Session
@@ -29,8 +31,11 @@ class Assignment:
         episodes: numbers of its episodes: the first, and how far the next is.
         dataset: the dataset's directory.
         writer: the process that lists its shards.
-        format: how they are written.
+        format: how they are written; given as a task of its own, after a ``Look``, if it is not known yet.
         shard_steps: a shard ends where its episodes and those that run have so many steps.
+        drop: names of what the policy writes that is not kept.
+        info_keys: entries of ``info`` that are kept.
+        rounds: whether rewards may be rounded.
     """
 
     environment: EnvSource
@@ -42,8 +47,22 @@ class Assignment:
     episodes: tuple[int, int]
     dataset: Path
     writer: int
-    format: ShardFormat
+    format: ShardFormat | None
     shard_steps: int
+    drop: Sequence[str] = ()
+    info_keys: InfoKeys = ()
+    rounds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The answer is the Layout of the first steps, which are kept for the first lease.
+
+    Args:
+        steps: of the first lease.
+    """
+
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +100,7 @@ class Made:
 
 
 class Worker:
-    """Answers leases.
+    """Answers leases; before its first it may look what steps hold.
 
     Args:
         assignment: what it is to know.
@@ -95,39 +114,61 @@ class Worker:
         self._assignment = here = assignment
         self._environment = environment or opened(here.environment, here.num_envs)
         first_env = here.worker * self._environment.num_envs
-        self._session = Session(self._environment, here.policy, here.seed, here.session, first_env)
-        self._shards = ShardThread(here.format, self._directory)
-        self._shards.__enter__()
+        self._session = Session(
+            *(self._environment, here.policy, here.seed, here.session, first_env),
+            drop=here.drop,
+            info_keys=here.info_keys,
+        )
+        self._shards: ShardThread | None = None
+        if here.format is not None:
+            self._write(here.format)
         self._next_episode, self._stride = here.episodes
         self._waiting: list[Episode] = []
         self._shard_steps = 0
 
-    def __call__(self, lease: Lease | None) -> Made:
-        """Collects until the lease is spent or the shard full.
+    def __call__(self, task: Look | ShardFormat | Lease | None) -> Layout | Made | None:
+        """Looks what steps hold, takes how they are written, or collects until a lease is spent or the shard full.
 
         Args:
-            lease: how much. None where the run cannot go on: then the shard ends with the episodes that have ended.
+            task: which. None where the run cannot go on: then the shard ends with the episodes that have ended.
 
         Raises:
-            CollectError: the environment failed, or the policy does not fit it.
+            CollectError: the environment failed, the policy does not fit it, or a reward would be rounded.
             DiskFullError: there is no room.
         """
+        if isinstance(task, Look):
+            return self._session.look(task.steps)
+        if isinstance(task, ShardFormat):
+            if self._shards is None:  # one that took the place of another knows
+                self._write(task)
+            return None
+        if self._shards is None:
+            return Made(0, 0, None, is_last=True)
+        return self._collect(task, self._shards)
+
+    def _write(self, shards: ShardFormat) -> None:
+        self._schema = shards.schema
+        self._shards = ShardThread(shards, self._directory)
+        self._shards.__enter__()
+
+    def _collect(self, lease: Lease | None, shards: ShardThread) -> Made:
         if lease is None:
-            return Made(0, 0, self._finish() if self._shards.is_open else None, is_last=True)
-        steps, episodes = 0, self._append(lease, [], 0)
+            return Made(0, 0, self._finish(shards) if shards.is_open else None, is_last=True)
+        steps, episodes = 0, self._append(lease, shards, [], 0)
         while not self._is_full() and not self._is_spent(lease, steps, episodes):
             ended, made = self._session.run(lease.steps - steps, is_last=lease.is_last and lease.episodes is None)
             steps += made
-            episodes += self._append(lease, ended, episodes)
+            episodes += self._append(lease, shards, ended, episodes)
         is_last = lease.is_last and self._has_all(lease, steps, episodes)
         if is_last and lease.episodes is None:
-            episodes += self._append(lease, self._session.cut(), episodes)
-        ends = self._shards.is_open and (is_last or self._is_full())
-        return Made(steps, episodes, self._finish() if ends else None, is_last)
+            episodes += self._append(lease, shards, self._session.cut(), episodes)
+        ends = shards.is_open and (is_last or self._is_full())
+        return Made(steps, episodes, self._finish(shards) if ends else None, is_last)
 
     def close(self) -> None:
         """Closes the environment, and gives up an open shard."""
-        self._shards.__exit__(None, None, None)
+        if self._shards is not None:
+            self._shards.__exit__(None, None, None)
         self._environment.close()
 
     def _is_full(self) -> bool:
@@ -143,21 +184,22 @@ class Worker:
     def _has_all(self, lease: Lease, steps: int, episodes: int) -> bool:
         return steps >= lease.steps if lease.episodes is None else episodes >= lease.episodes
 
-    def _append(self, lease: Lease, ended: Sequence[Episode], before: int) -> int:
+    def _append(self, lease: Lease, shards: ShardThread, ended: Sequence[Episode], before: int) -> int:
         """Puts as many episodes into the shard as the lease has left; the others wait for the next one."""
         self._waiting += ended
         count = len(self._waiting) if lease.episodes is None else lease.episodes - before
         ready, self._waiting = self._waiting[:count], self._waiting[count:]
         if ready:
-            block = join(ready, self._assignment.format.schema, self._next_episode, self._stride)
+            rounds = self._assignment.rounds
+            block = join(ready, self._schema, self._next_episode, self._stride, rounds=rounds)
             self._next_episode += len(ready) * self._stride
             self._shard_steps += block.steps
-            self._shards.append(lease.shard, block)
+            shards.append(lease.shard, block)
         return len(ready)
 
-    def _finish(self) -> ShardRecord:
+    def _finish(self, shards: ShardThread) -> ShardRecord:
         self._shard_steps = 0
-        return self._shards.finish()
+        return shards.finish()
 
     def _directory(self, name: str) -> Path:
         return partial_directory(self._assignment.dataset, name, self._assignment.writer)

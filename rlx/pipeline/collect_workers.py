@@ -6,15 +6,17 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
+from rlx.collector.layout import Layout
 from rlx.engine.actor import Actor, ActorDiedError
 from rlx.errors import CollectError
 from rlx.manifest import ShardRecord
-from rlx.pipeline.collect_worker import Lease, Made
+from rlx.pipeline.collect_worker import Lease, Look, Made
+from rlx.store.writer import ShardFormat
 
 logger = logging.getLogger(__name__)
-CollectActor = Actor[Lease | None, Made]
+CollectActor = Actor[Look | ShardFormat | Lease | None, Any]
 # Of every environment: enough that asking costs nothing, and soon done when Ctrl-C is pressed.
 _LEASE_STEPS = 512
 _MOST_DEATHS = 3
@@ -33,6 +35,9 @@ class Run(Protocol):
 
     def start(self, worker: int, episodes: int) -> CollectActor:
         """Starts a worker, new or in the place of one that died, of which so many episodes are listed."""
+
+    def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
+        """How shards of steps like these are written."""
 
     def shard(self, worker: int, number: int) -> str:
         """Name of a worker's shard; they are numbered from 0 for each."""
@@ -86,20 +91,49 @@ class Workers:
         """
         try:
             for place in self._places:
-                self._ask(place)
+                self._reserve(place)
+            self._agree()
+            for place in self._places:
+                self._call(place)
             while not all(place.is_done for place in self._places):
                 self._take(*self._answers.get())
         except (CollectError, KeyboardInterrupt):
             self._list_what_has_ended()
             raise
 
+    def _agree(self) -> None:
+        """Has all workers look what their first steps hold, so that all write the same fields."""
+        looking = [place for place in self._places if place.lease.steps and place.lease.episodes != 0]
+        layouts = self._answered([(place, Look(place.lease.steps)) for place in looking])
+        shards = self._run.decide(layouts)
+        self._answered([(place, shards) for place in self._places])
+
+    def _answered(self, tasks: Sequence[tuple[_Place, Look | ShardFormat]]) -> list[Any]:
+        """The answers of workers that have no lease yet; another takes the place of one that dies."""
+        answers = []
+        for place, task, answer in [(place, task, place.actor.call(task)) for place, task in tasks]:
+            while True:
+                try:
+                    answers.append(answer.result())
+                    break
+                except ActorDiedError as exc:
+                    self._restart(place, exc)
+                    answer = place.actor.call(task)
+        return answers
+
     def _ask(self, place: _Place) -> None:
+        self._reserve(place)
+        self._call(place)
+
+    def _reserve(self, place: _Place) -> None:
         place.lease = lease = self._lease(place)
         if lease.episodes is None:
             place.pot.steps -= lease.steps
         elif place.pot.episodes is not None:
             place.pot.episodes -= lease.episodes
-        place.actor.call(lease).add_done_callback(lambda done: self._answers.put((place, done)))
+
+    def _call(self, place: _Place) -> None:
+        place.actor.call(place.lease).add_done_callback(lambda done: self._answers.put((place, done)))
 
     def _lease(self, place: _Place) -> Lease:
         """So much that the others have something to do too; the last one that goes on gets what is left."""
@@ -151,6 +185,13 @@ class Workers:
 
     def _replace(self, place: _Place, death: ActorDiedError) -> None:
         """Starts another worker in the place of one that died, for all that was not listed."""
+        self._restart(place, death)
+        self._return(place, -place.steps, -place.episodes)
+        place.steps = place.episodes = 0
+        place.lease = Lease("", 0)
+        self._ask(place)
+
+    def _restart(self, place: _Place, death: ActorDiedError) -> None:
         place.deaths += 1
         if place.deaths > _MOST_DEATHS:
             raise CollectError(
@@ -161,11 +202,7 @@ class Workers:
             "worker %d died (%s): %d steps that were in no finished shard are dropped and collected anew",
             *(place.number, death, place.steps),
         )
-        self._return(place, -place.steps, -place.episodes)
-        place.steps = place.episodes = 0
-        place.lease = Lease("", 0)
         place.actor = self._run.start(place.number, place.listed_episodes)
-        self._ask(place)
 
     def _list_what_has_ended(self) -> None:
         lasts = [(place, place.actor.call(None)) for place in self._places if not place.is_done]

@@ -83,6 +83,9 @@ def _drawn() -> ProbabilisticTensorDictModule:
     )
 
 
+agent = recurrent()
+
+
 def counting(td: TensorDictBase) -> TensorDictBase:
     """A function that counts the steps of an episode, and says so in nested keys."""
     count = td["clock"]
@@ -106,3 +109,51 @@ def says_text(observation: Any) -> Any:
     """A function that gives a text beside the action."""
     n = len(observation)
     return np.zeros(n, np.int64), {"plan": [f"go {lane}" for lane in range(n)]}
+
+
+class Talkative(Walk):
+    """A walk that says more than its observation: in every step, in some, and at the end of an episode."""
+
+    def __init__(self, lane: int = 0, scale: float = 0.25) -> None:
+        super().__init__(lane)
+        self._scale = scale
+        self._t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed, options=options)
+        self._t = 0
+        return observation, {"t": -1, "vector": np.full(2, -1.0)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, terminated, truncated, _ = super().step(action)
+        self._t += 1
+        info: dict[str, Any] = {"t": self._t, "vector": np.full(2, self._t / 2), "who": f"lane {self._lane}"}
+        if self._t % 2:
+            info["odd"] = {"t": float(self._t)}
+        if terminated or truncated:
+            info["last"] = self._t
+        info["object"] = {"a": object()}.items()
+        return observation, self._scale * self._t, terminated, truncated, info
+
+
+class Talking(Walk):
+    """A walk that is told and tells in words."""
+
+    def __init__(self, lane: int = 0) -> None:
+        super().__init__(lane)
+        self.observation_space = spaces.Dict(
+            at=self.observation_space, task=spaces.Text(20, charset="abcdefghijklmnopqrstuvwxyz 0123456789")
+        )
+        self.action_space = spaces.Text(8, min_length=1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        at, info = super().reset(seed=seed, options=options)
+        return self._seen(at), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert isinstance(action, str)
+        at, reward, *rest, info = super().step(len(action))
+        return (self._seen(at), reward, *rest, info)  # type: ignore[return-value]
+
+    def _seen(self, at: Any) -> dict[str, Any]:
+        return {"at": at, "task": f"lane {self._lane} left {self._left}"}

@@ -3,14 +3,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rlx
+from rlx.collector.infos import InfoKeys
 from rlx.collector.opening import EnvSource
 from rlx.collector.policy_file import PolicySpec
 from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
@@ -19,9 +23,11 @@ from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
+from rlx.schema import Field, Role
 from rlx.store.codec import Codec
 from rlx.store.verification import UNLISTED, verify
 from tests.collector.environments import Counter, Rich, Structured, make_failing
+from tests.collector.memory import Talkative, Talking, Walk
 from tests.pipeline.datasets import ROOT, tree, wait_until
 
 
@@ -35,10 +41,19 @@ def collected(
     seed: int = 0,
     resume: bool = False,
     workers: int = 1,
+    policy: str = "random",
+    drop: Sequence[str] = (),
+    info_keys: InfoKeys = (),
+    reward: str | None = None,
     **options: Any,
 ) -> Report:
     budget = Budget(steps, episodes)
-    collection = Collection(environment, budget, 3, PolicySpec(), seed, shard_steps, resume, workers)
+    collection = Collection(
+        *(environment, budget, 3, PolicySpec(policy), seed, shard_steps, resume, workers),
+        drop=drop,
+        info_keys=info_keys,
+        reward=reward,
+    )
     return collect(collection, path, Options(**options), Silent())
 
 
@@ -259,3 +274,126 @@ def test_a_full_disk_keeps_finished_shards(small_disk: Path, workers: int) -> No
     report = collected(path, "CartPole-v1", steps=listed.steps + 2000, resume=True)
     assert (report.steps, report.steps_written) == (listed.steps + 2000, 2000)
     assert verify(path).ok
+
+
+def lane_of_walks() -> Any:
+    return SyncVectorEnv([partial(Walk, lane) for lane in range(3)], autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def talkative(scale: float = 0.25) -> Any:
+    return SyncVectorEnv([partial(Talkative, lane, scale) for lane in range(3)], autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def talking() -> Any:
+    return SyncVectorEnv([partial(Talking, lane) for lane in range(3)], autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("store", ["zarr", "memmap"])
+def test_what_a_policy_writes_is_stored(tmp_path: Path, store: str) -> None:
+    path = tmp_path / "set"
+    torch.manual_seed(0)
+    collected(path, lane_of_walks, steps=200, policy="tests.collector.memory:agent", store=store)
+    dataset = rlx.open(path)
+    schema = dataset.manifest.schema
+    assert schema["action_log_prob"] == Field("float32", (), Role.STEP)
+    assert schema["logits"] == Field("float32", (4,), Role.STEP)
+    assert schema["h"] == Field("float32", (5,), Role.OBSERVATION)
+    steps = dataset[np.arange(200)]
+    starts = np.zeros(200, bool)
+    starts[np.cumsum(dataset.trajectories.length)[:-1]] = starts[0] = True
+    assert (steps["is_init"][:, 0].numpy() == starts).all()
+    assert not steps["h"][starts].any()
+    assert steps["h"][~starts].all()
+    inside = np.flatnonzero(~starts)
+    assert torch.equal(steps["h"][inside], steps["next", "h"][inside - 1])
+    assert verify(path).ok
+
+
+def test_some_of_what_a_policy_writes_is_left_out(tmp_path: Path) -> None:
+    policy = "tests.collector.memory:counting"
+    collected(tmp_path / "a", lane_of_walks, steps=50, policy=policy)
+    collected(tmp_path / "b", lane_of_walks, steps=50, policy=policy, drop=["said", "next/double"])
+    a, b = (rlx.open(tmp_path / name).manifest.schema for name in "ab")
+    assert set(a) - set(b) == {"said/count", "double"}
+    with pytest.raises(CollectError, match="drop 'clok': the policy writes said/count, next/double, clock"):
+        collected(tmp_path / "c", lane_of_walks, steps=50, policy=policy, drop=["clok"])
+    assert not (tmp_path / "c" / "rlx.json").exists()
+
+
+def test_another_policy_goes_on_only_if_it_writes_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    collected(path, lane_of_walks, steps=50, policy="tests.collector.memory:arrays")
+    collected(path, lane_of_walks, steps=90, policy="tests.collector.memory:arrays", resume=True)
+    assert len(rlx.open(path)) == 90
+    with pytest.raises(DatasetExistsError, match="holds another dataset: its schema"):
+        collected(path, lane_of_walks, steps=130, resume=True)
+    assert len(rlx.open(path)) == 90
+
+
+def test_infos_are_stored_and_others_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    collected(tmp_path / "a", talkative, steps=100)
+    (record,) = caplog.records
+    assert record.message == (
+        "info that is not kept: t, vector, who, odd/t, last; --info all or --info KEY,... keeps it; "
+        "info that cannot be kept, being neither numbers nor texts: object"
+    )
+    caplog.clear()
+    collected(tmp_path / "b", talkative, steps=100, info_keys=["t", "who", "odd/t"], workers=2)
+    assert len(caplog.records) == 1
+    dataset = rlx.open(tmp_path / "b")
+    steps = dataset[np.arange(100)]
+    assert dataset.manifest.schema["info/who"] == Field("string", (), Role.NEXT)
+    age = np.concatenate([np.arange(1, length + 1) for length in dataset.trajectories.length])
+    assert (steps["next", "info", "t"].numpy() == age).all()
+    assert (steps["next", "info", "odd", "t"].isnan().numpy() == (age % 2 == 0)).all()
+    assert set(steps["next", "info", "who"]) == {"lane 0", "lane 1", "lane 2"}
+
+
+@pytest.mark.parametrize(("scale", "dtype"), [(0.25, "float32"), (16777217.1, "float64")])
+def test_rewards_are_stored_in_the_type_that_holds_them(tmp_path: Path, scale: float, dtype: str) -> None:
+    collected(tmp_path / "set", partial(talkative, scale), steps=90)
+    dataset = rlx.open(tmp_path / "set")
+    assert dataset.manifest.schema["reward"].dtype == dtype
+    rewards = dataset[np.arange(90)]["next", "reward"][:, 0].double().numpy()
+    age = np.concatenate([np.arange(1, length + 1) for length in dataset.trajectories.length])
+    assert (rewards == scale * age).all()
+    assert dataset.manifest.notes["rewards"] == "raw"
+
+
+class LateReward(Counter):
+    """A reward that float32 would change, after the first steps."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return (observation, 0.1 if self._episode > 40 else 1.0, *rest)
+
+
+def test_a_reward_that_would_be_rounded_later(tmp_path: Path) -> None:
+    with pytest.raises(CollectError, match=r"reward 0\.1 would be rounded") as error:
+        collected(tmp_path / "a", LateReward, steps=900)
+    assert "--reward-dtype float64" in str(error.value.hint)
+    collected(tmp_path / "b", LateReward, steps=900, reward="float64")
+    rewards = rlx.open(tmp_path / "b")[np.arange(900)]["next", "reward"]
+    assert set(rewards.flatten().tolist()) == {1.0, 0.1}
+    collected(tmp_path / "c", LateReward, steps=900, reward="float32")
+    assert rlx.open(tmp_path / "c").manifest.notes["rewards"] == "as float32"
+
+
+def test_texts_are_stored(tmp_path: Path) -> None:
+    collected(tmp_path / "set", talking, steps=80)
+    dataset = rlx.open(tmp_path / "set")
+    assert dataset.manifest.schema["observation/task"].is_text
+    steps = dataset[np.arange(80)]
+    ended = dataset.trajectories.cut
+    last = np.cumsum(dataset.trajectories.length) - 1
+    assert all(steps["next", "observation", "task"][at].endswith("left 0") for at in last[~ended])
+    assert all(isinstance(action, str) and action for action in steps["action"])
+
+
+def test_episodes_that_the_end_cuts_are_marked(tmp_path: Path) -> None:
+    collected(tmp_path / "set", lambda: Counter((1000,)), steps=30)
+    table = rlx.open(tmp_path / "set").trajectories
+    assert table.cut.all()
+    assert table.truncated.all()
+    collected(tmp_path / "whole", steps=24)
+    assert not rlx.open(tmp_path / "whole").trajectories.cut.any()

@@ -3,7 +3,7 @@ import os
 import signal
 import subprocess
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rlx
+from rlx.collector.layout import Layout
 from rlx.collector.policy_file import PolicySpec
 from rlx.engine.actor import ActorDiedError
 from rlx.engine.inline_actors import InlineActors
@@ -260,6 +261,10 @@ class Ledger:
             self.shard_steps,
         )
         return Mortal(Worker(assignment), self.dies)
+
+    def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
+        assert layouts
+        return ShardFormat(SCHEMA, "memmap", NONE)
 
     def shard(self, worker: int, number: int) -> str:
         return f"{worker}-{number}"

@@ -1,0 +1,100 @@
+"""What the steps of a collection hold: the schema of its dataset, found out from the first steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.collector.environment import Environment
+from rlx.collector.space import Arrays, leaves, schema_of
+from rlx.collector.steps import Steps
+from rlx.collector.written import IS_INIT
+from rlx.errors import CollectError
+from rlx.schema import TEXT, Field, Role, Schema
+
+REWARDS = ("float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What some steps hold.
+
+    Args:
+        schema: every field that is kept; rewards are float64 where float32 would change one.
+        infos: keys of ``info``, and whether they can be kept.
+    """
+
+    schema: Schema
+    infos: Mapping[str, bool]
+
+
+def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool]) -> Layout:
+    """What steps hold.
+
+    ``is_init`` is a field where the policy has a state: a module that is trained on slices reads it.
+
+    Raises:
+        CollectError: two arrays have one name.
+        SchemaMismatchError: a name that a dataset could not hold.
+    """
+    schema = schema_of(environment.observation_space, environment.action_space)
+    states = _new(steps.observation, leaves(environment.observation_space, "observation"))
+    step = _new(steps.step, [*leaves(environment.action_space, "action"), IS_INIT])
+    after = _new(steps.next, schema)
+    if twice := sorted(states.keys() & step.keys() | states.keys() & after.keys() | step.keys() & after.keys()):
+        raise CollectError(
+            f"policy writes {twice[0]!r} both at the root and under 'next': a dataset holds one of them",
+            hint=f"--drop next/{twice[0]}",
+        )
+    fields = {
+        **{name: _field(rows, Role.OBSERVATION) for name, rows in states.items()},
+        **{name: _field(rows, Role.STEP) for name, rows in step.items()},
+        **{name: _field(rows, Role.NEXT) for name, rows in after.items()},
+        **({IS_INIT: Field("bool", (1,), Role.STEP)} if states else {}),
+    }
+    made = np.arange(steps.length) < steps.counts[:, None]
+    reward = replace(schema["reward"], dtype=REWARDS[0] if fits_float32(steps.next["reward"][made]) else REWARDS[1])
+    return Layout(Schema({**schema.fields, **fields, "reward": reward}), infos)
+
+
+def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
+    """What the steps of all workers hold.
+
+    Args:
+        layouts: one a worker; at least one.
+        reward: dtype of rewards; the narrowest that holds all if not given.
+
+    Raises:
+        CollectError: they hold different fields.
+    """
+    rewards = {layout.schema["reward"].dtype for layout in layouts}
+    dtype = reward or max(rewards, key=REWARDS.index)
+    schemas = [_with_reward(layout.schema, dtype) for layout in layouts]
+    for worker, schema in enumerate(schemas):
+        if schema != schemas[0]:
+            raise CollectError(
+                f"worker {worker}'s steps hold {list(schema)}, expected those of worker 0: {list(schemas[0])}"
+            )
+    infos = {key: is_kept for layout in layouts for key, is_kept in layout.infos.items()}
+    return Layout(schemas[0], infos)
+
+
+def fits_float32(rewards: NDArray[Any]) -> bool:
+    """Whether float32 holds these exactly; NaN and infinities are held."""
+    with np.errstate(over="ignore"):
+        return np.array_equal(rewards.astype(np.float32).astype(rewards.dtype), rewards, equal_nan=True)
+
+
+def _with_reward(schema: Schema, dtype: str) -> Schema:
+    return Schema({**schema.fields, "reward": replace(schema["reward"], dtype=dtype)})
+
+
+def _new(columns: Arrays, known: Any) -> Arrays:
+    return {name: rows for name, rows in columns.items() if name not in known}
+
+
+def _field(rows: NDArray[Any], role: Role) -> Field:
+    dtype = TEXT if rows.dtype.hasobject else rows.dtype.name
+    return Field(dtype, tuple(rows.shape[2:]), role)
