@@ -20,6 +20,7 @@ from rlx.pipeline.ingest import chosen_shards
 from rlx.pipeline.local_runs import check_apart
 from rlx.progress import Progress
 from rlx.schema import Schema
+from rlx.source.extra_fields import not_taken
 from rlx.source.protocol import Source
 from rlx.store.trajectories import COLUMNS, Trajectories
 
@@ -40,6 +41,7 @@ class ExportReport:
         bytes: of all its files.
         seconds: that it took.
         losses: what the format could not hold.
+        not_taken: reason for every entry of the source's files that rlx did not read.
     """
 
     dataset: Path
@@ -51,6 +53,7 @@ class ExportReport:
     bytes: int
     seconds: float
     losses: Sequence[str]
+    not_taken: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """The keys that scripts rely on."""
@@ -65,6 +68,7 @@ class ExportReport:
             "seconds": round(self.seconds, 3),
             "steps_per_second": round(self.steps / self.seconds, 1) if self.seconds else 0.0,
             "losses": list(self.losses),
+            "not_taken": dict(self.not_taken),
         }
 
 
@@ -171,6 +175,7 @@ def export(
         _bytes(destination),
         time.monotonic() - started,
         losses,
+        not_taken(opened.notes),
     )
 
 

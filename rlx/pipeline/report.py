@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from rlx.errors import SourceError
 from rlx.manifest import Manifest
+from rlx.source.extra_fields import not_taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Report:
         steps_written: in this run.
         skipped_shards: that were whole already.
         failures: what went wrong, by name of the shard.
+        not_taken: reason for every entry of the source's files that is not in the dataset.
     """
 
     dataset: Path
@@ -38,6 +40,7 @@ class Report:
     steps_written: int
     skipped_shards: int = 0
     failures: Mapping[str, SourceError] = field(default_factory=dict)
+    not_taken: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -63,6 +66,7 @@ class Report:
             steps_written,
             skipped_shards,
             failures or {},
+            not_taken(listed.notes),
         )
 
     @property
@@ -84,4 +88,5 @@ class Report:
             "steps_per_second": round(self.steps_written / self.seconds, 1) if self.seconds else 0.0,
             "skipped_shards": self.skipped_shards,
             "failed_shards": self.failed_shards,
+            "not_taken": dict(self.not_taken),
         }

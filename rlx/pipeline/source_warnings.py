@@ -3,7 +3,7 @@
 import logging
 
 from rlx.quantities import plural
-from rlx.source.extra_fields import not_taken_keys
+from rlx.source.extra_fields import not_taken
 from rlx.source.protocol import Source
 from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
 
@@ -14,7 +14,7 @@ _MAX_NAMED = 20
 def warn(source: Source) -> None:
     """Log what rlx does not take from a source, and what is not in it as it was in the environment."""
     notes = source.notes
-    if keys := not_taken_keys(notes):
+    if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
         named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])
         logger.warning("%s: %s not taken: %s", source.id, plural(len(keys), "entry"), named)
     if count := notes.get(STEPS_WITHOUT_OUTCOME):

@@ -109,15 +109,15 @@ def not_taken_note(reasons: Mapping[str, str]) -> dict[str, dict[str, str]]:
     return {NOT_TAKEN: named | ({_REST: f"{rest:,} more"} if rest else {})}
 
 
-def not_taken_keys(notes: Mapping[str, Any]) -> list[str]:
-    """Return the keys that the notes of a source say are not taken, each with its reason.
+def not_taken(notes: Mapping[str, Any]) -> dict[str, str]:
+    """Return what notes, of a source or of a dataset, say is not taken: reason by key.
 
     Example:
-        >>> not_taken_keys(not_taken_note({"author": NOT_OF_STEPS}))
-        ['author (not part of any step)']
+        >>> not_taken(not_taken_note({"author": NOT_OF_STEPS})), not_taken({})
+        ({'author': 'not part of any step'}, {})
     """
     found = notes.get(NOT_TAKEN)
-    return [f"{key} ({reason})" for key, reason in found.items()] if isinstance(found, dict) else []
+    return {str(key): str(reason) for key, reason in found.items()} if isinstance(found, dict) else {}
 
 
 def _shortened(key: str) -> str:

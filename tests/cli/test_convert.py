@@ -280,6 +280,11 @@ def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:
         "warning: some/pictures-v0: observation went through JPEG, which is lossy, before it came here\n",
     )
     assert cli("convert", tmp_path / "out", tmp_path / "copy", "--jobs", 1).err == ""
+    named = {"episode_*: attribute seed": "not part of any step"}
+    for form in ("npz", "zarr"):
+        told = cli("convert", tmp_path / "some/pictures-v0", tmp_path / f"told-{form}", "--to", form, "--json")
+        assert json.loads(told.out)["not_taken"] == named
+    assert json.loads(cli("inspect", tmp_path / "out", "--json").out)["notes"]["not_taken"] == named
     assert cli("convert", tmp_path / "out", tmp_path / "steps.npz", "--to", "npz").code == 0
     result = cli("convert", tmp_path / "steps.npz", tmp_path / "again", "--jobs", 1)
     # Which is as true of the pictures as it was; but nothing is left out of this file.

@@ -95,6 +95,7 @@ def test_the_report(tmp_path: Path) -> None:
         "seconds": 0,
         "steps_per_second": 0,
         "skipped_shards": 0,
+        "not_taken": {},
         "failed_shards": [],
     }
     assert [dict(shard.dropped) for shard in manifest.shards][2] == {"terminal_filler": 2, "cut": 1}

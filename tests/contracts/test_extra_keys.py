@@ -1,0 +1,90 @@
+"""No reader drops a key in silence: one that its format does not know is a field, or it is named before reading."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlx.pipeline.convert import open_source
+from rlx.pipeline.export import export
+from rlx.progress import Silent
+from rlx.source.extra_fields import NOT_TAKEN
+from tests.bad_files import NAMES
+from tests.contracts.dataset_exporter import whole_dataset
+from tests.contracts.source import read
+from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
+
+FIELDS = ("numbers", "vectors")
+# Readers that take further arrays next.
+PENDING = frozenset({"robomimic", "d3rlpy"})
+CASES = [(format, kind) for format in ADD for kind in KINDS if kind not in IMPOSSIBLE.get(format, ())]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small dataset in every format, by the format's name."""
+    root = tmp_path_factory.mktemp("files")
+    vectors, pictures = (whole_dataset(root / sample, sample).path for sample in ("vectors", "pictures"))
+    for format in ADD:
+        source = pictures if format == "dopamine" else vectors
+        export(source, root / format / NAMES.get(format, "a.h5"), format, progress=Silent())
+    return root
+
+
+def with_key(files: Path, format: str, key: str, values: Values, place: Path) -> Path:
+    """A copy of a format's file with one key more."""
+    shutil.copytree(files / format, place)
+    path = place / NAMES.get(format, "a.h5")
+    ADD[format](path, key, values)
+    return path
+
+
+@pytest.mark.parametrize(("format", "kind"), CASES)
+def test_an_unknown_key_is_a_field_or_is_named(
+    format: str, kind: str, files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if format in PENDING and kind in FIELDS:
+        pytest.xfail("named, not yet a field")
+    path = with_key(files, format, "extra", KINDS[kind], tmp_path / "in")
+    before, _ = open_source(files / format / NAMES.get(format, "a.h5"), format)
+    caplog.clear()
+    source, _ = open_source(path, format)
+    reasons = {key: reason for key, reason in source.notes.get(NOT_TAKEN, {}).items() if "extra" in key}
+    if "extra" in source.schema:
+        assert not reasons
+        assert set(source.schema) == {*before.schema, "extra"}
+        assert kind in (*FIELDS, "texts")
+        found = np.concatenate([one["extra"] for shard in source.shards() for one in read(source, shard)])
+        if format != "dopamine":  # whose rows lie in a ring
+            np.testing.assert_array_equal(found, KINDS[kind][_kept(format)])
+    else:
+        assert kind not in FIELDS
+        assert len(reasons) == 1
+        (key,) = reasons
+        assert any(f"{key} ({reasons[key]})" in record.getMessage() for record in caplog.records)
+        assert set(source.schema) == set(before.schema)
+
+
+def _kept(format: str) -> list[int]:
+    """Rows of the steps that come back: where there are no final observations, a truncated episode's last does not."""
+    last = np.cumsum((4, 1, 7, 2, 9)) - 1
+    return [row for row in range(23) if format != "d3rlpy" or row not in (last[1], last[4])]
+
+
+@pytest.mark.parametrize("format", [format for format in ADD if format not in ("dopamine", "d3rlpy")])
+def test_a_name_that_no_field_may_have_is_named(format: str, files: Path, tmp_path: Path) -> None:
+    path = with_key(files, format, "two words", KINDS["numbers"], tmp_path / "in")
+    source, _ = open_source(path, format)
+    (reason,) = (reason for key, reason in source.notes[NOT_TAKEN].items() if "two words" in key)
+    assert reason
+    assert [one.steps for shard in source.shards() for one in read(source, shard)]
+
+
+@pytest.mark.parametrize("format", [format for format in ADD if format not in ("dopamine", "d3rlpy", "lerobot")])
+def test_a_key_in_a_group_is_a_field(format: str, files: Path, tmp_path: Path) -> None:
+    if format in PENDING:
+        pytest.xfail("named, not yet a field")
+    path = with_key(files, format, "params/loc", KINDS["vectors"], tmp_path / "in")
+    source, _ = open_source(path, format)
+    assert source.schema["params/loc"].shape == (2,)
