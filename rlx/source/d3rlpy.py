@@ -20,7 +20,7 @@ from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
-from rlx.source.hdf5_extras import find_extras
+from rlx.source.hdf5_extras import find_extras, leaves_of, rows_in
 from rlx.source.hdf5_text import texts
 from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 
@@ -110,23 +110,24 @@ def _extras(
 ) -> ExtraFields:
     """The fields of further columns that every episode has, and what is in the file besides."""
     found: dict[str, int] = {}
-    others = []
+    others: dict[str, str] = {}
     for name in hdf5_file.names(file):
         known_one = _OF_EPISODE.fullmatch(name)
         if name in _KEYS or (known_one is not None and int(known_one[1]) < len(episodes)):
             continue
-        for leaf in hdf5_file.leaves(file, name):
+        leaves, left = leaves_of(file, [name])
+        others |= left
+        for leaf in leaves:
             numbered = _NUMBERED.fullmatch(leaf)
             if known_one is not None or numbered is None or int(numbered[2]) >= len(episodes):
-                others.append(leaf)
+                others[leaf] = NOT_OF_STEPS
                 continue
-            array = hdf5_file.dataset(file, leaf)
-            is_whole = array.ndim > 0 and len(array) == episodes[int(numbered[2])].rows
+            is_whole = rows_in(file, leaf) == episodes[int(numbered[2])].rows
             found[numbered[1]] = found.get(numbered[1], 0) + is_whole
     whole = [base for base, count in found.items() if count == len(episodes)]
     extras, _ = find_extras(file, whole, episodes[0].rows, known, said, "{}_0".format)
-    for leaf in others:
-        extras.leave(leaf, NOT_OF_STEPS)
+    for leaf, reason in others.items():
+        extras.leave(leaf, reason)
     missing = set(texts(file, "columns")) - {*_COLUMNS, *whole}
     for base in sorted({*(found.keys() - {*whole}), *missing}):
         extras.leave(base, NOT_A_ROW_PER_STEP)

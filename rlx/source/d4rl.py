@@ -19,7 +19,7 @@ from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.source.hdf5_columns import Hdf5Columns, field_shape, rows_of
-from rlx.source.hdf5_extras import find_extras
+from rlx.source.hdf5_extras import find_extras, leaves_of
 from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import shard_bounds, without_outcome
 
@@ -142,12 +142,13 @@ def _fields(
         after["observation"] = _NEXT
     known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "discrete_action", "version"}
     names = [name for name in hdf5_file.names(file) if name not in known]
-    leaves = [leaf for name in names for leaf in hdf5_file.leaves(file, name) if not leaf.startswith(TABLE)]
+    leaves, left = leaves_of(file, names)
+    leaves = [leaf for leaf in leaves if not leaf.startswith(TABLE)]
     steps = [leaf for leaf in leaves if not leaf.startswith(_METADATA)]
     extras, after_extras = find_extras(file, steps, count, fields, said)
-    for leaf in leaves:
-        if leaf.startswith(_METADATA):
-            extras.leave(leaf, NOT_OF_STEPS)
+    for leaf, reason in {**dict.fromkeys([*leaves], NOT_OF_STEPS), **left}.items():
+        if leaf not in steps:
+            extras.leave(leaf, reason)
     return fields | extras.fields, paths | extras.keys, after | after_extras, extras
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import h5py
 
+from rlx.errors import CorruptShardError
 from rlx.schema import TEXT, Role
 from rlx.source import hdf5_file
 from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, NOT_NUMBERS_OR_TEXT, ExtraFields, RowType
@@ -50,7 +51,12 @@ def find_extras(
     """
     extras, after = ExtraFields(known), {}
     told = notes.get(SCHEMA, {})
-    found = {path: hdf5_file.dataset(group, place(path)) for path in paths}
+    found: dict[str, h5py.Dataset] = {}
+    for path in paths:
+        try:
+            found[path] = hdf5_file.dataset(group, place(path))
+        except CorruptShardError as exc:
+            extras.leave(path, str(exc))
     for path, array in found.items():
         name = field_name(path)
         role = _role(told, name)
@@ -70,6 +76,27 @@ def find_extras(
         else:
             extras.add(path, name, kind, Role.STEP)
     return extras, after
+
+
+def leaves_of(group: h5py.Group, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the paths of all arrays of these names or below them, and why there is none for the others."""
+    leaves: list[str] = []
+    left: dict[str, str] = {}
+    for name in names:
+        if hdf5_file.is_link(group, name):
+            left[name] = "leads to another file, or another place in this one"
+        else:
+            leaves += hdf5_file.leaves(group, name)
+    return leaves, left
+
+
+def rows_in(group: h5py.Group, path: str) -> int:
+    """Rows of an array; -1 where it has none that can be read."""
+    try:
+        array = hdf5_file.dataset(group, path)
+    except CorruptShardError:
+        return -1
+    return len(array) if array.ndim else -1
 
 
 def row_kind(array: h5py.Dataset) -> RowType | None:

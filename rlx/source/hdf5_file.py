@@ -163,6 +163,14 @@ def has(parent: h5py.Group, name: str) -> bool:
         raise _damaged(_place(parent, name), exc) from exc
 
 
+def is_link(parent: h5py.Group, name: str) -> bool:
+    """Whether a name leads to another file, or to another place in this one."""
+    try:
+        return not isinstance(parent.get(name, getlink=True), h5py.HardLink)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
+
+
 def names(parent: h5py.Group) -> list[str]:
     """Names of all groups and datasets in a group, sorted."""
     try:

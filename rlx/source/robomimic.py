@@ -15,7 +15,7 @@ from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.source.hdf5_columns import field_shape
 from rlx.source.hdf5_episodes import Hdf5Episodes
-from rlx.source.hdf5_extras import find_extras
+from rlx.source.hdf5_extras import find_extras, leaves_of, rows_in
 from rlx.source.hdf5_text import is_text
 from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 
@@ -121,19 +121,22 @@ def _extras(
     """The fields of what else the demonstrations have: all of them, with a row per step."""
     found: dict[str, int] = {}
     attributes: set[str] = set()
+    links: dict[str, str] = {}
     for number in demos:
         demo = hdf5_file.group(file, f"data/demo_{number}")
         more = [name for name in hdf5_file.names(demo) if name not in _KNOWN]
-        for leaf in (leaf for name in more for leaf in hdf5_file.leaves(demo, name)):
-            rows = len(hdf5_file.numbers(demo, "actions"))
-            array = hdf5_file.dataset(demo, leaf)
-            found[leaf] = found.get(leaf, 0) + (array.ndim > 0 and len(array) == rows)
+        leaves, left = leaves_of(demo, more)
+        links |= left
+        rows = len(hdf5_file.numbers(demo, "actions"))
+        for leaf in leaves:
+            found[leaf] = found.get(leaf, 0) + (rows_in(demo, leaf) == rows)
         attributes |= {name for name in demo.attrs if name not in _ATTRIBUTES}
     first = hdf5_file.group(file, f"data/demo_{demos[0]}")
     rows = len(hdf5_file.numbers(first, "actions"))
     whole = [leaf for leaf, count in found.items() if count == len(demos)]
     extras, after = find_extras(first, whole, rows, known, said)
-    for leaf, reason in {**extras.not_taken, **dict.fromkeys(found.keys() - {*whole}, NOT_A_ROW_PER_STEP)}.items():
+    unlike = dict.fromkeys(sorted(found.keys() - {*whole}), NOT_A_ROW_PER_STEP)
+    for leaf, reason in {**extras.not_taken, **unlike, **links}.items():
         extras.not_taken.pop(leaf, None)
         extras.leave(f"data/demo_*/{leaf}", reason)
     for name in sorted(attributes):
