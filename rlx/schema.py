@@ -69,6 +69,8 @@ class Field:
             self._check_dtype()
         if len(self.shape) > _MAX_DIMENSIONS or any(not isinstance(n, int) or n < 0 for n in self.shape):
             raise SchemaMismatchError(f"shape {self.shape!r}: expected at most {_MAX_DIMENSIONS} non-negative integers")
+        if self.is_text and 0 in self.shape:
+            raise SchemaMismatchError(f"shape {self.shape!r}: expected at least one text in a row")
         if math.prod(max(n, 1) for n in self.shape) * self._item_bytes > _MAX_ROW_BYTES:
             raise SchemaMismatchError(f"shape {self.shape!r}: expected rows of at most {_MAX_ROW_BYTES:,} bytes")
 

@@ -80,6 +80,7 @@ def join(blocks: Sequence[Block]) -> Block:
         np.concatenate([block.episodes for block in blocks]),
         np.concatenate([block.from_reset for block in blocks]),
         np.concatenate([block.final_recorded for block in blocks]),
+        cut=np.concatenate([block.cut for block in blocks]),
     )
 
 
@@ -101,7 +102,7 @@ def _piece(block: Block, ends: NDArray[np.int64], start: int, stop: int) -> Bloc
     }
     here = slice(first, last + 1)
     columns = (block.episodes[here], block.from_reset[here], block.final_recorded[here])
-    return Block(data, lengths, *columns, is_open)
+    return Block(data, lengths, *columns, is_open, block.cut[here])
 
 
 def write_dataset(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from rlx.manifest import Manifest
 
+# Of every trajectory, pieces of episodes included.
+_OF_ALL = {"return": "trajectory_return", "length": "trajectory_length"}
+
 
 def inspect(
     ctx: typer.Context,
@@ -45,7 +48,9 @@ def inspect(
       rlx inspect Pong/5 --plot pong.png
       rlx inspect s3://bucket/pong
 
-    Nothing is read but the manifest, with --trajectories the table of them, and with --plot rewards and actions.
+    Returns and lengths are those of whole episodes, from a reset to the end that the environment gave them; pieces of
+    episodes are counted beside them. Nothing is read but the manifest, with --trajectories the table of them, and with
+    --plot rewards and actions.
     """
     from rlx.cloud.finding import find_dataset
 
@@ -55,7 +60,10 @@ def inspect(
     parts: list[str | Table] = [*_overview(document)]
     if stats:
         document["stats"] = _stats(manifest)
-        parts += ["", *_stats_tables(document["stats"])]
+        shown = document["stats"]
+        if not document["episodes"]["pieces"]:
+            shown = {name: figures for name, figures in shown.items() if name not in _OF_ALL.values()}
+        parts += ["", *_stats_tables(shown)]
     if trajectories:
         document["trajectory"] = _trajectories(dataset, manifest)
         parts += ["", _trajectory_table(document["trajectory"])]
@@ -104,6 +112,7 @@ def _document(path: str, manifest: "Manifest") -> dict[str, Any]:
         "codec": str(Codec.from_json(manifest.codec)),
         "steps": manifest.steps,
         "trajectories": manifest.trajectories,
+        "episodes": _episodes(manifest),
         "shards": shards,
         "missing_shards": manifest.missing,
         "bytes": manifest.bytes,
@@ -121,6 +130,7 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
     named = [
         ("path", document["path"]),
         ("steps", f"{document['steps']:,} in {plural(document['trajectories'], 'trajectory')}"),
+        ("whole", _whole(document["episodes"])),
         ("shards", _shards(len(document["shards"]), document["missing_shards"])),
         ("size", size(document["bytes"]) + smaller),
         ("store", f"{document['store']}, {document['codec']}, format version {document['format_version']}"),
@@ -171,10 +181,38 @@ def _space(space: "Mapping[str, Any] | None") -> str:
     return f"{space.get('type', '')}({inner})" if len(inner) <= 60 else str(space.get("type", ""))
 
 
-def _stats(manifest: "Manifest") -> dict[str, Any]:
-    from rlx.store.statistics import merge_statistics
+def _episodes(manifest: "Manifest") -> dict[str, Any]:
+    """How many whole episodes and pieces, with the mean return and length of the whole ones."""
+    from rlx.store.statistics import Episodes
 
-    return merge_statistics(shard.statistics for shard in manifest.shards)
+    found = Episodes.of(manifest.shards)
+    means = (moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths))
+    return {
+        "whole": found.whole,
+        "pieces": found.pieces,
+        **dict(zip(("mean_return", "mean_length"), means, strict=True)),
+    }
+
+
+def _whole(episodes: "Mapping[str, Any]") -> str:
+    if episodes["whole"] is None:
+        return "unknown: rlx 0.1.0 did not count whole episodes"
+    said = f"{plural(episodes['whole'], 'episode')}, {plural(episodes['pieces'], 'piece')}"
+    if not episodes["whole"]:
+        return said
+    return f"{said}; mean return {number(episodes['mean_return'])}, mean length {number(episodes['mean_length'])}"
+
+
+def _stats(manifest: "Manifest") -> dict[str, Any]:
+    """Figures by name; returns and lengths of whole episodes, where it is known which are, and of all trajectories."""
+    from rlx.store.statistics import WHOLE, Episodes, merge_statistics
+
+    stats = merge_statistics(shard.statistics for shard in manifest.shards)
+    episodes = Episodes.of(manifest.shards)
+    every = {name: stats[key] for key, name in _OF_ALL.items() if key in stats}
+    of_whole = {"return": episodes.returns.summary(), "length": episodes.lengths.summary()}
+    rest = {key: figures for key, figures in stats.items() if key not in (*of_whole, *WHOLE)}
+    return {**of_whole, **every, **rest}
 
 
 def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
@@ -225,7 +263,8 @@ def _trajectory_table(trajectories: "Sequence[Mapping[str, Any]]") -> "Table":
             f"{row['length']:,}",
             number(row["return"]),
             "terminated" if row["terminated"] else "truncated" if row["truncated"] else "open",
+            "yes" if row["whole"] else "-",
         )
         for row in trajectories
     ]
-    return table([">trajectory", "shard", ">start", ">length", ">return", "end"], rows)
+    return table([">trajectory", "shard", ">start", ">length", ">return", "end", "whole"], rows)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.quantities import number
 from rlx_cli import completion
 from rlx_cli.options import DebugOption, JsonOption, QuietOption, SourceOption
 from rlx_cli.output import Output, table
@@ -55,11 +56,18 @@ def list_runs(
     for (base, asked), runs in groupby(there, key=lambda entry: (entry.source, entry.asked)):
         parts += [""] if parts else []
         parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
-    output.show([asdict(entry) for entry in (*here, *(run for run in there if run.id not in names))], *parts)
+    output.show([_document(entry) for entry in (*here, *(run for run in there if run.id not in names))], *parts)
     if not here and not there:
         games = {entry.game for entry in (*local_runs(), *remote_runs())}
         suggestion = did_you_mean(game, games) if game is not None and game not in games else None
         output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list of {game}"))
+
+
+def _document(entry: "CatalogEntry") -> dict[str, Any]:
+    """For scripts; figures of episodes are left out where nobody knows them, as of runs to download."""
+    found = asdict(entry)
+    unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length") if found[key] is None]
+    return {key: value for key, value in found.items() if key not in unknown}
 
 
 def _of_game(entries: "Sequence[CatalogEntry]", game: str | None) -> "list[CatalogEntry]":
@@ -68,10 +76,24 @@ def _of_game(entries: "Sequence[CatalogEntry]", game: str | None) -> "list[Catal
 
 def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
     rows = [
-        (entry.id, "?" if entry.steps is None else f"{entry.steps:,}", f"{entry.shards:,}", entry.source)
+        (
+            entry.id,
+            _counted(entry.steps),
+            f"{entry.shards:,}",
+            _counted(entry.episodes),
+            number(entry.mean_return),
+            number(entry.mean_length),
+            _counted(entry.pieces),
+            entry.source,
+        )
         for entry in entries
     ]
-    return table(["dataset", ">steps", ">shards", "path"], rows)
+    columns = ["dataset", ">steps", ">shards", ">whole episodes", ">mean return", ">mean length", ">pieces", "path"]
+    return table(columns, rows)
+
+
+def _counted(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
 
 
 def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":

@@ -12,6 +12,7 @@ from rlx.source.directory import DirectoryBase
 from rlx.source.http import HttpBase
 from rlx.source.opening import open_base
 from rlx.source.retry import RetryPolicy
+from rlx.store.statistics import Episodes
 
 # A list is wanted now; whoever waits for a run's bytes is more patient.
 _FEW_RETRIES = RetryPolicy(attempts=2, first_delay_s=0.5)
@@ -30,6 +31,10 @@ class CatalogEntry:
         local: whether it is a dataset below ``$RLX_HOME``.
         steps: how many it has, where that is known without fetching it.
         asked: whether the entry comes from where the run lies; False for rlx's built-in table.
+        episodes: how many whole episodes it has, where that is known.
+        pieces: how many pieces of episodes beside them.
+        mean_return: of the whole episodes.
+        mean_length: of the whole episodes, in steps.
     """
 
     id: str
@@ -40,6 +45,10 @@ class CatalogEntry:
     local: bool
     steps: int | None
     asked: bool = True
+    episodes: int | None = None
+    pieces: int | None = None
+    mean_return: float | None = None
+    mean_length: float | None = None
 
 
 def local_runs() -> list[CatalogEntry]:
@@ -88,9 +97,12 @@ def _local(id: str) -> CatalogEntry:
     path = home() / id
     try:
         listed = Manifest.load(path)
+        found = Episodes.of(listed.shards)
     except RlxError:
         return CatalogEntry(id, *_split(id), str(path), 0, local=True, steps=None)
-    return CatalogEntry(id, *_split(id), str(path), len(listed.shards), local=True, steps=listed.steps)
+    means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
+    episodes = (found.whole, found.pieces, *means)
+    return CatalogEntry(id, *_split(id), str(path), len(listed.shards), True, listed.steps, True, *episodes)
 
 
 def _remote(id: str, source: str, shards: int, local: bool) -> CatalogEntry:

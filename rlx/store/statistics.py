@@ -11,6 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.errors import CorruptDatasetError
+from rlx.manifest import ShardRecord
 from rlx.store.array import Rows
 
 # Of observations of MIN_ROW_BYTES or more, every such row enters the statistics: looking at all would double the work.
@@ -18,6 +20,8 @@ SAMPLED_EVERY = 16
 MAX_ACTIONS = 1024
 # Of numbers of 16 bits, so many squares add up to less than 2**53.
 _EXACT_NUMBERS = 2**20
+# Over the trajectories that are whole episodes; shards of rlx 0.1.0 lack these.
+WHOLE = WHOLE_RETURN, WHOLE_LENGTH = "whole_return", "whole_length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,20 @@ class Moments:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The moments that a manifest describes."""
-        if not described["count"]:
-            return cls()
-        total, squares = (math.nan if described[key] is None else described[key] for key in ("sum", "sum_of_squares"))
-        return cls(described["count"], total, squares, described["min"], described["max"])
+        """The moments that a manifest describes.
+
+        Raises:
+            CorruptDatasetError: it describes something else.
+        """
+        try:
+            if not described["count"]:
+                return cls()
+            total, squares = (
+                math.nan if described[key] is None else float(described[key]) for key in ("sum", "sum_of_squares")
+            )
+            return cls(int(described["count"]), total, squares, float(described["min"]), float(described["max"]))
+        except (KeyError, TypeError, ValueError) as exc:
+            raise CorruptDatasetError(f"the manifest's statistics are damaged: {type(exc).__name__}: {exc}") from exc
 
     def summary(self) -> dict[str, Any]:
         """Range, mean and (population) standard deviation, for people."""
@@ -122,6 +135,44 @@ def _of_small(rows: Rows) -> Moments:
     numbers = np.ascontiguousarray(rows).reshape(len(rows), -1).astype(np.float64)
     total, squares = numbers.sum(axis=1), np.einsum("ij,ij->i", numbers, numbers)
     return Moments(numbers.size, math.fsum(total), math.fsum(squares), float(rows.min()), float(rows.max()))
+
+
+def table_statistics(
+    returns: NDArray[np.float64], length: NDArray[np.int64], whole: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """What the manifest says of the trajectories of a shard, each column [N]: of all, and of whole episodes alone."""
+    columns = {"return": returns, "length": length, WHOLE_RETURN: returns[whole], WHOLE_LENGTH: length[whole]}
+    return {key: Moments.of(column).to_json() for key, column in columns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Whole episodes of a dataset and the pieces of episodes beside them, as its manifest counts them.
+
+    Args:
+        whole: how many whole episodes; None where shards that rlx 0.1.0 wrote do not say.
+        pieces: how many other trajectories; None where that is unknown.
+        returns: of the whole episodes; of all trajectories where it is unknown which are whole.
+        lengths: the same of their steps.
+    """
+
+    whole: int | None
+    pieces: int | None
+    returns: Moments
+    lengths: Moments
+
+    @classmethod
+    def of(cls, shards: Iterable[ShardRecord]) -> Self:
+        """The episodes of some shards."""
+        filled = [shard for shard in shards if shard.trajectories]
+        is_known = all(WHOLE_LENGTH in shard.statistics for shard in filled)
+        keys = (WHOLE_RETURN, WHOLE_LENGTH) if is_known else ("return", "length")
+        returns, lengths = (
+            Moments.merge(Moments.from_json(shard.statistics[key]) for shard in filled if key in shard.statistics)
+            for key in keys
+        )
+        pieces = sum(shard.trajectories for shard in filled) - lengths.count
+        return cls(lengths.count, pieces, returns, lengths) if is_known else cls(None, None, returns, lengths)
 
 
 def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import Store
 from rlx.store.layout import SHARDS, shard_directory, store_named
-from rlx.store.statistics import Moments
+from rlx.store.statistics import WHOLE, table_statistics
 from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in
 from rlx.store.writer import file_record, sum_rewards
 
@@ -200,8 +200,10 @@ def _check_contents(directory: AnyPath, store: Store, schema: Schema, record: Sh
     returns = sum_rewards(stored("reward"), table.length)
     if not np.allclose(returns, table.returns, rtol=1e-6, atol=1e-6, equal_nan=True):
         raise CorruptDatasetError("the returns in its table of trajectories are not the sums of its rewards")
-    for key, column in (("return", table.returns), ("length", table.length)):
-        if not _agree(record.statistics.get(key), Moments.of(column).to_json()):
+    for key, expected in table_statistics(table.returns, table.length, table.whole).items():
+        if key in WHOLE and key not in record.statistics:
+            continue
+        if not _agree(record.statistics.get(key), expected):
             raise CorruptDatasetError(f"the manifest's statistics of {key} differ from its table of trajectories")
 
 

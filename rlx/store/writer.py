@@ -22,7 +22,7 @@ from rlx.store.array import ArrayWriter, Store
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
 from rlx.store.dictionary import REFERENCE_ROWS, reference_dictionary
 from rlx.store.layout import store_named
-from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts
+from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts, table_statistics
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 
@@ -143,12 +143,12 @@ class ShardWriter:
             array.abandon()
 
     def _statistics(self, table: Trajectories) -> dict[str, Any]:
-        statistics = {"return": Moments.of(table.returns).to_json(), "length": Moments.of(table.length).to_json()}
+        statistics = table_statistics(table.returns, table.length, table.whole)
         statistics["reward"] = Moments.of(self._stored("reward")).to_json()
         if "action" in self._schema and not self._schema["action"].is_text:
             statistics["action"] = action_counts(self._stored("action"))
         for name in self._schema.names(Role.OBSERVATION):
-            if self._schema[name].is_text:
+            if self._schema[name].is_text or name in statistics:
                 continue
             sampled = self._sampled.get(name)
             moments = sampled.moments() if sampled else Moments.merge(map(Moments.of, self._pieces(name, len(table))))

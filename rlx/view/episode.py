@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import SamplingError
-from rlx.quantities import number, plural
+from rlx.quantities import excerpt, number, plural
+from rlx.schema import Role
 from rlx.store.dataset import Dataset
 from rlx.view.pictures import Frames, pictures
+
+_MAX_CHARACTERS = 80  # of an action that is text
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Episode:
     def title(self) -> str:
         """What it is, in words."""
         total = number(float(self.dataset.trajectories.returns[self.number]))
-        return f"episode {self.number:,}  ·  return {total}  ·  {plural(self.length, 'step')}  ·  {self.end}"
+        what = "episode" if self.dataset.trajectories.whole[self.number] else "piece"
+        return f"{what} {self.number:,}  ·  return {total}  ·  {plural(self.length, 'step')}  ·  {self.end}"
 
     @cached_property
     def rewards(self) -> NDArray[np.float64]:
@@ -93,7 +97,9 @@ class Episode:
         """The action of a step, short."""
         if self.actions is None:
             return "-"
-        action = self.actions[step].reshape(-1)
+        action = self.actions[step : step + 1].reshape(-1)
+        if action.dtype == object:
+            return excerpt(", ".join(action.tolist()), _MAX_CHARACTERS)
         if action.dtype.kind in "iub":
             words = [str(int(value)) for value in action[:4]]
         else:
@@ -106,14 +112,19 @@ class Episode:
 
 
 def notable(dataset: Dataset) -> dict[str, int]:
-    """The best, the median and the worst trajectory, by return; of few, those that there are, each once.
+    """Numbers of the best, the median and the worst episode by return; of few, those that exist, each once.
+
+    They are whole episodes; pieces only where a dataset has nothing else.
 
     Example:
         >>> from types import SimpleNamespace as Fake
-        >>> notable(Fake(trajectories=Fake(returns=np.array([3.0, 9.0, 1.0, np.nan]))))
+        >>> returns, whole = np.array([3.0, 9.0, 1.0, np.nan, 99.0]), np.array([True] * 4 + [False])
+        >>> notable(Fake(trajectories=Fake(returns=returns, whole=whole)))
         {'best': 1, 'median': 2, 'worst': 3}
     """
-    order = np.argsort(np.nan_to_num(dataset.trajectories.returns, nan=-np.inf), kind="stable")
+    table = dataset.trajectories
+    numbers = np.flatnonzero(table.whole if table.whole.any() else np.ones_like(table.whole))
+    order = numbers[np.argsort(np.nan_to_num(table.returns[numbers], nan=-np.inf), kind="stable")]
     if not len(order):
         return {}
     found = {"best": int(order[-1]), "median": int(order[(len(order) - 1) // 2]), "worst": int(order[0])}
@@ -141,7 +152,7 @@ def shown_rows(episode: Episode, every: int) -> NDArray[np.int64]:
 def observation_lines(
     episode: Episode, rows: NDArray[np.int64], most: int = 6
 ) -> list[tuple[str, NDArray[np.float64]]]:
-    """Names and values [n] of the first numbers of the observations, for those that are no pictures."""
+    """Names and values [n] of the first numbers of the observations, for those that are not pictures."""
     lines: list[tuple[str, NDArray[np.float64]]] = []
     for name in _vectors(episode.dataset):
         values = episode.observations(name, rows)
@@ -157,4 +168,6 @@ def observation_numbers(dataset: Dataset) -> int:
 
 
 def _vectors(dataset: Dataset) -> Sequence[str]:
-    return [name for name, field in dataset.schema.fields.items() if field.role == "observation"]
+    return [
+        name for name, field in dataset.schema.fields.items() if field.role == Role.OBSERVATION and not field.is_text
+    ]

@@ -25,6 +25,7 @@ class Overview:
     Args:
         returns: [N] of each trajectory.
         length: [N] steps of each.
+        whole: [N] whether each is a whole episode.
         rewards: [n] of the steps that were looked at.
         action_counts: how often each action was taken, where actions are few whole numbers.
         actions: [n, k] the first numbers of other actions, of the steps that were looked at.
@@ -34,6 +35,7 @@ class Overview:
 
     returns: NDArray[np.float64]
     length: NDArray[np.int64]
+    whole: NDArray[np.bool_]
     rewards: NDArray[np.float64]
     action_counts: Mapping[str, int]
     actions: NDArray[np.float64]
@@ -47,20 +49,20 @@ class Overview:
         statistics = merge_statistics(shard.statistics for shard in dataset.manifest.shards)
         counts = statistics.get("action", {}).get("counts", {})
         actions = np.empty((0, 0))
-        if "action" in dataset.schema and not counts:
+        if "action" in dataset.schema and not dataset.schema["action"].is_text and not counts:
             actions = _read(dataset, "action", pieces)
             actions = actions.reshape(len(actions), math.prod(actions.shape[1:]))[:, :_MAX_PARTS]
         seen = sum(stop - start for start, stop in pieces)
         rewards = _read(dataset, "reward", pieces)
-        return cls(table.returns, table.length, rewards, counts, actions, seen, len(dataset))
+        return cls(table.returns, table.length, table.whole, rewards, counts, actions, seen, len(dataset))
 
     def drawings(self, width: float, height: float) -> Sequence[Drawing]:
         """All charts: returns over the run, returns, lengths, and then what else there is."""
         sampled = "" if self.steps_seen == self.steps else f" (of {self.steps_seen:,} steps)"
         drawings = [
             self.run(width, height),
-            charts.histogram("Returns", self.returns, width, height),
-            charts.histogram("Lengths of episodes, in steps", self.length.astype(np.float64), width, height, "second"),
+            charts.histogram(f"Returns{self._of_what}", self._returns, width, height),
+            charts.histogram(f"Lengths{self._of_what}, in steps", self._lengths, width, height, "second"),
         ]
         drawings.append(self._rewards(f"Rewards{sampled}", width, height))
         if self.action_counts:
@@ -72,7 +74,26 @@ class Overview:
 
     def run(self, width: float, height: float) -> Drawing:
         """The returns over the run."""
-        return charts.returns_over_run(self.returns, self.length, width, height)
+        return charts.returns_over_run(self._returns, self.length, width, height)
+
+    @property
+    def _shown(self) -> NDArray[np.bool_]:
+        """[N] which trajectories count: whole episodes; pieces only where there is nothing else."""
+        return self.whole if self.whole.any() else np.ones_like(self.whole)
+
+    @property
+    def _of_what(self) -> str:
+        if self.whole.all():
+            return " of episodes"
+        return " of whole episodes" if self.whole.any() else " of pieces of episodes"
+
+    @property
+    def _returns(self) -> NDArray[np.float64]:
+        return np.where(self._shown, self.returns, np.nan)
+
+    @property
+    def _lengths(self) -> NDArray[np.float64]:
+        return self.length[self._shown].astype(np.float64)
 
     def _rewards(self, title: str, width: float, height: float) -> Drawing:
         values, counts = np.unique(self.rewards[np.isfinite(self.rewards)], return_counts=True)

@@ -11,10 +11,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from rlx.quantities import number, plural, shape, size
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
-from rlx.store.statistics import merge_statistics
+from rlx.store.statistics import Moments
 from rlx.view.drawing import Drawing, svg
 from rlx.view.episode import Episode, notable
 from rlx.view.overview import Overview
@@ -94,19 +96,23 @@ def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False)
 
 def _tiles(dataset: Dataset) -> str:
     listed = dataset.manifest
-    statistics = merge_statistics(shard.statistics for shard in listed.shards)
+    table = dataset.trajectories
+    whole = int(table.whole.sum())
     raw = listed.schema.raw_bytes(listed.steps, listed.trajectories)
     smaller = f"{raw / listed.bytes:.1f} times smaller than raw" if listed.bytes and raw > listed.bytes else "on disk"
     tiles = [
         (f"{listed.steps:,}", "steps"),
-        (f"{listed.trajectories:,}", "trajectories"),
+        (f"{whole:,}", "whole episode" if whole == 1 else "whole episodes"),
+        (f"{len(table) - whole:,}", "piece of an episode" if len(table) - whole == 1 else "pieces of episodes"),
         (size(listed.bytes), smaller),
         (f"{len(listed.shards):,}", f"{'shard' if len(listed.shards) == 1 else 'shards'}, {listed.store}"),
     ]
-    for key, unit in (("return", "mean return"), ("length", "mean length")):
-        if figures := statistics.get(key):
-            span = "" if figures["min"] is None else f", {number(figures['min'])} to {number(figures['max'])}"
-            tiles.append((number(figures["mean"]), unit + span))
+    of = "" if whole else " of pieces"
+    shown = table.whole if whole else np.ones_like(table.whole)
+    for column, unit in ((table.returns, "mean return"), (table.length, "mean length")):
+        figures = Moments.of(column[shown]).summary()
+        span = "" if figures["min"] is None else f", {number(figures['min'])} to {number(figures['max'])}"
+        tiles.append((number(figures["mean"]), unit + of + span))
     return "".join(f'<div class="tile"><b>{_e(value)}</b><span>{_e(name)}</span></div>' for value, name in tiles)
 
 

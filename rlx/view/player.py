@@ -115,7 +115,7 @@ def numbers(episode: Episode, every: int) -> dict[str, Any]:
         "actions": None,
         "parts": 0,
     }
-    if episode.actions is not None:
+    if episode.actions is not None and episode.actions.dtype != object:
         described["parts"] = math.prod(episode.actions.shape[1:])
         actions = episode.actions[acted].reshape(len(acted), -1)[:, :_MAX_PARTS]
         described["actions"] = [_finite(one) for one in actions.astype(np.float64)]

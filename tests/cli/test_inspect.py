@@ -2,28 +2,34 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlx
+from rlx.store.dataset import Dataset
 from tests.conftest import SAMPLE_RUN, Cli
+from tests.factories import make_block, write_dataset
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 
 
 def test_for_people(cli: Cli, pong: Path) -> None:
     result = cli("inspect", pong)
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "Pong/5",
         f"path     {pong}",
         "steps    2,491 in 6 trajectories",
+        "whole    6 episodes, 0 pieces; mean return -9.5, mean length 415.2",
         "shards   3",
     ]
-    assert lines[4].startswith("size     ")
-    assert lines[4].endswith(" times smaller than raw (17.7 MB)")
-    assert lines[5:9] == [
+    assert lines[5].startswith("size     ")
+    assert lines[5].endswith(" times smaller than raw (17.7 MB)")
+    assert lines[6:10] == [
         "store    zarr, zstd-dict:level=6,chunk=1, format version 1",
         "dropped  2 terminal filler, 4 cut",
         "",
@@ -90,8 +96,58 @@ def test_trajectories(cli: Cli, pong: Path) -> None:
     assert [(row["terminated"], row["truncated"]) for row in rows[:2]] == [(True, False), (False, True)]
     assert rows[0]["return"] == -21
     lines = cli("inspect", pong, "--trajectories").out.splitlines()
-    assert lines[-7].split() == ["trajectory", "shard", "start", "length", "return", "end"]
-    assert lines[-6].split() == ["0", "00000", "0", "871", "-21", "terminated"]
+    assert lines[-7].split() == ["trajectory", "shard", "start", "length", "return", "end", "whole"]
+    assert lines[-6].split() == ["0", "00000", "0", "871", "-21", "terminated", "yes"]
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> Dataset:
+    """Episodes of 3, 5 and 2 steps, of which the second one was cut, and one of 4 whose beginning is missing."""
+    block = make_block([3, 5, 2, 4])
+    from_reset, cut = np.array([True, True, True, False]), np.array([False, True, False, False])
+    return write_dataset(tmp_path / "pieces", [[replace(block, from_reset=from_reset, cut=cut)], []])
+
+
+def test_returns_and_lengths_are_those_of_whole_episodes(cli: Cli, pieces: Dataset) -> None:
+    said = json.loads(cli("inspect", pieces.path, "--stats", "--trajectories", "--json").out)
+    assert said["episodes"] == {"whole": 2, "pieces": 2, "mean_return": 2.5, "mean_length": 2.5}
+    whole = {"min": 2, "max": 3, "mean": 2.5, "std": 0.5}
+    assert said["stats"]["return"] == said["stats"]["length"] == whole
+    assert said["stats"]["trajectory_length"] == pytest.approx({"min": 2, "max": 5, "mean": 3.5, "std": 1.25**0.5})
+    assert [row["whole"] for row in said["trajectory"]] == [True, False, True, False]
+    lines = cli("inspect", pieces.path, "--stats").out.splitlines()
+    assert "whole   2 episodes, 2 pieces; mean return 2.5, mean length 2.5" in lines
+    assert [line.split()[0] for line in lines if line.startswith("trajectory_")] == [
+        "trajectory_return",
+        "trajectory_length",
+    ]
+
+
+def test_pieces_alone_have_no_returns_of_episodes(cli: Cli, pieces: Dataset, tmp_path: Path) -> None:
+    only = tmp_path / "only"
+    assert cli("preprocess", pieces.path, only, "--transform", "filter:not whole").code == 0
+    said = json.loads(cli("inspect", only, "--stats", "--json").out)
+    assert said["episodes"] == {"whole": 0, "pieces": 2, "mean_return": None, "mean_length": None}
+    assert said["stats"]["return"]["mean"] is None
+    assert said["stats"]["trajectory_return"]["mean"] == 4.5
+    assert "whole   0 episodes, 2 pieces" in cli("inspect", only).out.splitlines()
+
+
+def test_a_dataset_of_an_older_rlx_says_what_is_known(cli: Cli) -> None:
+    said = json.loads(cli("inspect", GOLDEN, "--stats", "--json").out)
+    assert said["episodes"] == {"whole": None, "pieces": None, "mean_return": None, "mean_length": None}
+    assert said["stats"]["length"] == said["stats"]["trajectory_length"]
+    assert said["stats"]["length"]["max"] == 7
+    assert "whole   unknown: rlx 0.1.0 did not count whole episodes" in cli("inspect", GOLDEN).out.splitlines()
+
+
+def test_statistics_that_nobody_wrote(cli: Cli, pieces: Dataset) -> None:
+    shard = pieces.manifest.shards[0]
+    for bad in ({"count": 5}, {"count": "many"}, 5):
+        damaged = replace(shard, statistics={**shard.statistics, "whole_length": bad})
+        replace(pieces.manifest, shards=[damaged]).save(pieces.path)
+        result = cli("inspect", pieces.path)
+        assert (result.code, "the manifest's statistics are damaged" in result.err) == (3, True)
 
 
 def test_missing_shards_are_told(cli: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ import shutil
 import socket
 from pathlib import Path
 
+import pytest
+
 from rlx.source.rl_unplugged import GAMES, URL
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import GcsServer
@@ -50,8 +52,8 @@ def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> 
     (home / "Pong").mkdir(parents=True)
     pong.rename(home / "Pong/5")
     assert [line.split() for line in cli("list", "--game", "Pong").out.splitlines()] == [
-        ["dataset", "steps", "shards", "path"],
-        ["Pong/5", "2,491", "3", str(home / "Pong/5")],
+        ["dataset", "steps", "shards", "whole", "episodes", "mean", "return", "mean", "length", "pieces", "path"],
+        ["Pong/5", "2,491", "3", "6", "-9.5", "415.2", "0", str(home / "Pong/5")],
         [],
         ["at", URL, "(built-in", "list)"],
         ["game", "runs", "shards", "here"],
@@ -66,6 +68,8 @@ def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> 
         ("Pong/4", False),
     ]
     assert runs[0]["steps"] == 2491
+    figures = {key: runs[0][key] for key in ("episodes", "pieces", "mean_return", "mean_length")}
+    assert figures == pytest.approx({"episodes": 6, "pieces": 0, "mean_return": -9.5, "mean_length": 2491 / 6})
     assert [run["local"] for run in json.loads(cli("list", "--remote", "--game", "Pong", "--json").out)] == [
         *[False] * 4,
         True,

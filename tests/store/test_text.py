@@ -149,6 +149,11 @@ def test_a_block_of_other_objects_is_refused_by_name() -> None:
         single({**block.data, "said": np.array(["a", "b"])}, episode=0).check(SCHEMA)
 
 
+def test_a_row_of_text_is_one_at_least() -> None:
+    with pytest.raises(SchemaMismatchError, match="expected at least one text in a row"):
+        Field("string", (2, 0), Role.STEP)
+
+
 def test_a_reward_or_a_flag_is_no_text() -> None:
     with pytest.raises(SchemaMismatchError, match="reward: expected one number a step"):
         Schema({**SMALL.fields, "reward": Field("string", (), Role.NEXT)})
@@ -223,3 +228,14 @@ def test_nothing_is_said_at_all(tmp_path: Path) -> None:
     empty = write_dataset(tmp_path / "data", [[], [saying([""] * 3)]], schema=SCHEMA)
     assert empty[:]["said"] == [""] * 3
     assert verify(empty.path).ok
+
+
+@both
+def test_many_texts_a_step(store: str, codec: str, tmp_path: Path) -> None:
+    schema = Schema({**SMALL.fields, "said": Field("string", (300,), Role.STEP)})
+    block = make_block([5])
+    texts = np.array([[f"{step} {number % 7}" for number in range(300)] for step in range(5)], object)
+    block = single({**block.data, "said": texts}, episode=0)
+    dataset = write_dataset(tmp_path / "data", [[block]], schema=schema, store=store, codec=codec)
+    assert to_rows(dataset[[4, 1]].get("said")).tolist() == texts[[4, 1]].tolist()
+    assert verify(dataset.path).ok

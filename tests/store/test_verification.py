@@ -160,6 +160,7 @@ DISAGREEING: dict[str, Callable[[ShardRecord], ShardRecord]] = {
     "steps": lambda shard: replace(shard, steps=9),
     "trajectories": lambda shard: replace(shard, trajectories=3),
     "return": statistics("return", "sum", 9.0),
+    "whole episodes": statistics("whole_length", "count", 1),
     "longest": statistics("length", "max", 6.0),
     "not a number": statistics("length", "max", "5"),
     "null": statistics("return", "min", None),

@@ -1,5 +1,7 @@
 """An episode is what ``dataset[i]`` gives, row by row."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,14 @@ from hypothesis import strategies as st
 
 import rlx
 from rlx.errors import SamplingError
+from rlx.progress import Silent
+from rlx.schema import Field, Role, Schema
 from rlx.view.episode import Episode, notable, observation_lines, observation_numbers, spread
-from tests.view.datasets import coloured, numbers
+from rlx.view.files import write_view
+from rlx.view.overview import Overview
+from rlx.view.page import chosen_episodes, page
+from tests.factories import TEXT, make_block, write_dataset
+from tests.view.datasets import NUMBERS, block, coloured, numbers
 
 
 def test_rows_are_those_of_the_dataset(pong: Path) -> None:
@@ -71,3 +79,39 @@ def test_the_numbers_of_an_action_stand_apart(tmp_path: Path) -> None:
     episode = Episode(coloured(tmp_path / "set"), 1)
     assert episode.actions is not None
     assert episode.action_text(3) == ", ".join(f"{value:.2f}" for value in episode.actions[3])
+
+
+def test_the_best_is_a_whole_episode(tmp_path: Path) -> None:
+    made = block(NUMBERS, [[1.0], [9.0], [3.0], [2.0]])
+    from_reset, cut = np.array([True, False, True, True]), np.array([False, False, False, True])
+    pieces = write_dataset(
+        tmp_path / "pieces", [[replace(made, from_reset=from_reset, cut=cut)]], schema=NUMBERS, codec="zstd"
+    )
+    assert notable(pieces) == {"best": 2, "median": 0}
+    assert Episode(pieces, 1).title.startswith("piece 1  ·  return 9")
+    assert Episode(pieces, 2).title.startswith("episode 2  ·  return 3")
+    shown = [drawing.title for drawing in Overview.of(pieces).drawings(400, 200)]
+    assert shown[1:3] == ["Returns of whole episodes", "Lengths of whole episodes, in steps"]
+    told = re.sub("<[^>]*>", " ", page(pieces, chosen_episodes(pieces)))
+    assert re.search(r"2\s+whole episodes\s+2\s+pieces of episodes", told)
+    assert re.search(r"2\s+mean return, 1 to 3", told)
+
+    only = write_dataset(tmp_path / "only", [[replace(made, from_reset=cut & False)]], schema=NUMBERS, codec="zstd")
+    assert notable(only) == {"best": 1, "median": 3, "worst": 0}
+    assert Overview.of(only).drawings(400, 200)[1].title == "Returns of pieces of episodes"
+
+
+@pytest.mark.parametrize("suffix", ["png", "gif", "html"])
+@pytest.mark.parametrize("only", [False, True])
+def test_texts_do_not_break_what_is_shown(tmp_path: Path, suffix: str, only: bool) -> None:
+    """Beside other observations and alone, with an action that is text."""
+    fields = {**TEXT.fields, "action": Field("string", (), Role.STEP)}
+    if only:
+        del fields["observation/state"]
+    said = Schema(fields)
+    made = make_block((3, 5), schema=TEXT)
+    action = np.array([f"go to <b>{step}</b>\n" for step in range(8)], object)
+    data = {name: rows for name, rows in {**made.data, "action": action}.items() if name in said.fields}
+    dataset = write_dataset(tmp_path / "said", [[replace(made, data=data)]], schema=said)
+    write_view(dataset, tmp_path / f"view.{suffix}", progress=Silent())
+    assert Episode(dataset, 1).action_text(1) == "go to <b>4</b> "
