@@ -134,7 +134,7 @@ def _npz(path: Path, key: str, values: Values) -> None:
     with np.load(path) as file:
         held = dict(file)
     held[key] = values.astype(str) if values.dtype == object else values
-    np.savez(path, **held)  # type: ignore[arg-type]
+    np.savez(path, **held)
 
 
 def _dopamine(path: Path, key: str, values: Values) -> None:

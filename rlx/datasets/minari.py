@@ -2,11 +2,13 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, NonTensorStack, TensorDictBase
 
 from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.mapped_storage import MappedStorage
@@ -22,6 +24,7 @@ from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.schema import Role, Schema
 from rlx.source.minari import ID, MAIN_DATA, find_runs
 from rlx.store.dataset import Dataset
 
@@ -90,7 +93,7 @@ class MinariExperienceReplay(DatasetExperienceReplay):
         storage: Storage = MinariStorage(dataset)
         if self._split_path is not None:
             _split(dataset, storage, self._split_path)
-            storage = MappedStorage(self._split_path)
+            storage = SplitStorage(self._split_path, dataset, storage)
         super().__init__(
             dataset,
             dataset_id,
@@ -136,6 +139,51 @@ class MinariStorage(DatasetStorage):
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
         """Which steps follow each other; an episode is a trajectory."""
         return super().index(None if traj_key is not None and path(traj_key) == (_EPISODE,) else traj_key, end_key)
+
+
+class SplitStorage(MappedStorage):
+    """Trajectories [T] in mapped files, padded; texts, which those do not hold, come from the dataset.
+
+    Args:
+        path: the directory of the files.
+        dataset: whose trajectories they are.
+        steps: reads its steps.
+    """
+
+    def __init__(self, path: Path, dataset: Dataset, steps: Storage) -> None:
+        super().__init__(path)
+        self._steps = steps
+        self._starts, self._lengths = dataset.trajectories.start, dataset.trajectories.length
+        self._texts = frozenset(_text_paths(dataset.schema))
+
+    def has(self, key: NestedKey) -> bool:
+        """Whether every trajectory has this leaf."""
+        return path(key) in self._texts or super().has(key)
+
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """The trajectories [n, T] at these rows, in the order asked for."""
+        found = super().get(rows, None if keys is None else [key for key in keys if path(key) not in self._texts])
+        longest = int(self._lengths.max())
+        for text in sorted(self._texts):
+            if wanted(text, keys):
+                texts: list[Any] = [self._padded(row, text, longest) for row in rows.tolist()]
+                found.set(text, NonTensorStack.from_list(texts))
+        return found
+
+    def _padded(self, row: int, text: tuple[str, ...], longest: int) -> list[str]:
+        """The texts of a trajectory, and empty ones behind its end."""
+        start, length = int(self._starts[row]), int(self._lengths[row])
+        words: list[str] = self._steps.get(np.arange(start, start + length), [text])[text]
+        return [*words, *[""] * (longest - length)]
+
+
+def _text_paths(schema: Schema) -> Iterator[tuple[str, ...]]:
+    """Paths in TED of the texts of a step."""
+    for name, field in schema.fields.items():
+        if field.is_text:
+            parts = tuple(name.split("/"))
+            yield from [parts] if field.role != Role.NEXT else []
+            yield from [("next", *parts)] if field.role != Role.STEP else []
 
 
 def datasets_path() -> Path:

@@ -66,6 +66,30 @@ def test_pictures_and_infos(cache: Path, jpeg: bool) -> None:
     assert_same(steps["next", "info", "deep", "count"], [one.infos["deep"]["count"][1:] for one in episodes])
 
 
+def test_texts_are_what_minari_reads(cache: Path) -> None:
+    space = spaces.Dict({"mission": spaces.Text(5), "place": spaces.Box(-1, 1, (2,), np.float64)})
+    write_dataset(cache, "texts-v0", observation=space, action=spaces.Text(3))
+    episodes = read_dataset(cache, "texts-v0")
+    data = MinariExperienceReplay("texts-v0", 4, seed=0)
+    steps = data[:]
+    assert list(steps["observation", "mission"]) == [
+        text for one in episodes for text in one.observations["mission"][:-1]
+    ]
+    assert list(steps["next", "observation", "mission"]) == [
+        text for one in episodes for text in one.observations["mission"][1:]
+    ]
+    assert list(steps["action"]) == [text for one in episodes for text in one.actions]
+    said = [text.decode() for one in episodes for text in one.infos["deep"]["name"][:-1]]
+    assert list(steps["info", "deep", "name"]) == said
+    batch = data.sample()
+    assert list(batch["action"]) == [list(steps["action"])[row] for row in batch["index"].tolist()]
+    split = MinariExperienceReplay("texts-v0", 3, split_trajs=True)[:]
+    for number, one in enumerate(episodes):
+        padding = [""] * (7 - len(one.actions))
+        assert list(split["action"][number]) == [*one.actions, *padding]
+        assert list(split["next", "observation", "mission"][number]) == [*one.observations["mission"][1:], *padding]
+
+
 def test_tuples(cache: Path) -> None:
     write_dataset(cache, "tuples-v0", observation=TUPLE)
     episodes = read_dataset(cache, "tuples-v0")

@@ -21,6 +21,7 @@ from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
 from tests.contracts.dataset_exporter import (
+    RICH,
     SAMPLES,
     Arrays,
     DatasetExporterContract,
@@ -232,14 +233,15 @@ class TestLeRobot(DatasetExporterContract):
         files = [str(file) for file in sorted(path.glob("data/*/*.parquet"))]
         check_rows(datasets.Dataset.from_parquet(files, cache_dir=str(tmp_path / "cache")), path, dataset)
 
-    @pytest.mark.parametrize("sample", SAMPLES)
+    @pytest.mark.parametrize("sample", [*SAMPLES, *RICH])
     def test_as_lerobot_reads_it(self, sample: str, tmp_path: Path, path: Path) -> None:
         module = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason="LeRobot is not installed")
         dataset = whole_dataset(tmp_path / "data", sample)
         self.export(dataset.path, path)
         found = module.LeRobotDataset("rlx/test", root=path)
         assert (len(found), found.num_episodes) == (23, 5)
-        assert found[22]["task"] == "Test/1"
+        stored = [block.data["task"] for block in dataset.blocks()] if sample == "texts" else [["Test/1"] * 23]
+        assert [found[row]["task"] for row in range(23)] == np.concatenate(stored).tolist()
         check_rows(found.hf_dataset.with_format(None), path, dataset)
 
 
@@ -252,6 +254,10 @@ def check_rows(found: Any, path: Path, dataset: Dataset) -> None:
     ted = dataset[:]
     called = json.loads((path / "provenance.json").read_text())["rlx"]["features"]
     for column, name in called.items():
-        wanted = ted[("next", "reward") if name == "reward" else tuple(name.split("/"))].numpy()
+        path_in_ted = ("next", *name.split("/")) if dataset.schema[name].role == Role.NEXT else tuple(name.split("/"))
+        if dataset.schema[name].is_text:
+            assert [row[column] for row in found] == ted[path_in_ted].tolist()
+            continue
+        wanted = ted[path_in_ted].numpy()
         rows = np.array([np.asarray(row[column]) for row in found])
         np.testing.assert_array_equal(rows.reshape(wanted.shape), wanted, err_msg=column)
