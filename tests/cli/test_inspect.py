@@ -24,7 +24,7 @@ def test_for_people(cli: Cli, pong: Path) -> None:
         "Pong/5",
         f"path     {pong}",
         "steps    2,491 in 6 trajectories",
-        "whole    6 episodes, 0 pieces; mean return -9.5, mean length 415.2",
+        "whole    2 episodes, 4 pieces; mean return -20.5, mean length 870.5",
         "shards   3",
     ]
     assert lines[5].startswith("size     ")
@@ -71,8 +71,10 @@ def test_for_scripts(cli: Cli, pong: Path) -> None:
 def test_stats(cli: Cli, pong: Path) -> None:
     stats = json.loads(cli("inspect", pong, "--stats", "--json").out)["stats"]
     dataset = rlx.open(pong)
-    returns, lengths = dataset.trajectories.returns, dataset.trajectories.length
-    for name, values in (("return", returns), ("length", lengths)):
+    table = dataset.trajectories
+    figures = {"return": table.returns[table.whole], "length": table.length[table.whole]}
+    figures |= {"trajectory_return": table.returns, "trajectory_length": table.length}
+    for name, values in figures.items():
         expected = {"min": values.min(), "max": values.max(), "mean": values.mean(), "std": values.std()}
         assert stats[name] == pytest.approx(expected)
     taken = np.concatenate([block.data["action"] for block in dataset.blocks()])
@@ -83,7 +85,8 @@ def test_stats(cli: Cli, pong: Path) -> None:
     assert set(stats["observation"]) == set(stats["reward"]) == {"min", "max", "mean", "std"}
     lines = [line.split() for line in cli("inspect", pong, "--stats").out.splitlines()]
     assert ["min", "max", "mean", "std"] in lines
-    assert ["length", "100", "871", "415.2", "327.6"] in lines
+    assert ["length", "870", "871", "870.5", "0.5"] in lines
+    assert ["trajectory_length", "100", "871", "415.2", "327.6"] in lines
     assert ["action", "steps", "share"] in lines
 
 

@@ -53,7 +53,7 @@ def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> 
     pong.rename(home / "Pong/5")
     assert [line.split() for line in cli("list", "--game", "Pong").out.splitlines()] == [
         ["dataset", "steps", "shards", "whole", "episodes", "mean", "return", "mean", "length", "pieces", "path"],
-        ["Pong/5", "2,491", "3", "6", "-9.5", "415.2", "0", str(home / "Pong/5")],
+        ["Pong/5", "2,491", "3", "2", "-20.5", "870.5", "4", str(home / "Pong/5")],
         [],
         ["at", URL, "(built-in", "list)"],
         ["game", "runs", "shards", "here"],
@@ -69,7 +69,7 @@ def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> 
     ]
     assert runs[0]["steps"] == 2491
     figures = {key: runs[0][key] for key in ("episodes", "pieces", "mean_return", "mean_length")}
-    assert figures == pytest.approx({"episodes": 6, "pieces": 0, "mean_return": -9.5, "mean_length": 2491 / 6})
+    assert figures == pytest.approx({"episodes": 2, "pieces": 4, "mean_return": -20.5, "mean_length": 870.5})
     assert [run["local"] for run in json.loads(cli("list", "--remote", "--game", "Pong", "--json").out)] == [
         *[False] * 4,
         True,
