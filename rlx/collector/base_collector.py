@@ -17,6 +17,7 @@ from rlx.collector.batch_delivery import MASK, BatchDelivery
 from rlx.collector.crew import Crew
 from rlx.collector.episodes import Episode, Episodes
 from rlx.collector.exchange import Description, Weights
+from rlx.collector.free_running import FreeRunning
 from rlx.collector.plan import Plan
 from rlx.collector.shares import Share, share_out
 from rlx.collector.steps import Steps
@@ -39,7 +40,7 @@ class _Taken(NamedTuple):
     ids: NDArray[np.int64]
 
 
-class BaseCollector:
+class BaseCollector(FreeRunning):
     """Iterates over batches of steps as TED TensorDicts; ``Collector`` and ``MultiCollector`` say how it is made.
 
     Args:
@@ -67,6 +68,7 @@ class BaseCollector:
         self._has_copies = has_copies
         self._plan = plan
         self._deliver = delivery
+        self._seed: int | None = None  # of ``set_seed``, if it was called
         self._sessions = 0
         self._frames = 0  # steps that workers have made, and that count
         self._ordered = 0  # and those that they are about to make
@@ -109,9 +111,50 @@ class BaseCollector:
 
     def __iter__(self) -> Iterator[TensorDictBase | None]:
         """Batches, or None where they go to the replay buffer, until ``total_frames`` steps are done."""
+        self._expect_idle()
         while (batch := self._next_batch()) is not None:
             self._iterations += 1
             yield self._deliver(batch)
+            self._expect_idle()
+
+    def next(self) -> TensorDictBase | None:
+        """The next batch; None where it went to the replay buffer, or when all steps are done."""
+        return next(iter(self), None)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Begins new episodes everywhere, those of a new collector with this ``seed``; gives a seed for another one.
+
+        Args:
+            seed: of all environments and random actions.
+            static_seed: must be False: every environment has a seed of its own.
+
+        Raises:
+            CollectError: ``static_seed`` is True.
+        """
+        if static_seed:
+            raise CollectError("static_seed=True: expected False, as every environment has a seed of its own")
+        with self._quiet():
+            self._seed, self._sessions = seed, 0
+            self._begin_anew(range(len(self._envs)))
+        return seed + 1
+
+    def reset(self, reset_idx: Sequence[bool] | None = None) -> None:
+        """Gives up the running episodes: the next batch begins with new ones, under new ids.
+
+        Whole episodes that wait for their batch are dropped too, unless only some workers are reset. What is dropped
+        does not count for ``total_frames``.
+
+        Args:
+            reset_idx: whether to reset each worker's environments; all by default.
+
+        Raises:
+            CollectError: there are more or fewer workers.
+        """
+        chosen = [True] * len(self._envs) if reset_idx is None else list(reset_idx)
+        if len(chosen) != len(self._envs):
+            raise CollectError(f"reset_idx has {len(chosen)} flags, expected one for each of {len(self._envs)} workers")
+        with self._quiet():
+            self._begin_anew([worker for worker, is_chosen in enumerate(chosen) if is_chosen])
 
     def update_policy_weights_(self, policy_or_weights: NewWeights | None = None) -> None:
         """Takes new weights: a state_dict, a TensorDict of parameters or another module; none where the policy's own
@@ -121,6 +164,8 @@ class BaseCollector:
         Raises:
             CollectError: there are weights and the policy has none.
         """
+        if self._background is not None:
+            self._background.check()
         if policy_or_weights is not None:
             if self._module is None:
                 raise CollectError("the policy has no weights to be updated")
@@ -136,15 +181,17 @@ class BaseCollector:
         batch; steps are made in their place. Nor is the state of generators that are not the collector's, such as
         torch's own.
         """
-        lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
-        return {
-            "frames": self._frames - lost,
-            "iterations": self._iterations,
-            "next_trajectory": max(max(ids.next for ids in self._ids), self._next_episode),
-            "sessions": self._sessions,
-            "policy_version": self._version,
-            "policy_state_dict": {} if self._module is None else self._module.state_dict(),
-        }
+        with self._quiet():
+            lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
+            return {
+                "frames": self._frames - lost,
+                "iterations": self._iterations,
+                "next_trajectory": max(max(ids.next for ids in self._ids), self._next_episode),
+                "sessions": self._sessions,
+                "seed": self._seed,
+                "policy_version": self._version,
+                "policy_state_dict": {} if self._module is None else self._module.state_dict(),
+            }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where another collector stood, with new episodes, ids that it did not give and other seeds.
@@ -154,12 +201,13 @@ class BaseCollector:
         Raises:
             CollectError: it is no collector's state.
         """
-        if missing := [name for name in self.state_dict() if name not in state]:
+        self._expect_idle()
+        if missing := [name for name in self.state_dict() if name not in state and name != "seed"]:
             raise CollectError(f"state has no {missing[0]!r}: expected a collector's state_dict()")
         while any(self._shares):
             self._take()
         self._frames = self._ordered = state["frames"]
-        self._iterations, self._sessions = state["iterations"], state["sessions"]
+        self._iterations, self._sessions, self._seed = state["iterations"], state["sessions"], state.get("seed")
         if self._module is not None:
             self._module.load_state_dict(state["policy_state_dict"])
         self._version = state["policy_version"]
@@ -169,9 +217,21 @@ class BaseCollector:
         self._restart()
         self._next_episode = state["next_trajectory"]
 
-    def shutdown(self) -> None:
-        """Closes the environments, at once."""
-        self._close()
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Closes the environments, after the batch that the thread of ``start`` is collecting, if there is one.
+
+        Args:
+            timeout: seconds to wait for that batch; as long as it takes by default.
+
+        Raises:
+            CollectError: the batch took longer, though the environments are closed; or whatever ended the thread.
+        """
+        try:
+            self._stop_background(timeout)
+        finally:
+            self._close()
+        if self._background is not None:
+            self._background.check()
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +239,27 @@ class BaseCollector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shutdown()
+        try:
+            self.shutdown()
+        except Exception:
+            if error is None:  # else that is what its user is to see
+                raise
+
+    @property
+    def _has_buffer(self) -> bool:
+        return self._deliver.replay_buffer is not None
+
+    def _collect_one(self) -> bool:
+        if (batch := self._next_batch()) is None:
+            return False
+        self._iterations += 1
+        self._deliver(batch)
+        return True
+
+    def _detach(self) -> None:
+        if self._module is not None and not self._has_copies:
+            self._crew.detach()
+            self._has_copies = True
 
     def _length(self, worker: int, description: Description) -> int:
         """Steps of an environment of a worker's usual share."""
@@ -301,7 +381,8 @@ class BaseCollector:
     def _give(self, share: Share, *, is_random: bool) -> None:
         worker = share.worker
         session = self._due.pop(worker, None)
-        self._crew.give(worker, Order(self._rounds, share.length, is_random, session, self._first_envs[worker]))
+        order = Order(self._rounds, share.length, is_random, session, self._first_envs[worker], self._seed)
+        self._crew.give(worker, order)
         self._shares[worker].append(share)
         self._ordered += share.steps
 
@@ -326,6 +407,21 @@ class BaseCollector:
         self._ordered -= dropped
         self._episodes[worker] = Episodes(self._envs[worker])
         self._ids[worker].begin()
+
+    def _begin_anew(self, workers: Sequence[int]) -> None:
+        """Drops what was collected ahead; these workers begin new episodes with their next order."""
+        while any(self._shares):
+            taken = self._take()
+            made = int(taken.steps.counts[: taken.share.envs].sum())
+            self._frames -= made
+            self._ordered -= made
+        if len(workers) < len(self._envs):
+            self._due |= self._sessions_for(workers)
+            return
+        lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
+        self._frames -= lost
+        self._ordered -= lost
+        self._restart()
 
     def _restart(self) -> None:
         """New episodes everywhere."""

@@ -1,6 +1,6 @@
 """Batches of steps for a learner, collected in this process, under the names that TorchRL's users know."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from tensordict import NestedKey
@@ -9,7 +9,7 @@ from tensordict.nn import InteractionType
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
 from rlx.collector.infos import flat_keys
-from rlx.collector.opening import EnvSource
+from rlx.collector.opening import EnvSource, with_options
 from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy_file import instance, is_module
 from rlx.collector.worker import Equipment
@@ -54,6 +54,8 @@ class Collector(BaseCollector):
         drop: keys that the policy writes and batches shall not have: ``["logits", ("next", "value")]``.
         info_keys: entries of the environment's ``info`` that batches have under ``("next", "info", KEY)``: numbers,
             arrays and texts; or "all" of the first batch. Where a step has no such entry, it is NaN, 0, False or "".
+        create_env_kwargs: keyword arguments of the function in ``create_env_fn``; of an id, those of gymnasium.make.
+        policy_factory: a function that makes the policy, given in its place.
 
     Raises:
         CollectError: the environment cannot be had, fails, or does not fit the policy; or sizes make no sense.
@@ -88,10 +90,14 @@ class Collector(BaseCollector):
         track_policy_version: bool = False,
         drop: Sequence[NestedKey] = (),
         info_keys: Sequence[NestedKey] | Literal["all"] | None = None,
+        create_env_kwargs: Mapping[str, Any] | None = None,
+        policy_factory: Callable[[], Any] | None = None,
     ) -> None:
+        if policy_factory is not None:
+            policy = made_by(policy_factory, policy)
         policy, runs_on = instance(policy), policy_device or device
         equipment = Equipment(
-            create_env_fn,
+            with_options(create_env_fn, create_env_kwargs),
             policy,
             None if runs_on is None else str(runs_on),
             seed,
@@ -127,6 +133,17 @@ def names_of(keys: Sequence[NestedKey]) -> list[str]:
     if isinstance(keys, str):
         raise CollectError(f"drop {keys!r}: expected a list of keys")
     return [key if isinstance(key, str) else "/".join(map(str, key)) for key in keys]
+
+
+def made_by(factory: Callable[[], Any], policy: Any) -> Any:
+    """The policy that a factory makes.
+
+    Raises:
+        CollectError: there is a policy already.
+    """
+    if policy is not None:
+        raise CollectError("policy and policy_factory: expected only one of them")
+    return factory()
 
 
 def none_below_1(limit: int | None) -> int | None:

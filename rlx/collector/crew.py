@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -10,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from rlx.collector.exchange import Description, Exchange, Remainder, Room, Weights
-from rlx.collector.remote_worker import Describe, RemoteWorker, Share, Task
+from rlx.collector.remote_worker import Describe, Detach, RemoteWorker, Share, Task
 from rlx.collector.steps import Steps
 from rlx.collector.worker import Equipment, Order
 from rlx.engine.actor import Actor, ActorDiedError, Actors
@@ -88,6 +89,7 @@ class Crew:
         self._slots = slots
         self._weights = weights
         self._new_session = new_session
+        self._publishing = threading.Lock()  # weights may come from another thread than orders
         self._done: SimpleQueue[tuple[int, _Given]] = SimpleQueue()
         self._members = [_Member(self._start(worker)) for worker in range(len(equipment))]
         self.descriptions = [self._introduced(worker) for worker in range(len(equipment))]
@@ -132,10 +134,16 @@ class Crew:
 
     def publish(self, weights: Weights) -> None:
         """Lets workers have new weights, from their next order on."""
-        self._weights = weights
+        with self._publishing:
+            self._weights = weights
+            for member in self._members:
+                if member.exchange is not None:
+                    member.exchange.put_weights(weights)
+
+    def detach(self) -> None:
+        """Has workers of this process go on with copies of the policy."""
         for member in self._members:
-            if member.exchange is not None:
-                member.exchange.put_weights(weights)
+            member.actor.call(Detach()).result()
 
     def _start(self, worker: int) -> Actor[Any, Any]:
         equipment = self._equipment[worker]
@@ -154,7 +162,8 @@ class Crew:
             try:
                 description: Description = member.actor.call(Describe()).result()
                 if self._actors.shares_memory:
-                    member.exchange = self._shared(worker, description)
+                    with self._publishing:
+                        member.exchange = self._shared(worker, description)
             except ActorDiedError as exc:
                 self._mourn(worker, exc)
                 member.actor = self._start(worker)

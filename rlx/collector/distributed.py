@@ -1,6 +1,6 @@
 """Batches of steps for a learner, collected on the machines of a Ray cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Literal
 
@@ -59,6 +59,8 @@ class DistributedCollector(MultiCollector):
         info_keys: as there.
         cat_results: as there.
         num_threads: as there.
+        create_env_kwargs: as there.
+        policy_factory: as there.
 
     Raises:
         CollectError: as there; or the backend is unknown.
@@ -110,6 +112,8 @@ class DistributedCollector(MultiCollector):
         info_keys: Sequence[NestedKey] | Literal["all"] | None = None,
         cat_results: CatResults = "stack",
         num_threads: int = 1,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        policy_factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None = None,
     ) -> None:
         if backend not in _BACKENDS:
             raise CollectError(f"backend {backend!r}: expected one of {', '.join(_BACKENDS)}, which all run on Ray")
@@ -139,6 +143,8 @@ class DistributedCollector(MultiCollector):
             info_keys=info_keys,
             cat_results=cat_results,
             num_threads=num_threads,
+            create_env_kwargs=create_env_kwargs,
+            policy_factory=policy_factory,
             actors=_actors(len(sources), ray_init_config, remote_configs),
         )
 

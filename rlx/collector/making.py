@@ -1,5 +1,6 @@
 """What a user's function makes, as an environment of gymnasium."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -44,6 +45,8 @@ def function_name(function: MakeEnv) -> str:
     """What messages call a function that makes environments."""
     if isinstance(function, GymEnv):
         return function.env_id
+    if isinstance(function, partial):
+        return function_name(function.func)
     return getattr(function, "__qualname__", type(function).__name__)
 
 

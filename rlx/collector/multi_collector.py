@@ -1,20 +1,21 @@
 """Batches of steps for a learner, collected in other processes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
-from rlx.collector.collector import exploration, names_of, none_below_1
+from rlx.collector.collector import exploration, made_by, names_of, none_below_1
 from rlx.collector.infos import flat_keys
-from rlx.collector.opening import EnvSource
+from rlx.collector.opening import EnvSource, with_options
 from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy_file import instance, is_module
 from rlx.collector.ted import CatResults
-from rlx.collector.worker import Equipment
+from rlx.collector.worker import Equipment, PolicyFactory
 from rlx.engine.actor import Actors
 from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError
@@ -59,6 +60,10 @@ class MultiCollector(BaseCollector):
         preemptive_threshold: part of the workers; when so many are done with a batch, the others stop at their next
             step. Batches have ``("collector", "mask")``, False where there is no step, and the trajectory's id is -1.
         num_threads: that torch may use in a worker.
+        create_env_kwargs: as there, or a list of them, one for each worker.
+        policy_factory: a function that makes the policy in every worker; another is made here, if it is a module, whose
+            weights all of them get. Or a list of functions, one for each worker: then nothing is made here, and weights
+            cannot be updated.
         actors: where workers run; in processes of this machine by default. It is entered and left.
 
     Raises:
@@ -98,19 +103,23 @@ class MultiCollector(BaseCollector):
         cat_results: CatResults = "stack",
         preemptive_threshold: float | None = None,
         num_threads: int = 1,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        policy_factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None = None,
         actors: Actors | None = None,
     ) -> None:
         if isinstance(create_env_fn, str) or not isinstance(create_env_fn, Sequence) or not create_env_fn:
             raise CollectError(f"create_env_fn {create_env_fn!r}: expected a list, an environment for every worker")
         if cat_results not in ("stack", 0, -1):
             raise CollectError(f"cat_results {cat_results!r}: expected 'stack', 0 or -1")
-        policy, runs_on = instance(policy), policy_device or device
+        module, policies = _policies(policy, policy_factory, len(create_env_fn))
+        kwargs = _each(create_env_kwargs, len(create_env_fn), "create_env_kwargs")
+        runs_on = policy_device or device
         actors = LocalActors() if actors is None else actors
         _check_preemption(preemptive_threshold, actors, replay_buffer, sync=sync)
         equipment = [
             Equipment(
-                source,
-                policy,
+                with_options(source, options),
+                chosen,
                 None if runs_on is None else str(runs_on),
                 seed,
                 none_below_1(max_frames_per_traj),
@@ -119,7 +128,7 @@ class MultiCollector(BaseCollector):
                 names_of(drop),
                 flat_keys(info_keys),
             )
-            for source in create_env_fn
+            for source, options, chosen in zip(create_env_fn, kwargs, policies, strict=True)
         ]
         plan = Plan(
             _frames(frames_per_batch, len(equipment), sync=sync),
@@ -137,8 +146,32 @@ class MultiCollector(BaseCollector):
         delivery = BatchDelivery(
             split_trajs and trajs_per_batch is None, storing_device or device, postproc, replay_buffer
         )
-        module = policy if is_module(policy) else None
         super().__init__(actors, equipment, module, plan, delivery, has_copies=True)
+
+
+def _policies(
+    policy: Any, factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None, workers: int
+) -> tuple[torch.nn.Module | None, Sequence[Any]]:
+    """The module whose weights all workers have, if there is one, and what each worker gets."""
+    if factory is None:
+        policy = instance(policy)
+        return policy if is_module(policy) else None, [policy] * workers
+    if isinstance(factory, Sequence):
+        if policy is not None:
+            raise CollectError("policy and policy_factory: expected only one of them")
+        makes: Sequence[Callable[[], Any]] = _each(factory, workers, "policy_factory")
+        return None, [PolicyFactory(make) for make in makes]
+    made = made_by(factory, policy)
+    return made if is_module(made) else None, [PolicyFactory(factory)] * workers
+
+
+def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
+    """What every worker gets: the same, or its own."""
+    if isinstance(given, Mapping) or not isinstance(given, Sequence):
+        return [given] * workers
+    if len(given) != workers:
+        raise CollectError(f"{name} has {len(given)} entries, expected one for each of {workers} workers")
+    return given
 
 
 def _frames(frames: int | Sequence[int] | None, workers: int, *, sync: bool) -> Sequence[int] | None:

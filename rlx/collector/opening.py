@@ -1,7 +1,8 @@
 """From what a user calls an environment, an id, a function or one that is there already, to an Environment."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -38,8 +39,27 @@ def open_environment(source: EnvSource, num_envs: int | None = None) -> Environm
         return source.open()
     if is_open(source):
         return _of_made(as_gymnasium(source), None, num_envs)
-    made = called(source)  # type: ignore[arg-type]  # what is left are functions
-    return made.open() if isinstance(made, SerialEnv | ParallelEnv) else _of_made(made, source, num_envs)  # type: ignore[arg-type]
+    function = cast("MakeEnv", source)
+    made = called(function)
+    return made.open() if isinstance(made, SerialEnv | ParallelEnv) else _of_made(made, function, num_envs)
+
+
+def with_options(source: EnvSource, options: Mapping[str, Any] | None) -> EnvSource:
+    """A source that makes the environment with these keyword arguments; an id gets them from ``gymnasium.make``.
+
+    Raises:
+        CollectError: the source is an environment already, or describes several.
+    """
+    if not options:
+        return source
+    if isinstance(source, str):
+        return GymEnv(source, **options)
+    if isinstance(source, GymEnv):
+        return GymEnv(source.env_id, **{**source.options, **options})
+    if isinstance(source, SerialEnv | ParallelEnv) or is_open(source):
+        names = ", ".join(options)
+        raise CollectError(f"create_env_kwargs ({names}): expected an id or a function, found {source!r}")
+    return partial(cast("MakeEnv", source), **options)
 
 
 def is_open(source: EnvSource) -> bool:

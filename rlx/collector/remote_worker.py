@@ -23,6 +23,11 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Detach:
+    """From now on the policy is a copy, whose weights come with tasks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """An order; the answer is steps: all of them, or what of them is not in the shared memory.
 
@@ -46,11 +51,14 @@ class RemoteWorker:
         self._edition = 0
         self._version = 0
 
-    def __call__(self, task: Describe | Share | Task) -> Description | Steps | Remainder | None:
+    def __call__(self, task: Describe | Share | Detach | Task) -> Description | Steps | Remainder | None:
         """Does what the task says."""
         if isinstance(task, Describe):
             env = self._worker.environment
             return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)
+        if isinstance(task, Detach):
+            self._worker.detach()
+            return None
         if isinstance(task, Share):
             self._exchange = Exchange(task.room, task.path)
             return None

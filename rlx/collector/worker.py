@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
+from inspect import signature
 from typing import Any
 
 from rlx.collector.even_rollout import EvenRollout
@@ -16,12 +19,19 @@ from rlx.collector.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyFactory:
+    """What makes a worker's policy, where it is to run."""
+
+    make: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Equipment:
     """What a worker is made of.
 
     Args:
         create_env_fn: its environment.
-        policy: what chooses; random where not given.
+        policy: what chooses, or a ``PolicyFactory``; random where not given.
         device: where the policy runs, if it is a module.
         seed: of environments and random actions.
         max_frames_per_traj: where a trajectory is truncated, if it lasts so long.
@@ -52,6 +62,7 @@ class Order:
         is_random: whether actions are random.
         session: number of the session that begins, with new episodes and seeds; none where episodes go on.
         first_env: number of the worker's first environment, where others have the numbers before it.
+        seed: of the session; that of the equipment if not given.
     """
 
     number: int
@@ -59,6 +70,7 @@ class Order:
     is_random: bool = False
     session: int | None = None
     first_env: int = 0
+    seed: int | None = None
 
 
 class Worker:
@@ -101,7 +113,7 @@ class Worker:
             CollectError: the environment failed, or the policy's actions do not fit.
         """
         if order.session is not None:
-            self._begin(order.session, order.first_env)
+            self._begin(order.session, order.first_env, self._equipment.seed if order.seed is None else order.seed)
         if self._rollout is None:
             raise ValueError("the first order begins no session")
         policy: Policy = self.policy or FunctionPolicy(self._random)
@@ -110,15 +122,20 @@ class Worker:
         with _exploring(self._equipment.exploration_type):
             return self._rollout.run(policy, version, order.length, into, should_stop)
 
+    def detach(self) -> None:
+        """Goes on with a copy of the policy, whose weights nobody else changes."""
+        self.policy = deepcopy(self.policy)
+
     def close(self) -> None:
         """Closes the environment."""
         self.environment.close()
 
     def _made(self, equipment: Equipment) -> Policy:
-        return as_policy(equipment.policy, self.environment.action_space, equipment.device)
+        policy = equipment.policy.make() if isinstance(equipment.policy, PolicyFactory) else equipment.policy
+        return as_policy(policy, self.environment.action_space, equipment.device)
 
-    def _begin(self, session: int, first: int) -> None:
-        n, seed = self.environment.num_envs, self._equipment.seed
+    def _begin(self, session: int, first: int, seed: int) -> None:
+        n = self.environment.num_envs
         seeds, random_seeds = (seeds_of(seed, session, n, purpose, first) for purpose in (0, 1))
         self._random = RandomPolicy(self.environment.action_space, random_seeds)
         if self._rollout is None:
@@ -136,5 +153,11 @@ def _exploring(exploration_type: str) -> Iterator[None]:
         return
     from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (torch takes seconds)
 
-    with set_interaction_type(InteractionType[exploration_type]):
+    with set_interaction_type(InteractionType[exploration_type], **_of_this_thread(set_interaction_type)):
         yield
+
+
+@cache
+def _of_this_thread(set_interaction_type: Callable[..., Any]) -> dict[str, Any]:
+    """Arguments that leave other threads alone, in which a learner may be at work; of tensordicts that know them."""
+    return {"thread_local": True} if "thread_local" in signature(set_interaction_type).parameters else {}
