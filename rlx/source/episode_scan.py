@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.errors import SourceError
 from rlx.source.episode_table import EpisodeTable
 
 TRAJECTORY = "collector/traj_ids"
@@ -140,8 +141,11 @@ class EpisodeScan:
 
         Args:
             recording: what came before them.
-            stitch: whether pieces of an episode that lie apart are joined.
+            stitch: whether pieces of an episode that lie apart are joined, and rows between them can be left out.
             cyclic: whether the first row of a lane may follow its last.
+
+        Raises:
+            SourceError: some rows are masked, and cannot be left out.
         """
         if not self.rows:
             nothing = EpisodeTable([], number=0, terminated=False, truncated=False, final_recorded=False)
@@ -155,6 +159,8 @@ class EpisodeScan:
                 self._torn.add(group[0])
         kept = np.flatnonzero(pieces.valid)
         padding = int(pieces.count[~pieces.valid].sum())
+        if padding and not stitch:
+            raise SourceError(f"{MASK}: expected no padding, found {padding:,} rows that are masked")
         order, heads = _chained(kept, links.joins) if len(joined) else (kept, np.arange(len(kept)))
         lasts = np.append(heads[1:], len(order)) - 1
         head, last = order[heads], order[lasts]

@@ -18,6 +18,7 @@ from rlx.source.episode_scan import (
     EPISODE,
     FROM_RESET,
     INIT,
+    MASK,
     TERMINATED,
     TRAJECTORY,
     TRUNCATED,
@@ -43,7 +44,7 @@ _LAYOUT = (
 )
 _MAGIC = b"PAR1"
 _SCANNED_ROWS = 4096
-_SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT)
+_SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 
 
 @dataclass(frozen=True, slots=True)

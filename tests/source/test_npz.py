@@ -194,3 +194,25 @@ def test_texts_are_fields_and_what_else_is_there_is_named(tmp_path: Path) -> Non
     assert [text for one in found for text in one["task"]] == ["go", "", "stop \u00fc"] * 3
     assert [text for one in found for text in one["goal"]] == ["home"] * 9
     assert np.concatenate([one["info/lives"] for one in found]).tolist() == [*range(9)]
+
+
+def test_padding_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", {**with_next(steps()), "collector/mask": np.arange(9) < 8})
+    with pytest.raises(SourceError, match="collector/mask: expected no padding, found 1 rows that are masked"):
+        open_npz(path)
+
+
+def test_what_is_known_of_each_step_is_used_without_a_table(tmp_path: Path) -> None:
+    more = {
+        "trajectories/episode": np.repeat([7, 3, 3], LENGTHS),
+        "trajectories/from_reset": np.repeat([True, False, True], LENGTHS),
+        "trajectories/cut": np.repeat([False, True, False], LENGTHS),
+        "next/truncated": np.isin(np.arange(9), [3]),
+        "next/terminated": np.isin(np.arange(9), [2, 8]),
+    }
+    found = read(open_npz(write(tmp_path / "a.npz", {**with_next(steps()), **more})), 0)
+    assert [(one.episode, one.from_reset, one.cut) for one in found] == [
+        (7, True, False),
+        (3, False, True),
+        (3, True, False),
+    ]
