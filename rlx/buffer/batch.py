@@ -1,71 +1,38 @@
 """What goes into a buffer and what comes out: steps of the right dimensions, rows of an index, marks in a batch."""
 
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import TensorDictBase
+from tensordict.utils import expand_as_right
 
 from rlx.buffer.protocol import Rows, Storage
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import normalize
 
-_IDS = (("collector", "traj_ids"), "episode")
 
-
-def as_steps(
-    steps: TensorDictBase | Sequence[TensorDictBase],
-    ndim: int,
-    time_dim: int | None = None,
-    *,
-    may_differ: bool = False,
-) -> TensorDictBase:
-    """Steps [n], or [*lanes, n] for ``ndim`` dimensions.
+def as_steps(steps: TensorDictBase, ndim: int, time_dim: int | None = None) -> TensorDictBase:
+    """Steps [*lanes, n, ...], ``ndim`` dimensions before those that belong to a row.
 
     Args:
-        steps: steps, or a list of single ones.
-        ndim: dimensions that the storage wants.
+        steps: steps, or longer rows.
+        ndim: dimensions of the storage.
         time_dim: which of them is time; the last by default.
-        may_differ: whether the steps of a list may have other shapes and keys than each other.
 
     Raises:
-        SchemaMismatchError: steps of a list differ, or steps are of other dimensions and laying lane behind lane would
-            join what does not belong together.
+        SchemaMismatchError: fewer dimensions.
     """
-    if not isinstance(steps, TensorDictBase):
-        steps = _stacked(list(steps), ndim - 1, may_differ)
     found = steps.batch_dims
-    if found > 1 and ndim == 1:
-        if not any(key in steps.keys(include_nested=True) for key in _IDS):
-            raise SchemaMismatchError(
-                f"steps of shape {list(steps.batch_size)} without trajectory ids: expected 1 dimension, found {found}",
-                hint=f"give the storage ndim={found}, or reshape(-1) the steps if only single ones are sampled",
-            )
-        return steps.reshape(-1)
     if found < ndim:
         raise SchemaMismatchError(f"steps of shape {list(steps.batch_size)}: expected {ndim} dimensions, found {found}")
-    if found > ndim:
-        raise SchemaMismatchError(
-            f"steps of shape {list(steps.batch_size)}: expected {ndim} dimensions, found {found}",
-            hint=f"give the storage ndim={found}",
-        )
     if time_dim is None or time_dim % ndim == ndim - 1:
         return steps
     order = [dim for dim in range(ndim) if dim != time_dim % ndim]
-    moved: TensorDictBase = steps.permute(*order, time_dim % ndim)
+    moved: TensorDictBase = steps.permute(*order, time_dim % ndim, *range(ndim, found))
     return moved
-
-
-def _stacked(steps: list[Any], dim: int, may_differ: bool) -> TensorDictBase:
-    if may_differ:
-        return cast("TensorDictBase", LazyStackedTensorDict.lazy_stack(steps, dim))
-    try:
-        joined: Any = torch.stack(steps, dim)
-    except RuntimeError as exc:
-        raise SchemaMismatchError(f"steps of a list: expected the same keys and shapes in all of them; {exc}") from exc
-    return cast("TensorDictBase", joined)
 
 
 def rows_of(index: Any, storage: Storage) -> Rows:
@@ -106,4 +73,5 @@ def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
         if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
             stored = batch.get(key, None)
             tensor = tensor if stored is None else stored | tensor.reshape(stored.shape)
-        batch.set(key, tensor)
+        # What is said of a row holds for all steps of a row that is a trajectory.
+        batch.set(key, expand_as_right(tensor, batch) if tensor.ndim < batch.batch_dims else tensor)

@@ -149,4 +149,5 @@ class WriterEnsemble(SavedTogether):
 
 def _read(storage: Storage, index: Any) -> TensorDictBase:
     rows = rows_of(index, storage)
-    return storage.get(rows.reshape(-1)).reshape(rows.shape)
+    steps = storage.get(rows.reshape(-1))
+    return steps.reshape(*rows.shape, *steps.batch_size[1:])

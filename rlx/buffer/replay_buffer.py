@@ -9,21 +9,23 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import as_steps, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
+from rlx.buffer.form import TENSORDICT, Form, form_of, in_tensordict
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.part_checkpoint import check_part
 from rlx.buffer.prefetch import Draw, Prefetcher
 from rlx.buffer.preprocessing import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
-from rlx.buffer.sampler import RandomSampler
+from rlx.buffer.sampler import RandomSampler, SeededSampler
 from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.buffer.transform.neighbourhood import reader, split
 from rlx.buffer.writer import RoundRobinWriter
+from rlx.errors import SchemaMismatchError
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
 
@@ -45,7 +47,7 @@ class ReplayBuffer(Preprocessing):
         prefetch: batches that are read ahead, each in a thread; needs ``batch_size``.
         pin_memory: whether batches are put into page-locked memory, where there is an accelerator to profit from it.
         collate_fn: makes something else of the TensorDict [n] of a batch.
-        generator: seeds the default sampler.
+        generator: seeds the sampler.
         dim_extend: which dimension of what is written is time; the last of ``storage.ndim`` by default.
 
     Example:
@@ -76,16 +78,17 @@ class ReplayBuffer(Preprocessing):
             raise ValueError(f"batch of {batch_size} steps: expected 1 or more")
         if prefetch and batch_size is None:
             raise ValueError("prefetch: expected a batch_size to read ahead, found none")
-        if sampler is not None and generator is not None:
-            raise ValueError("generator: a sampler that is given brings its own seed or generator")
         self._storage: Storage = ListStorage(1_000) if storage is None else storage
-        self._sampler: Sampler = RandomSampler(generator=generator) if sampler is None else sampler
+        self._sampler: Sampler = RandomSampler() if sampler is None else sampler
+        if generator is not None:
+            _seed(self._sampler, generator)
         self._writer: Writer = RoundRobinWriter() if writer is None else writer
         self._transform = Compose() if transform is None else Compose(transform)
         self._batch_size = batch_size
         self._collate = collate_fn
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._dim_extend = dim_extend
+        self._form: Form | None = None
         self._write_count = 0
         self._save_hooks: list[Hook] = []
         self._load_hooks: list[Hook] = []
@@ -136,38 +139,60 @@ class ReplayBuffer(Preprocessing):
 
     # ---- writing
 
-    def add(self, step: TensorDictBase) -> int | torch.Tensor:
-        """Writes one step [*lanes]; returns its row, or [*lanes] rows in a storage of more dimensions."""
-        rows = self.extend(step.unsqueeze(self._storage.ndim - 1)).squeeze(-1)
-        return rows if rows.ndim else int(rows)
-
-    def extend(self, steps: TensorDictBase | Sequence[TensorDictBase]) -> torch.Tensor:
-        """Writes steps and returns their rows, int64.
+    def add(self, step: Any) -> int | torch.Tensor:
+        """Writes one step [*lanes]; returns its row, or [*lanes] rows in a storage of more dimensions.
 
         Args:
-            steps: [n], or [*lanes, n] into a storage of more dimensions, in time order; or a list of n steps. A batch
-                of several lanes written to a storage of one dimension is laid lane behind lane.
+            step: what ``extend`` takes a list of.
+        """
+        rows = self.extend([step]).squeeze(-1)
+        return rows if rows.ndim else int(rows)
+
+    def extend(self, steps: Any) -> torch.Tensor:
+        """Writes steps and returns their rows, int64.
+
+        A step that does not observe what the one before led to does not continue it, whatever its trajectory id.
+
+        Args:
+            steps: [n], or [*lanes, n] into a storage of more dimensions, in time order; or a list of n steps. A
+                TensorDict, or a tensorclass, tensor or dict of tensors, which samples then are, too. Dimensions that
+                the storage lacks belong to a row: of [B, T] written to a storage of one dimension, B rows are stored
+                that are a trajectory each, and samples are [n, T].
 
         Raises:
             SchemaMismatchError: keys, dtypes or shapes differ from the first write's; nothing is written.
         """
+        form = form_of(steps)
+        self._check_form(form)
+        listed = isinstance(steps, Sequence) and not is_tensorclass(steps)
         may_differ = getattr(self._storage, "steps_may_differ", False)
-        ready = as_steps(steps, self._storage.ndim, self._dim_extend, may_differ=may_differ)
+        ready = in_tensordict(steps, self._storage.ndim - 1, may_differ=may_differ)
+        ready = as_steps(ready, self._storage.ndim, None if listed else self._dim_extend)
         ready = self._transform.inv(ready)
         with self._lock.write():
             rows = self._writer.extend(self._storage, ready)
+            self._form = form
             with self._sampler_lock:
                 self._sampler.extended(self._storage, rows[rows >= 0])  # a writer may drop steps
+                self._extended(rows, ready)
             self._write_count += ready.batch_size[: self._storage.ndim].numel()
             self._written(rows)
         return torch.from_numpy(rows)
+
+    def _check_form(self, form: Form) -> None:
+        """Raises SchemaMismatchError unless data of this form may be written beside what is stored."""
+        if self._form is not None and self._form != form and len(self._storage):
+            raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
+
+    def _extended(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Told of steps [*lanes, n] that were just written at rows of the same shape."""
 
     def __setitem__(self, index: Any, steps: TensorDictBase) -> None:
         """Changes stored steps; their place in time stays."""
         with self._lock.write():
             rows = rows_of(index, self._storage)
-            ready = steps if rows.ndim else steps[None]
-            ready = self._transform.inv(ready.reshape(rows.size))
+            given = in_tensordict(steps if rows.ndim else [steps])
+            ready = self._transform.inv(given.reshape(rows.size, *given.batch_size[max(1, rows.ndim) :]))
             self._storage.update(rows.reshape(-1), ready)
             self._written(rows)
 
@@ -195,12 +220,15 @@ class ReplayBuffer(Preprocessing):
         Raises:
             ValueError: another number of priorities than of rows.
         """
+        with self._lock.read(), self._sampler_lock:
+            self._set_priority(rows, priority)
+
+    def _set_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
         at = np.atleast_1d(np.asarray(rows, np.int64)).reshape(-1)
         values = torch.as_tensor(priority).detach().cpu().numpy()
         if values.size > 1 and at.size and values.size % at.size == 0:
             values = values.reshape(at.size, -1)  # rows [*lanes, n] come with priorities [*lanes, n, ...]
-        with self._lock.read(), self._sampler_lock:
-            self._sampler.update_priority(at, values)
+        self._sampler.update_priority(at, values)
 
     # ---- sampling
 
@@ -277,11 +305,16 @@ class ReplayBuffer(Preprocessing):
             index.remaining(np.empty(0, np.int64))
             return index
 
-    def _finish(self, steps: TensorDictBase) -> TensorDictBase:
+    def _finish(self, steps: TensorDictBase) -> Any:
         batch = steps if self._collate is None else self._collate(steps)
         for transform in split(self._transform.transforms)[1]:
             batch = transform(batch)
-        return batch.pin_memory() if self._pin_memory else batch
+        batch = batch.pin_memory() if self._pin_memory else batch
+        return self._back(batch)
+
+    def _back(self, batch: Any) -> Any:
+        """A batch in the form in which data were written."""
+        return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
 
     def _info(self, draw: Draw) -> dict[Any, Any]:
         return {**draw.info, "index": draw.rows}
@@ -309,7 +342,7 @@ class ReplayBuffer(Preprocessing):
             steps = reader(self._storage, around, self._index).read(rows.reshape(-1))
         for transform in rest:
             steps = transform(steps)
-        return steps if rows.ndim == 1 else steps.reshape(rows.shape)
+        return self._back(steps if rows.ndim == 1 else steps.reshape(*rows.shape, *steps.batch_size[1:]))
 
     # ---- parts
 
@@ -415,13 +448,16 @@ class ReplayBuffer(Preprocessing):
 
     def _state(self) -> dict[str, Any]:
         state = describe(self._storage, self._sampler, self._writer, self._pending())
-        return {**state, "write_count": self._write_count}
+        form = TENSORDICT if self._form is None or self._form.cls is not None else self._form
+        return {**state, "write_count": self._write_count, "form": form.name}
 
     def _restore(self, state: Mapping[str, Any], steps: Iterator[TensorDictBase]) -> None:
         with self._lock.write(), self._sampler_lock:
             self._discard()
             self._left.extend(restore(state, steps, self._storage, self._sampler, self._writer))
             self._write_count = state["write_count"]
+            if self._form is None or self._form.cls is None:  # a class is not in a checkpoint
+                self._form = Form(state.get("form", TENSORDICT.name))
 
     def shutdown(self) -> None:
         """Ends the threads that read ahead; sampling starts them again. Without it they end with the buffer."""
@@ -437,3 +473,9 @@ class ReplayBuffer(Preprocessing):
         self.__dict__.update(state)
         self._sampler_lock = threading.Lock()
         self._prefetcher = self._new_prefetcher()
+
+
+def _seed(sampler: Sampler, generator: torch.Generator) -> None:
+    if not isinstance(sampler, SeededSampler):
+        raise TypeError(f"generator: {sampler!r} cannot be seeded by a buffer; give the generator to the sampler")
+    sampler.seed_from(generator)

@@ -36,6 +36,7 @@ class RingStorage(SavedSteps, ABC):
         self.ndim = ndim
         self._schema: StepSchema = {}
         self._lane_shape: tuple[int, ...] = ()
+        self._row_shape: tuple[int, ...] = ()
         self._ring = Ring(max_size)
         self._seams = Seams(max_size, 1)
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
@@ -95,7 +96,7 @@ class RingStorage(SavedSteps, ABC):
         """
         self._ring.locate(rows)
         leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
-        return TensorDict(nested(leaves), [len(rows)])
+        return TensorDict(nested(leaves), [len(rows), *self._row_shape])
 
     def __getitem__(self, index: Any) -> TensorDictBase:
         """The steps at rows, which a buffer's own index names the same way; a copy.
@@ -104,7 +105,7 @@ class RingStorage(SavedSteps, ABC):
             IndexError: a row that holds nothing.
         """
         rows = rows_of(index, self)
-        return self.get(rows.reshape(-1)).reshape(rows.shape)
+        return self.get(rows.reshape(-1)).reshape(*rows.shape, *self._row_shape)
 
     def _chosen(self, keys: Keys) -> list[Path]:
         chosen: dict[Path, None] = {}
@@ -119,14 +120,16 @@ class RingStorage(SavedSteps, ABC):
     def append(self, steps: TensorDictBase) -> Rows:
         """Writes steps [*lane_shape, n] behind those of their lanes; returns their rows, of the same shape.
 
+        Further dimensions belong to a row: [B, T] into a storage of one dimension are B rows of T steps each.
+
         Raises:
             SchemaMismatchError: keys, dtypes, shapes or lanes other than the first write's; nothing is written.
         """
-        shape = tuple(steps.batch_size)
+        shape, row_shape = tuple(steps.batch_size)[: self.ndim], tuple(steps.batch_size)[self.ndim :]
         if len(shape) != self.ndim:
             raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {self.ndim} dimensions")
         given = leaves_of(steps)
-        leaves = self._admit(given, shape)
+        leaves = self._admit(given, shape, row_shape)
         size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
         rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
         kept = min(count, size)
@@ -146,14 +149,21 @@ class RingStorage(SavedSteps, ABC):
         blank = leaves[IS_INIT]
         return {**leaves, IS_INIT: blank | first.reshape(*rows.shape, *(1 for _ in blank.shape[rows.ndim :]))}
 
-    def _admit(self, given: Leaves, shape: tuple[int, ...]) -> dict[Path, torch.Tensor]:
+    def _admit(
+        self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = ()
+    ) -> dict[Path, torch.Tensor]:
         """The leaves to be stored of steps [*lane_shape, n]; the first settle the schema and the lanes."""
         lane_shape = shape[:-1]
         if not self._schema:
             schema = schema_of({path: leaf for path, leaf in given.items() if path != ORIGIN}, len(shape))
             self._lay_out(lane_shape)
-            self._schema = schema
+            self._schema, self._row_shape = schema, row_shape
             self._allocate()
+        if row_shape != self._row_shape:
+            raise SchemaMismatchError(
+                f"rows of shape {list(row_shape)}: expected {list(self._row_shape)}, the shape of the first",
+                hint=None if self._row_shape else "reshape(-1) makes single steps of trajectories",
+            )
         leaves = fitted(given, self._schema, shape)
         check(leaves, self._schema, len(shape))
         if lane_shape != self._lane_shape:
@@ -172,7 +182,7 @@ class RingStorage(SavedSteps, ABC):
 
     def _note(self, rows: Rows, flat: Leaves) -> None:
         """Tells the indices of steps about to be written at rows [N], lane after lane, by their leaves [N, ...]."""
-        if not len(rows):
+        if not len(rows) or self._row_shape:
             return
         links = Links.of(flat, rows // self._ring.size)
         if not self._indices:
@@ -252,6 +262,11 @@ class RingStorage(SavedSteps, ABC):
         """
         if not self._schema:
             return RingTrajectoryIndex(self._ring.size)
+        if self._row_shape:
+            raise SamplingError(
+                f"rows of shape {list(self._row_shape)}: expected single steps, to be cut into slices",
+                hint=f"give the storage ndim={self.ndim + len(self._row_shape)}, or extend with steps.reshape(-1)",
+            )
         keys = TrajectoryKeys.find(self._schema, traj_key, end_key)
         if keys not in self._indices:
             self._indices[keys] = RingTrajectoryIndex.of(self._ring, self._columns(keys))
@@ -268,6 +283,7 @@ class RingStorage(SavedSteps, ABC):
         """Where its lanes stand and which rows follow each other, without the steps."""
         return {
             "lane_shape": list(self._lane_shape),
+            "row_shape": list(self._row_shape),
             "head": torch.from_numpy(self._ring.head.copy()),
             "tail": torch.from_numpy(self._ring.tail.copy()),
             "seams": self._seams.state_dict(),
@@ -298,7 +314,7 @@ class RingStorage(SavedSteps, ABC):
                 self._allocate()
             check(leaves, self._schema, 1)
             self._write(rows, leaves)
-        self._ring = ring
+        self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
         if "seams" in state:
             self._seams.load_state_dict(state["seams"])
         for saved in state["indices"]:

@@ -46,6 +46,10 @@ class SeededSampler(SavedState):
         """What makes the same draws again."""
         return self._draws.seed
 
+    def seed_from(self, generator: torch.Generator) -> None:
+        """Takes a new seed from a generator; to be called before anything is drawn."""
+        self._draws = Draws(None, generator)
+
     @property
     def ran_out(self) -> bool:
         """Whether the last batch was the last of an epoch; never, with replacement."""

@@ -1,6 +1,7 @@
 """What a slice is: its length, the keys that tell trajectories apart, and how its end is marked."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +64,14 @@ class Slicing:
         return slices, self.slice_len or batch_size // slices
 
     def index(self, storage: Storage) -> TrajectoryIndex:
-        """The storage's index by these keys."""
-        return storage.index(self.traj_key, self.end_key)
+        """The storage's index by these keys; by the usual ones if the one that is named is not stored."""
+        try:
+            return storage.index(self.traj_key, self.end_key)
+        except SamplingError:
+            for traj_key, end_key in ((None, self.end_key), (self.traj_key, None), (None, None)):
+                with suppress(SamplingError):
+                    return storage.index(traj_key, end_key)
+            raise
 
     def reach(self, slice_len: int) -> tuple[int, int]:
         """How many steps of a slice may lie before its trajectory, and how many behind it.

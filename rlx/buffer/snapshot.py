@@ -116,9 +116,13 @@ def rows_and_steps(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) ->
 
 def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
     """The blocks of a state's steps as they are appended to a storage: [*lanes, n]."""
+    row_shape = state["storage"].get("row_shape", [])
     for block in steps:
-        anew = block.set(ORIGIN, torch.full(block.batch_size, -1))  # rows of its own, which say nothing
-        yield anew.reshape(*state["lane_shape"], -1)
+        if row_shape:
+            block.batch_size = torch.Size([*block.batch_size, *row_shape])
+        else:
+            block.set(ORIGIN, torch.full(block.batch_size, -1))  # rows of another storage say nothing
+        yield block.reshape(*state["lane_shape"], -1, *row_shape)
 
 
 def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:

@@ -6,17 +6,20 @@ from typing import Any
 import torch
 from tensordict import NestedKey, TensorDictBase
 
+from rlx.buffer.form import TENSORDICT, Form
 from rlx.buffer.prefetch import Draw
-from rlx.buffer.protocol import Sampler, Storage, Writer
+from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
 from rlx.buffer.transform.compose import Transform
+from rlx.errors import SchemaMismatchError
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A ``ReplayBuffer`` that puts ``index`` (int64 [n], the rows) into every batch.
+    """A ``ReplayBuffer`` of TensorDicts that puts ``index`` (int64 [n], the rows) into every batch.
 
     Args:
-        priority_key: where ``update_tensordict_priority`` finds priorities; all else as for ``ReplayBuffer``.
+        priority_key: where ``update_tensordict_priority`` finds priorities, and ``extend`` those of new steps, if they
+            have any; all else as for ``ReplayBuffer``.
 
     Example:
         >>> from tensordict import TensorDict
@@ -64,7 +67,22 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
-        self.update_priority(batch["index"], batch[self._priority_key])
+        rows, priority = batch["index"], batch[self._priority_key]
+        if rows.ndim > 1:  # of rows that are trajectories
+            rows = rows.reshape(len(rows), -1)[:, 0]
+        self.update_priority(rows, priority)
+
+    def _check_form(self, form: Form) -> None:
+        super()._check_form(form)
+        if form != TENSORDICT:
+            raise SchemaMismatchError(
+                f"{type(self).__name__}: expected a TensorDict, found a {form.name}", hint="use ReplayBuffer"
+            )
+
+    def _extended(self, rows: Rows, steps: TensorDictBase) -> None:
+        priority = steps.get(self._priority_key, None)
+        if priority is not None:
+            self._set_priority(rows, priority)
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
         return self._info(draw)

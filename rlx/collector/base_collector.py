@@ -114,7 +114,7 @@ class BaseCollector(FreeRunning):
         self._expect_idle()
         while (batch := self._next_batch()) is not None:
             self._iterations += 1
-            yield self._deliver(batch)
+            yield self._deliver(batch, is_batched=self._described[0].is_batched)
             self._expect_idle()
 
     def next(self) -> TensorDictBase | None:

@@ -47,8 +47,13 @@ class BatchDelivery:
         """Dimensions of the replay buffer before that of time."""
         return 0 if self.replay_buffer is None else int(self.replay_buffer.storage.ndim) - 1
 
-    def __call__(self, batch: TensorDictBase) -> TensorDictBase | None:
-        """The batch, or None if it went into the replay buffer."""
+    def __call__(self, batch: TensorDictBase, *, is_batched: bool) -> TensorDictBase | None:
+        """The batch, or None if it went into the replay buffer.
+
+        Args:
+            batch: steps.
+            is_batched: whether an environment is several, so that the last two dimensions are theirs and time.
+        """
         if self.split_trajs:
             batch = split_trajectories(_real(batch))
         if self.device is not None:
@@ -57,13 +62,15 @@ class BatchDelivery:
             batch = over_batch(self.postproc, batch)
         if self.replay_buffer is None:
             return batch
-        self._store(_real(batch))
+        self._store(_real(batch), is_batched=is_batched)
         return None
 
-    def _store(self, batch: TensorDictBase) -> None:
+    def _store(self, batch: TensorDictBase, *, is_batched: bool) -> None:
         ndim = self.lanes + 1
-        if ndim == 1:
-            batch = batch.reshape(-1)
+        if (
+            ndim == 1
+        ):  # as every worker by itself would write to it: a row is a step, or of several environments, theirs
+            batch = batch.reshape(-1, batch.shape[-1]) if is_batched and batch.batch_dims > 1 else batch.reshape(-1)
         elif batch.batch_dims != ndim:
             raise CollectError(
                 f"the replay buffer's storage has ndim={ndim}, batches have shape {list(batch.shape)}",

@@ -41,8 +41,9 @@ class Collector(BaseCollector):
         traj_format: of such batches: "padded", [N, T_max] as with split_trajs; "cat", [S] one episode behind the other.
         postproc: is applied to every batch: a function, or a transform of ``rlx.buffer``; what of these looks at other
             steps sees those of the batch alone, so whole trajectories with trajs_per_batch.
-        replay_buffer: is extended by every batch, and None is yielded. A storage of one dimension takes them flat, and
-            of trajectories only the real steps; one of more dimensions takes them as they are.
+        replay_buffer: is extended by every batch, and None is yielded. A storage of one dimension takes the steps of an
+            environment one by one, and of a vectorised one a row of steps for each of its environments; of trajectories
+            the real steps only. One of more dimensions takes batches as they are.
         device: of policy and batches, if nothing else is said of these.
         storing_device: where batches are put.
         policy_device: where the policy runs.

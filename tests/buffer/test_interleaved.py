@@ -43,7 +43,7 @@ def test_slices_are_consecutive_steps_of_one_trajectory(configuration: str, stor
         sampler=SliceSampler(num_slices=4, trajectory_key=("collector", "traj_ids"), seed=0),
     )
     for data in produce(30, 10):
-        memory.extend(data)
+        memory.extend(data.reshape(-1) if ndim == 1 else data)
         producers.check_slices(memory.sample(16), 4)
     assert len(memory) == CAPACITY
     assert memory.write_count > CAPACITY
@@ -53,6 +53,6 @@ def test_the_first_configuration_as_it_is_documented() -> None:
     memory = ReplayBuffer(storage=LazyTensorStorage(CAPACITY), transform=lambda data: data.reshape(-1))
     for data in producers.parallel(10, 10):
         memory.extend(data)
-    batch = memory.sample(32)
-    assert batch.batch_size == (32,)
+    batch = memory.sample(32)  # a row is 10 steps of one environment
+    assert batch.batch_size == (320,)
     assert (batch["next", "observation"] == batch["observation"] + 1).all()

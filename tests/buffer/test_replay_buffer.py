@@ -7,6 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rlx.buffer.prioritized_sampler import PrioritizedSampler
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
@@ -54,17 +55,26 @@ def test_time_may_be_another_dimension() -> None:
     assert made[:]["a"].tolist() == [[0, 2, 4], [1, 3, 5]]
 
 
-def test_lanes_in_one_dimension_need_ids_to_be_told_apart() -> None:
+def test_dimensions_that_the_storage_lacks_belong_to_a_row() -> None:
     made = buffer()
-    with pytest.raises(SchemaMismatchError, match="without trajectory ids: expected 1 dimension, found 2"):
-        made.extend(numbers(0, 6).reshape(2, 3))
-    steps = numbers(0, 6).reshape(2, 3)
-    steps["collector", "traj_ids"] = torch.tensor([[0, 0, 0], [1, 1, 1]])
-    assert made.extend(steps).tolist() == [0, 1, 2, 3, 4, 5]
+    assert made.extend(numbers(0, 6).reshape(2, 3)).tolist() == [0, 1]
+    assert made.sample(4).batch_size == (4, 3)
+    assert made[1]["a"].tolist() == [3, 4, 5]
+    assert made[:]["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(SchemaMismatchError, match=r"rows of shape \[\]: expected \[3\]"):
+        made.extend(numbers(0, 6))
+    with pytest.raises(SchemaMismatchError, match=r"rows of shape \[2\]: expected \[3\]"):
+        made.extend(numbers(0, 6).reshape(3, 2))
+    with pytest.raises(SamplingError, match=r"rows of shape \[3\]: expected single steps"):
+        made.storage.index()
+    copy = buffer()
+    copy.load_state_dict(made.state_dict())
+    assert copy.sample(4).batch_size == (4, 3)
+    wider = ReplayBuffer(storage=LazyTensorStorage(99), batch_size=2)
+    wider.load_state_dict(made.state_dict())
+    assert wider[:]["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(SchemaMismatchError, match="expected 2 dimensions, found 1"):
         ReplayBuffer(storage=LazyTensorStorage(8, ndim=2)).extend(numbers(0, 3))
-    with pytest.raises(SchemaMismatchError, match="expected 2 dimensions, found 3"):
-        ReplayBuffer(storage=LazyTensorStorage(8, ndim=2)).extend(numbers(0, 4).reshape(1, 2, 2))
 
 
 def test_indexing_reads_and_changes_rows() -> None:
@@ -107,8 +117,6 @@ def test_batch_sizes_that_do_not_go_together() -> None:
         buffer(batch_size=0)
     with pytest.raises(ValueError, match="expected a batch_size to read ahead"):
         buffer(prefetch=2)
-    with pytest.raises(ValueError, match="brings its own seed"):
-        buffer(sampler=RandomSampler(), generator=torch.Generator())
 
 
 def test_an_empty_buffer_has_nothing_to_sample() -> None:
@@ -241,3 +249,48 @@ def numbered(number: int) -> Any:
     return TensorDict(
         {"a": value, "next": {"a": value.clone()}, "wide": value.reshape(4, 1, 1).expand(4, 64, 64).clone()}, [4]
     )
+
+
+def test_a_generator_seeds_the_sampler_that_is_given() -> None:
+    def drawn(seed: int) -> list[int]:
+        made = buffer(sampler=RandomSampler(), generator=torch.Generator().manual_seed(seed))
+        made.extend(numbers(0, 100))
+        found: list[int] = made.sample(20)["a"].tolist()
+        return found
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    with pytest.raises(TypeError, match="give the generator to the sampler"):
+        buffer(sampler=object(), generator=torch.Generator())
+
+
+def test_priorities_in_new_steps_are_theirs() -> None:
+    made = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(8), sampler=PrioritizedSampler(8, 1.0, 1.0), priority_key="td_error", batch_size=16
+    )
+    made.extend(numbers(0, 4).set("td_error", torch.tensor([0.0, 0.0, 5.0, 0.0])))
+    assert set(made.sample()["a"].tolist()) == {2}
+    rows = PrioritizedReplayBuffer(alpha=1.0, beta=1.0, batch_size=16)
+    rows.extend(numbers(0, 4).set("td_error", torch.tensor([0.0, 0.0, 5.0, 0.0])))
+    assert set(rows.sample()["a"].tolist()) == {0, 1, 2, 3}  # it has no key for priorities
+
+
+def test_priorities_of_rows_that_are_trajectories() -> None:
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(8), sampler=PrioritizedSampler(8, 1.0, 1.0), batch_size=16)
+    made.extend(numbers(0, 6).reshape(3, 2))
+    batch = made.sample()
+    assert batch["index"].shape == batch["priority_weight"].shape == (16, 2)
+    made.update_tensordict_priority(batch.set("td_error", (batch["a"] == 3).float()))
+    assert set(made.sample()["index"].flatten().tolist()) == {1}
+
+
+def test_a_trajectory_key_that_is_not_stored_gives_way_to_the_end_key() -> None:
+    made = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, traj_key="missing"))
+    made.extend(numbers(0, 4).set(("next", "done"), torch.tensor([False, True, False, True])[:, None]))
+    assert {tuple(pair) for pair in made.sample(16)["a"].reshape(-1, 2).tolist()} == {(0, 1), (2, 3)}
+    other = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, end_key="missing"))
+    other.extend(numbers(0, 4).set("episode", torch.tensor([0, 0, 1, 1])))
+    assert {tuple(pair) for pair in other.sample(16)["a"].reshape(-1, 2).tolist()} == {(0, 1), (2, 3)}
+    neither = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, traj_key="missing"))
+    neither.extend(numbers(0, 4))
+    with pytest.raises(SamplingError, match="'missing' is not stored"):
+        neither.sample(16)

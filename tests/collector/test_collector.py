@@ -133,8 +133,9 @@ def test_frames_per_batch_says_how_long_workers_step_for_whole_episodes() -> Non
 def test_into_a_replay_buffer() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
     assert batches(SerialEnv(3, Counter), frames_per_batch=30, total_frames=90, replay_buffer=buffer) == [None] * 3
-    assert len(buffer) == 90
+    assert len(buffer) == 9  # a row is 10 steps of one environment, as in TorchRL
     sample = buffer.sample()
+    assert sample.shape == (32, 10)
     assert (sample["next", "observation"] == sample["observation"] + 1).all()
 
 

@@ -114,9 +114,9 @@ def test_single_transitions() -> None:
         for data in collector:
             assert data is not None
             memory.extend(data)
-    assert len(memory) == 60
+    assert len(memory) == 6  # a row is 10 steps of one environment, as in TorchRL
     sample = memory.sample()
-    assert sample.shape == (8,)
+    assert sample.shape == (80,)
     assert (sample["next", "observation"][:, 3] == sample["observation"][:, 3] + 1).all()
 
 
