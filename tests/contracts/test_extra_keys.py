@@ -16,8 +16,6 @@ from tests.contracts.source import read
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
 
 FIELDS = ("numbers", "vectors")
-# Readers that take further arrays next.
-PENDING = frozenset({"robomimic", "d3rlpy"})
 CASES = [(format, kind) for format in ADD for kind in KINDS if kind not in IMPOSSIBLE.get(format, ())]
 
 
@@ -44,8 +42,6 @@ def with_key(files: Path, format: str, key: str, values: Values, place: Path) ->
 def test_an_unknown_key_is_a_field_or_is_named(
     format: str, kind: str, files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if format in PENDING and kind in FIELDS:
-        pytest.xfail("named, not yet a field")
     path = with_key(files, format, "extra", KINDS[kind], tmp_path / "in")
     before, _ = open_source(files / format / NAMES.get(format, "a.h5"), format)
     caplog.clear()
@@ -83,8 +79,6 @@ def test_a_name_that_no_field_may_have_is_named(format: str, files: Path, tmp_pa
 
 @pytest.mark.parametrize("format", [format for format in ADD if format not in ("dopamine", "d3rlpy", "lerobot")])
 def test_a_key_in_a_group_is_a_field(format: str, files: Path, tmp_path: Path) -> None:
-    if format in PENDING:
-        pytest.xfail("named, not yet a field")
     path = with_key(files, format, "params/loc", KINDS["vectors"], tmp_path / "in")
     source, _ = open_source(path, format)
     assert source.schema["params/loc"].shape == (2,)
