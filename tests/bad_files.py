@@ -163,7 +163,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "objects": (
             h5(objects("data/demo_0/obs/observation")),
-            "/data/demo_0/obs/observation: expected rows of numbers",
+            "/data/demo_0/next_obs/observation: expected 4 texts, found float32",
         ),
         "NaN seen": (
             h5(set_row("data/demo_2/obs/observation", 3, NAN)),
@@ -282,7 +282,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
     "torchrl": {
         "missing key": (
             at("meta.json", members(lambda _: {"action": {"type": "NonTensorData"}})),
-            "action: expected numbers, found none",
+            "action: neither numbers nor text",
         ),
         "missing file": (at("next/reward.memmap", remove), "next/reward.memmap is missing"),
         "unequal lengths": (
@@ -332,7 +332,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "missing key": (arrays("action", None), "action is missing"),
         "missing flags": (arrays("next/terminated", None), "next/terminated is missing"),
         "unequal lengths": (arrays("action", fewer), "action: expected 23 rows as next/reward, found 22"),
-        "objects": (arrays("action", pickled), "action: expected the npy header of a C-ordered array of numbers"),
+        "objects": (arrays("action", pickled), "action: neither numbers nor text"),
         "NaN seen": (arrays("observation", value(NAN, 9)), "observation: expected finite numbers, found NaN in row 9"),
         "infinite actions": (arrays("action", value(INF, 9)), "action: expected finite numbers, found inf in row 9"),
         "infinite rewards": (arrays("next/reward", value(INF, 9)), "next/reward: expected finite numbers, found inf"),
