@@ -253,7 +253,7 @@ class BaseCollector(FreeRunning):
         if (batch := self._next_batch()) is None:
             return False
         self._iterations += 1
-        self._deliver(batch)
+        self._deliver(batch, is_batched=self._described[0].is_batched)
         return True
 
     def _detach(self) -> None:
