@@ -54,16 +54,17 @@ class TestSheet:
             shown = pixels[y : y + 24 * times, x : x + 32 * times]
             assert np.array_equal(shown, frame.repeat(times, axis=0).repeat(times, axis=1))
 
-    def test_of_the_best_the_median_and_the_worst(self, pong: Path, tmp_path: Path) -> None:
+    def test_of_the_best_and_the_worst_of_the_whole_episodes(self, pong: Path, tmp_path: Path) -> None:
         dataset = rlx.open(pong)
         report = written(dataset, tmp_path / "a.png")
-        returns = dataset.trajectories.returns[report.episodes]
-        assert (returns[0], returns[2]) == (dataset.trajectories.returns.max(), dataset.trajectories.returns.min())
+        table = dataset.trajectories
+        returns = table.returns[report.episodes]
+        assert returns.tolist() == [table.returns[table.whole].max(), table.returns[table.whole].min()]
         pixels = read(tmp_path / "a.png")
-        frames = Episode(dataset, report.episodes[2]).frames(
-            "observation", spread(Episode(dataset, report.episodes[2]).rows, 16)
+        frames = Episode(dataset, report.episodes[1]).frames(
+            "observation", spread(Episode(dataset, report.episodes[1]).rows, 16)
         )
-        top = 20 + 2 * (44 + 2 * (168 + 40)) + 44
+        top = 20 + (44 + 2 * (168 + 40)) + 44
         assert np.array_equal(pixels[top : top + 168 : 2, 24 : 24 + 168 : 2], frames[0])
 
     def test_of_numbers_has_lines(self, tmp_path: Path) -> None:
