@@ -45,7 +45,8 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
     where = exc.filename if exc.filename is not None else path
     name = None if where is None else os.fsdecode(where) if isinstance(where, str | bytes | os.PathLike) else str(where)
     said = exc.strerror or str(exc) or type(exc).__name__
-    message = said if name is None else f"{name}: {said[:1].lower()}{said[1:]}"
+    said = f"{said[:1].lower()}{said[1:]}"
+    message = said if name is None else f"{name}: {said}"
     if exc.errno in FULL:
         return DiskFullError(message, hint="free some room and run the same command again")
     hint = _HINTS.get(exc.errno or 0, "").format(ls=f"ls -ld {name}" if name else "ls -ld")

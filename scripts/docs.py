@@ -53,6 +53,7 @@ world can mend; anything else is a bug of rlx and shows its traceback. `--debug`
 | 5 | not found |
 | 6 | some shards failed, the rest are safe; run the same command again, or what the hint says |
 | 130 | interrupted by Ctrl-C; finished work is kept, and the message says how to resume |
+| 141 | whoever read stdout has gone away, as `head` does; nothing is said |
 | 129, 131, 143 | the same after SIGHUP, SIGQUIT or SIGTERM |
 
 | error | exit code | |

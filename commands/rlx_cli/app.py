@@ -1,6 +1,5 @@
 """The wiring of ``rlx``: which commands there are, and what becomes of an error."""
 
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -10,12 +9,13 @@ from typing import Annotated, cast
 import typer
 
 from rlx.errors import RlxError
+from rlx.file_access import file_error
 from rlx.suggestion import did_you_mean
 from rlx_cli.collect import collect
 from rlx_cli.convert import convert
 from rlx_cli.doctor import doctor
 from rlx_cli.download import download
-from rlx_cli.exit_codes import ERROR, INTERRUPTED, USAGE, UsageError, exit_code
+from rlx_cli.exit_codes import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
 from rlx_cli.inspect import inspect
 from rlx_cli.list import list_runs
 from rlx_cli.merge import merge
@@ -27,6 +27,7 @@ from rlx_cli.push import push
 from rlx_cli.repair import repair
 from rlx_cli.sample import sample
 from rlx_cli.split import split
+from rlx_cli.streams import abandon, secure
 from rlx_cli.verify import verify
 from rlx_cli.view import view
 
@@ -95,14 +96,17 @@ def rlx(
 
 def main() -> None:
     """Runs the command that the process was started with, and exits."""
+    secure()
     output = Output.of(sys.argv[1:])
     try:
         code = _run(output)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has seen enough. Python flushes once more when it ends, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = ERROR
+        abandon(sys.stdout.fileno())
+        code = PIPE_CLOSED
+    except OSError as exc:
+        abandon(sys.stdout.fileno())
+        code = _fail(Output(debug=output.debug, secrets=output.secrets), file_error(exc, "stdout"))
     sys.exit(code)
 
 
@@ -115,6 +119,21 @@ def _run(output: Output) -> int:
         return _fail(output, error)
     except _TyperUsageError as error:
         return _fail(output, _usage_error(error))
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None  # Typer has ended with 1
+        raise
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            abandon(sys.stdout.fileno())  # where it may have happened; what is still to be written would fail again
+        return _fail(output, _system_error(error))
+    except MemoryError as error:
+        return _fail(output, _no_memory(error))
+    except Exception as error:  # a bug: its traceback is shown, guarded as everything else that is
+        output.trace(error)
+        return ERROR
     if code == INTERRUPTED:
         output.say("error", "interrupted")
     return code
@@ -123,6 +142,20 @@ def _run(output: Output) -> int:
 def _fail(output: Output, error: RlxError) -> int:
     output.fail(error)
     return exit_code(error)
+
+
+def _system_error(error: OSError) -> RlxError:
+    """The operating system's error in the words of this project."""
+    translated = file_error(error)
+    translated.__cause__ = error
+    return translated
+
+
+def _no_memory(error: MemoryError) -> RlxError:
+    said = f": {error}" if str(error) else ""
+    translated = RlxError(f"not enough memory{said}", hint="ask for less at once, or give it more: ulimit -v unlimited")
+    translated.__cause__ = error
+    return translated
 
 
 def _usage_error(error: Exception) -> UsageError:

@@ -21,6 +21,7 @@ FORBIDDEN = 4
 NOT_FOUND = 5
 PARTIAL = 6
 INTERRUPTED = 130
+PIPE_CLOSED = 141  # what a shell says of a program that a closed pipe ended
 
 
 class UsageError(RlxError):

@@ -6,15 +6,18 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from rlx.errors import RlxError
+from rlx_cli.printable import Secrets, one_line, printable
+from rlx_cli.streams import abandon
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _UNLIMITED = 10_000
 _SEVERITIES = {"warning": "yellow", "error": "red"}
@@ -28,38 +31,42 @@ class Output:
         json: whether the result is one JSON document.
         quiet: whether progress stays silent.
         debug: whether errors show their traceback, and the library's log is shown.
+        secrets: what is never shown.
     """
 
     json: bool = False
     quiet: bool = False
     debug: bool = False
+    secrets: Secrets = field(default_factory=lambda: Secrets([]))
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Self:
         """As the arguments ask for it; they are looked at before they are parsed, for parsing may fail."""
-        return cls(json="--json" in arguments, quiet="--quiet" in arguments, debug="--debug" in arguments)
+        return cls(
+            json="--json" in arguments,
+            quiet="--quiet" in arguments,
+            debug="--debug" in arguments,
+            secrets=Secrets(arguments),
+        )
 
     @cached_property
     def stdout(self) -> "Console":
         """What results are printed on; as wide as need be where nobody's window is the limit."""
-        from rich.console import Console
-
-        return Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
+        return _console(self.secrets, width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
 
     @cached_property
     def stderr(self) -> "Console":
         """What progress, warnings and errors are printed on."""
-        from rich.console import Console
-
-        return Console(stderr=True, highlight=False)
+        return _console(self.secrets, stderr=True, highlight=False)
 
     def show(self, document: Any, *parts: "str | Table") -> None:
         """Prints a command's result: the document with ``--json``, else its parts for people, one below the other."""
         if self.json:
-            sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+            sys.stdout.write(json.dumps(self.secrets.hidden_in(document), indent=2, allow_nan=False) + "\n")
             return
         with self.stdout.capture() as printed:
-            for part in parts:
+            for each in parts:
+                part = printable(self.secrets.hidden(each)) if isinstance(each, str) else each
                 self.stdout.print(part, markup=False, soft_wrap=isinstance(part, str))
         # Tables fill their last column with spaces, which would end up in whatever keeps the output.
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
@@ -73,17 +80,27 @@ class Output:
     def complain(self, error: RlxError) -> None:
         """Tells people of an error."""
         if self.debug:
-            traceback.print_exception(error)
+            self.trace(error)
         self.say("error", str(error))
         if error.hint:
             self.say("hint", error.hint)
+
+    def trace(self, error: BaseException) -> None:
+        """Prints the traceback of an error."""
+        self._print("".join(traceback.format_exception(error)).rstrip())
 
     def say(self, word: str, message: str) -> None:
         """Prints one line to stderr: ``warning: ...``."""
         from rich.text import Text
 
         label = Text(f"{word}:", style=f"bold {_SEVERITIES.get(word, 'cyan')}")
-        self.stderr.print(Text.assemble(label, " ", message), soft_wrap=True)
+        self._print(Text.assemble(label, " ", printable(self.secrets.hidden(message))))
+
+    def _print(self, line: "str | Text") -> None:
+        try:
+            self.stderr.print(line, soft_wrap=True, markup=False)
+        except OSError:  # there is nowhere to say so
+            abandon(sys.stderr.fileno())
 
     @contextmanager
     def logging(self) -> Iterator[None]:
@@ -106,6 +123,21 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._output.say(record.levelname.lower(), record.getMessage())
+
+
+def _console(secrets: Secrets, **options: Any) -> "Console":
+    """A console that shows neither secrets nor control characters, whoever prints on it."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Guarded(Console):
+        def _render_buffer(self, buffer: "Iterable[Segment]") -> str:
+            shown = [
+                part if part.control else Segment(printable(secrets.hidden(part.text)), part.style) for part in buffer
+            ]
+            return super()._render_buffer(shown)
+
+    return Guarded(**options)
 
 
 def describe(error: RlxError) -> dict[str, Any]:
@@ -154,4 +186,4 @@ def _plain(text: str) -> "Any":
     # A string would be read as rich's markup, and a file name may hold brackets.
     from rich.text import Text
 
-    return Text(text)
+    return Text(one_line(text))

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.export.hdf5_writer import Disk
 from rlx.export.protocol import Columns, without_nul
 
 _CHUNK_BYTES = 2**18
@@ -30,15 +31,20 @@ class H5Exporter:
 
 
 def _write(batches: Iterable[Columns], file: BinaryIO) -> None:
-    with h5py.File(file, "w") as root:
-        for batch in batches:
-            for name, rows in batch.items():
-                if rows.dtype == object:
-                    without_nul(name, rows, "h5")
-                if name in root:
-                    _append(root[name], rows)
-                else:
-                    _create(root, name, rows)
+    disk = Disk(file)
+    try:
+        with h5py.File(disk, "w") as root:
+            for batch in batches:
+                for name, rows in batch.items():
+                    if rows.dtype == object:
+                        without_nul(name, rows, "h5")
+                    if name in root:
+                        _append(root[name], rows)
+                    else:
+                        _create(root, name, rows)
+                disk.check()
+    finally:
+        disk.check()
 
 
 def _create(file: h5py.File, name: str, rows: NDArray[np.generic]) -> None:

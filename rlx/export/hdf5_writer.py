@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import h5py
 import numpy as np
@@ -33,7 +33,7 @@ class Hdf5Output:
         file: for groups, attributes and what is small.
     """
 
-    def __init__(self, file: h5py.File, disk: "_Disk") -> None:
+    def __init__(self, file: h5py.File, disk: "Disk") -> None:
         self.file = file
         self._disk = disk
 
@@ -75,7 +75,7 @@ class Hdf5Output:
 class Rows:
     """Fills one dataset from its first row on."""
 
-    def __init__(self, dataset: h5py.Dataset, disk: "_Disk") -> None:
+    def __init__(self, dataset: h5py.Dataset, disk: "Disk") -> None:
         self._dataset = dataset
         self._disk = disk
         self._filled = 0
@@ -125,7 +125,7 @@ def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
         OSError: the disk is full; the operating system's own error.
     """
     with path.open("xb+", buffering=0) as raw:
-        disk = _Disk(raw)
+        disk = Disk(raw)
         try:
             with h5py.File(disk, "w", track_order=track_order) as file:
                 yield Hdf5Output(file, disk)
@@ -134,11 +134,11 @@ def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
             disk.check()
 
 
-class _Disk(io.RawIOBase):
+class Disk(io.RawIOBase):
     """A file whose writes seem to succeed on a full disk: HDF5 cannot even close a file that refuses one."""
 
-    def __init__(self, raw: io.FileIO) -> None:
-        self._raw = raw
+    def __init__(self, raw: io.FileIO | BinaryIO) -> None:
+        self._raw: Any = raw
         self._failure: OSError | None = None
 
     def check(self) -> None:
@@ -147,15 +147,24 @@ class _Disk(io.RawIOBase):
             raise self._failure
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._raw.seek(offset, whence)
+        """Moves to a place in the file."""
+        try:
+            return int(self._raw.seek(offset, whence))
+        except OSError as exc:  # a buffer was to be written before
+            self._failure = self._failure or exc
+            return 0
 
     def tell(self) -> int:
-        return self._raw.tell()
+        """Where in the file it is."""
+        return int(self._raw.tell())
 
     def readinto(self, buffer: Any, /) -> int | None:
-        return self._raw.readinto(buffer)
+        """Reads from the file."""
+        found: int | None = self._raw.readinto(buffer)
+        return found
 
     def write(self, data: Any, /) -> int:
+        """Writes to the file, as long as nothing has failed."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         try:
@@ -166,9 +175,10 @@ class _Disk(io.RawIOBase):
         return size
 
     def truncate(self, size: int | None = None, /) -> int:
+        """Cuts the file."""
         try:
             if self._failure is None:
-                return self._raw.truncate(size)
+                return int(self._raw.truncate(size))
         except OSError as exc:
             self._failure = exc
         return size or 0

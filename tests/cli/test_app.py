@@ -120,7 +120,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     os.close(reading)
     done = subprocess.run([*PROGRAM, "list", "--remote", "--json"], stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_colour_only_where_it_is_wanted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,32 @@
+"""The standard streams of a process, which whoever started it may have closed, filled up or gone away from."""
+
+import io
+import os
+import sys
+from contextlib import suppress
+
+
+def secure() -> None:
+    """Make all three streams usable: what is opened next must not become one of them, and every name can be written.
+
+    A closed stdout refuses what is written to it; a closed stderr swallows it.
+    """
+    modes = (os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)
+    for descriptor, mode in enumerate(modes):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def abandon(descriptor: int) -> None:
+    """Write no more to a stream that has failed: Python flushes once more when it ends, and would complain."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
