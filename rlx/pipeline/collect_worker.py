@@ -14,6 +14,7 @@ from rlx.collector.session import Session
 from rlx.manifest import ShardRecord
 from rlx.pipeline.shard_thread import ShardThread
 from rlx.store.layout import partial_directory
+from rlx.store.lock import check_seen
 from rlx.store.writer import ShardFormat
 
 
@@ -112,6 +113,7 @@ class Worker:
 
     def __init__(self, assignment: Assignment, environment: Environment | None = None) -> None:
         self._assignment = here = assignment
+        check_seen(here.dataset)
         self._environment = environment or opened(here.environment, here.num_envs)
         first_env = here.worker * self._environment.num_envs
         self._session = Session(

@@ -17,6 +17,7 @@ from rlx.block import Block
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
 from rlx.source.protocol import Source
+from rlx.store.lock import check_seen
 from rlx.store.writer import ShardFormat, file_record, write_shard
 
 
@@ -84,7 +85,11 @@ def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask,
 
     An engine gives the task of a worker that is lost to another, and a worker that it has only lost sight of goes on
     writing. So no two ever write in one directory, and whoever is first to be done decides: all make the same bytes.
+
+    Raises:
+        EngineError: this machine does not see the dataset.
     """
+    check_seen(task.directory.parents[1])
     own = task.directory.with_suffix(f".{platform.node()}-{os.getpid()}.partial")
     for left in own.parent.glob(f"{glob.escape(task.directory.stem)}.*.*"):
         with suppress(FileNotFoundError):  # somebody else is sweeping

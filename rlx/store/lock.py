@@ -6,13 +6,14 @@ A lock ends with its process, however that ends. A lock file that is left behind
 import errno
 import fcntl
 import os
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from rlx.errors import DatasetError, DatasetLockedError
+from rlx.errors import DatasetError, DatasetLockedError, EngineError
 
 FILE_NAME = ".lock"
 _LOOKS = 20
@@ -53,6 +54,21 @@ def held(file: Path, target: Path) -> Iterator[None]:
     """
     with _acquired(file, target):
         yield
+
+
+def check_seen(dataset: Path) -> None:
+    """Check that this machine sees a dataset that a process, perhaps of another machine, is writing.
+
+    A worker that did not would write into a directory of the same name, which nobody else ever sees.
+
+    Raises:
+        EngineError: the dataset's lock file is not there; names this machine.
+    """
+    if not (dataset / FILE_NAME).exists():
+        raise EngineError(
+            f"{platform.node()}, a machine of the cluster, does not see {dataset}: expected a shared path",
+            hint="write to a shared file system, or into a bucket: rlx push DATASET URL afterwards",
+        )
 
 
 def writer_of(dataset: Path) -> str | None:

@@ -251,6 +251,8 @@ class Ledger:
         self.folder, self.envs, self.shard_steps, self.dies = folder, envs, shard_steps, dies
         self.records: dict[str, ShardRecord] = {}
         self.starts = 0
+        folder.mkdir(exist_ok=True)
+        (folder / ".lock").touch()
 
     def start(self, worker: int, episodes: int) -> Any:
         self.starts += 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlx.errors import SourceError
+from rlx.errors import EngineError, SourceError
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.local_runs import find_run
 from rlx.pipeline.options import Options
@@ -141,6 +142,7 @@ def task(tmp_path: Path) -> ShardTask:
     """A shard to be written."""
     source = find_run(write_dopamine(tmp_path / "files"), None, None)
     directory = tmp_path / "shards/00001.7.partial"
+    (tmp_path / ".lock").touch()
     return ShardTask(source, None, 1, "00001", directory, ShardFormat(source.schema, "memmap", NONE))
 
 
@@ -176,6 +178,14 @@ def test_an_attempt_that_fails_leaves_nothing(task: ShardTask) -> None:
     with pytest.raises(SourceError):
         attempt(failing, task, Silent())
     assert list(task.directory.parent.iterdir()) == []
+
+
+def test_a_machine_that_does_not_see_the_dataset_is_named(task: ShardTask) -> None:
+    (task.directory.parents[1] / ".lock").unlink()
+    with pytest.raises(EngineError, match=f"^{platform.node()}, a machine of the cluster, does not see ") as error:
+        attempt(convert_shard, task, Silent())
+    assert error.value.hint is not None
+    assert not task.directory.parent.exists()
 
 
 def test_an_attempt_whose_directory_is_swept_fails(task: ShardTask) -> None:
