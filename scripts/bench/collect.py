@@ -7,6 +7,8 @@ AtariVectorEnv of the same environments and threads, each with making them.
 Target: 0.85.
 ``cartpole``: steps a second of ``Collector`` over 8 environments in turn, beside TorchRL's ``Collector`` over
 ``ParallelEnv(8)``, where TorchRL is installed; both with a random policy, 800 steps a batch. Target: 4.
+``memory``: the same with a policy that has a memory (a GRU cell of 64) and draws its actions; its log-probs, logits and
+hidden states are kept. Target: 4.
 ``workers``: seconds for ``--steps`` of Pong of a running ``MultiCollector(sync=True)`` of four workers, and of
 ``rlx collect``, which starts, writes and ends, beside TorchRL's running ``MultiCollector(sync=True)`` of four workers;
 batches of 800 steps. TorchRL is given gymnasium's AtariPreprocessing, which does with OpenCV what its own transforms of
@@ -22,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
 from rlx.collector.atari import ATARI
@@ -32,6 +36,7 @@ from scripts.bench import timing
 
 _ENVS = 4
 _BATCH = 800
+_HIDDEN = 64
 
 
 def emulator(steps: int) -> None:
@@ -52,13 +57,48 @@ def dataset(steps: int) -> None:
         collect(Collection(budget=Budget(steps=steps), num_envs=_ENVS), Path(folder) / "set", Options(), Silent())
 
 
-def peer_collector(total: int) -> Any:
+class Memory(torch.nn.Module):
+    """A recurrent cell for CartPole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.GRUCell(4, _HIDDEN)
+
+    def forward(self, observation: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        """The new state, [n, hidden]."""
+        state: torch.Tensor = self.cell(observation, h)
+        return state
+
+
+def remembering() -> TensorDictSequential:
+    """A policy that reads h and writes ("next", "h"), logits, action and action_log_prob."""
+    return TensorDictSequential(
+        TensorDictModule(Memory(), in_keys=["observation", "h"], out_keys=[("next", "h")]),
+        TensorDictModule(torch.nn.Linear(_HIDDEN, 2), in_keys=[("next", "h")], out_keys=["logits"]),
+        ProbabilisticTensorDictModule(
+            in_keys=["logits"],
+            out_keys=["action"],
+            distribution_class=torch.distributions.Categorical,
+            return_log_prob=True,
+        ),
+    )
+
+
+def peer_collector(total: int, policy: Any) -> Any:
     """TorchRL's collector over as many processes as there are environments."""
     from torchrl.collectors import Collector as PeerCollector  # noqa: PLC0415  (only where it is installed)
-    from torchrl.envs import GymEnv, ParallelEnv  # noqa: PLC0415
+    from torchrl.data import Unbounded  # noqa: PLC0415
+    from torchrl.envs import GymEnv, InitTracker, ParallelEnv, TensorDictPrimer, TransformedEnv  # noqa: PLC0415
 
-    env = ParallelEnv(8, lambda: GymEnv("CartPole-v1"), mp_start_method="fork")
-    return PeerCollector(env, None, frames_per_batch=_BATCH, total_frames=total)
+    def make() -> Any:
+        env = GymEnv("CartPole-v1", categorical_action_encoding=policy is not None)
+        if policy is None:
+            return env
+        env = TransformedEnv(env, InitTracker())
+        return env.append_transform(TensorDictPrimer({"h": Unbounded((_HIDDEN,))}))
+
+    env = ParallelEnv(8, make, mp_start_method="fork")
+    return PeerCollector(env, policy, frames_per_batch=_BATCH, total_frames=total)
 
 
 def pong(steps: int, rounds: int) -> dict[str, Any]:
@@ -69,13 +109,13 @@ def pong(steps: int, rounds: int) -> dict[str, Any]:
     )
 
 
-def cartpole(batches: int, rounds: int) -> dict[str, Any]:
+def cartpole(batches: int, rounds: int, policy: Any = None) -> dict[str, Any]:
     """The ratio on CartPole; a batch a turn, of collectors that are running."""
     total = _BATCH * batches * (rounds + 1)
-    ours: Any = Collector(SerialEnv(8, "CartPole-v1"), frames_per_batch=_BATCH, total_frames=total)
+    ours: Any = Collector(SerialEnv(8, "CartPole-v1"), policy, frames_per_batch=_BATCH, total_frames=total)
     running: list[Iterable[Any]] = [ours]
     if find_spec("torchrl") is not None:
-        running.append(peer_collector(total))
+        running.append(peer_collector(total, policy))
     iterators = [iter(collector) for collector in running]
     for iterator in iterators:
         next(iterator)
@@ -152,8 +192,9 @@ def main() -> None:
     result = {
         "pong": pong(options.steps, options.rounds),
         "cartpole": cartpole(options.batches, options.rounds),
+        "memory": cartpole(options.batches, options.rounds, remembering()),
         "workers": workers(options.steps, options.rounds),
-        "targets": {"pong": 0.85, "cartpole": 4, "workers": {"collect": 3}},
+        "targets": {"pong": 0.85, "cartpole": 4, "memory": 4, "workers": {"collect": 3}},
     }
     timing.report(result, options)
 

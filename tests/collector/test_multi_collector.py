@@ -23,6 +23,7 @@ from rlx.collector import Collector, MultiCollector, ParallelEnv, SerialEnv
 from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError
 from tests.collector.environments import Closing, Counter, Rich, Tagged, make_failing, one, two_counters
+from tests.collector.memory import Walk, recurrent
 from tests.collector.policies import Constant
 from tests.pipeline.datasets import wait_until
 
@@ -494,3 +495,34 @@ def test_workers_that_do_not_go_together() -> None:
         MultiCollector([two_counters] * 2, frames_per_batch=2)
     with pytest.raises(CollectError, match="'CartPool-v1' is unknown"):
         MultiCollector(["CartPool-v1"], frames_per_batch=2)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "preemptive"])
+def test_workers_keep_what_a_policy_writes_and_carry_its_state(mode: str) -> None:
+    policy = recurrent()
+    options: dict[str, Any] = {"frames_per_batch": 40, "total_frames": 160, "sync": mode != "async"}
+    if mode == "preemptive":
+        options["preemptive_threshold"] = 0.5
+    with MultiCollector([Walk, partial(Walk, 1)], policy, **options) as collector:
+        batches: list[Any] = []
+        for batch in collector:
+            assert batch is not None
+            batches.append(batch.clone())
+            collector.update_policy_weights_()
+    for batch in batches:
+        assert {"h", "logits", "action_log_prob", "is_init"} <= set(batch.keys())
+        assert ("policy_version" in batch.keys()) == (mode == "async")  # noqa: SIM118
+        rows = batch if batch.batch_dims == 2 else batch[None]
+        ids = rows["collector", "traj_ids"]
+        follows = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] >= 0)
+        assert torch.equal(rows["next", "h"][:, :-1][follows], rows["h"][:, 1:][follows])
+        assert not rows["h"][rows["is_init"][..., 0]].any()
+        assert rows["action_log_prob"][ids >= 0].all()
+
+
+def test_workers_leave_out_what_they_are_told_to() -> None:
+    with MultiCollector([Walk], recurrent(), frames_per_batch=20, total_frames=20, drop=["h", "logits"]) as collector:
+        (batch,) = collector
+    assert batch is not None
+    assert set(batch.keys()) >= {"action", "action_log_prob"}
+    assert {"h", "logits"}.isdisjoint(batch.keys())
