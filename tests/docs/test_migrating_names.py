@@ -1,6 +1,7 @@
 """The tables of migrating.md hold every public name of TorchRL with its arguments, against TorchRL and against rlx."""
 
 import inspect
+import keyword
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -142,3 +143,16 @@ def test_no_advice_is_about_a_name_that_is_here() -> None:
     for package, names in INSTEAD.items():
         assert not set(names) & set(import_module(package).__all__)
         assert set(names) <= {row.name for row in ROWS}
+
+
+@pytest.mark.parametrize("package", INSTEAD)
+def test_advice_names_classes_and_arguments_that_are_here(package: str) -> None:
+    here = {name: getattr(import_module(each), name) for each in INSTEAD for name in import_module(each).__all__}
+    for text in set(INSTEAD[package].values()):
+        for code in quoted(text):
+            for name, given in re.findall(r"\b([A-Z]\w+)\b(?:\(([^()]*)\))?", code.replace("EXPRESSION", "")):
+                if keyword.iskeyword(name):
+                    continue
+                assert name in here, text
+                arguments = set(re.findall(r"(\w+)=", given))
+                assert arguments <= set(torchrl_api.arguments_of(here[name])), text
