@@ -12,10 +12,12 @@ import h5py
 import numpy as np
 import pytest
 
+from rlx.export.hdf5_extras import extra_columns
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
-from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block, whole_dataset
+from rlx.schema import Role
+from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, random_block, whole_dataset
 from tests.contracts.source import read
 from tests.factories import write_dataset
 
@@ -65,7 +67,7 @@ def test_a_file_that_was_changed_is_read_by_its_flags(tmp_path: Path) -> None:
     assert [one.steps for one in read(open_source(tmp_path / "out.hdf5", None)[0], 0)] == [1, 7, 2, 9]
 
 
-@pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample not in REFUSED])
+@pytest.mark.parametrize("sample", [sample for sample in (*SAMPLES, *RICH) if sample not in REFUSED])
 def test_d4rl_reads_every_value(sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("D4RL_SUPPRESS_IMPORT_ERROR", "1")
     monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl"))
@@ -87,6 +89,12 @@ def test_d4rl_reads_every_value(sample: str, tmp_path: Path, monkeypatch: pytest
         "terminals": stored["terminated"],
         "timeouts": stored["truncated"],
     }
+    starts = dataset.trajectories.start + np.arange(len(dataset.trajectories))
+    for column in extra_columns(dataset.schema, ()):
+        rows = stored[column.name]
+        if dataset.schema[column.name].role == Role.OBSERVATION:
+            rows = np.delete(rows, starts if column.is_after else finals, axis=0)
+        expected[column.path] = rows
     for name, rows in expected.items():
         np.testing.assert_array_equal(found[name], rows, err_msg=name)
     if sample == "vectors":

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import ExportError
+from rlx.export.hdf5_extras import extra_columns
 from rlx.export.pictures import channels_last
 from rlx.export.robomimic import _keys
 from rlx.pipeline.convert import open_source
@@ -87,7 +88,7 @@ def test_observations_that_would_be_called_the_same(tmp_path: Path) -> None:
     assert not (tmp_path / "out.hdf5").exists()
 
 
-@pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample not in REFUSED])
+@pytest.mark.parametrize("sample", [sample for sample in (*SAMPLES, "texts") if sample not in REFUSED])
 def test_robomimic_reads_every_value(sample: str, tmp_path: Path) -> None:
     with warnings.catch_warnings(action="ignore"):
         reader = pytest.importorskip("robomimic.utils.dataset", exc_type=ImportError)
@@ -97,8 +98,12 @@ def test_robomimic_reads_every_value(sample: str, tmp_path: Path) -> None:
     export(dataset.path, tmp_path / "out.hdf5", "robomimic", progress=Silent())
     has_next = bool(dataset.trajectories.final_recorded.any())
     modalities.initialize_obs_modality_mapping_from_dict({"low_dim": list(names)})
+    extras = [extra for extra in extra_columns(dataset.schema, ()) if not dataset.schema[extra.name].is_text]
     opened = reader.SequenceDataset(
-        str(tmp_path / "out.hdf5"), list(names), ("actions", "rewards", "dones"), load_next_obs=has_next
+        str(tmp_path / "out.hdf5"),
+        [key for key, name in names.items() if not dataset.schema[name].is_text],
+        ("actions", "rewards", "dones", *(extra.path for extra in extras)),
+        load_next_obs=has_next,
     )
     assert (opened.n_demos, len(opened)) == (len(dataset.trajectories), len(dataset))
     stored: Arrays = {name: np.concatenate([block.data[name] for block in dataset.blocks()]) for name in dataset.schema}
@@ -109,7 +114,13 @@ def test_robomimic_reads_every_value(sample: str, tmp_path: Path) -> None:
         assert found["rewards"][0] == stored["reward"][step]
         assert found["dones"][0] == stored["terminated"][step]
         np.testing.assert_array_equal(found["actions"][0], stored["action"][step])
+        for extra in extras:
+            is_seen = dataset.schema[extra.name].role == Role.OBSERVATION
+            place = step + trajectory * is_seen + extra.is_after
+            np.testing.assert_array_equal(found[extra.path][0], stored[extra.name][place])
         for key, name in names.items():
+            if dataset.schema[name].is_text:
+                continue  # which robomimic does not learn from
             rows = channels_last(dataset.schema[name]).arrange(stored[name][step + trajectory : step + trajectory + 2])
             np.testing.assert_array_equal(found["obs"][key][0], rows[0])
             if has_next:

@@ -13,6 +13,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.source.torchrl_memmap import open_torchrl, recognises
+from tests.conftest import Cli
 from tests.contracts.source import Trajectory, read
 
 Steps = Any  # a TensorDict, which torch.cat and torch.stack are not known to take
@@ -411,3 +412,30 @@ class TestAsTorchRLWrites:
         found = read(open_torchrl(tmp_path / "buffer"), 0)
         assert np.concatenate([one["task"] for one in found]).tolist() == [f"task {number % 3}" for number in range(30)]
         assert [told(one) for one in found] == episodes([steps])
+
+    def test_out_again_every_value_is_as_it_was(self, cli: Cli, tmp_path: Path, data: Any) -> None:
+        """What a policy wrote, its state, infos and texts too, through a buffer of TorchRL's on both ends."""
+        (lane,) = environments(1)
+        steps = lane.steps(60)
+        steps = steps[: int(steps["next", "done"].nonzero()[-1, 0]) + 1]
+        count = len(steps)
+        state = torch.rand(count + 1, 2)
+        steps["h"], steps["next", "h"] = state[:-1], state[1:]
+        steps["action_log_prob"] = torch.rand(count)
+        steps["params", "loc"] = torch.rand(count, 2, dtype=torch.float64)
+        steps["next", "info", "score"] = torch.full((count, 1), float("nan"))
+        steps["task"] = NonTensorStack(*[f"task {number % 3}" for number in range(count)])
+        buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(100), batch_size=4)
+        buffer.extend(steps)
+        buffer.dumps(tmp_path / "buffer")
+        assert cli("convert", tmp_path / "buffer", tmp_path / "data").code == 0
+        result = cli("convert", tmp_path / "data", tmp_path / "out", "--to", "torchrl")
+        assert (result.code, result.err) == (0, "")
+        storage = data.TensorStorage(TensorDict.load_memmap(tmp_path / "out"))
+        found = data.ReplayBuffer(storage=storage, batch_size=4)[:]
+        for key in steps.keys(True, True):
+            if isinstance(steps[key], torch.Tensor):
+                assert found[key].dtype == steps[key].dtype, key
+                np.testing.assert_array_equal(found[key].numpy(), steps[key].numpy(), err_msg=str(key))
+            else:
+                assert list(found[key]) == list(steps[key])
