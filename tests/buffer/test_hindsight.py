@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+import rlx
 from rlx.buffer import (
+    DatasetStorage,
     FrameStack,
     HERReplayBuffer,
     HindsightStrategy,
@@ -21,6 +23,7 @@ from rlx.buffer import (
     SliceSampler,
 )
 from rlx.errors import SamplingError, SchemaMismatchError
+from tests.factories import make_block, write_dataset
 
 
 def walk(episode: int, length: int, *, with_next: bool = True) -> TensorDict:
@@ -107,6 +110,34 @@ def test_torchrl_gives_the_same_goals_where_next_has_none(strategy: HindsightStr
             named = (batch["achieved_goal"], batch["desired_goal"], batch["next", "reward"])
             found.update(zip(*(column.flatten().tolist() for column in named), strict=True))
     assert pairs[0] == pairs[1]
+
+
+@pytest.mark.parametrize("strategy", HindsightStrategy)
+def test_goals_stay_in_their_lane_across_the_wrap(strategy: HindsightStrategy) -> None:
+    storage = LazyTensorStorage(2 * 8, ndim=2)
+    made = HERReplayBuffer(rewards, storage=storage, strategy=strategy, her_ratio=1.0, batch_size=100)
+    for episode in range(4):
+        made.extend(torch.stack([walk(10 * lane + episode, 5) for lane in (0, 1)]))
+    stored = set(made[:]["next", "achieved_goal"].flatten().tolist())
+    assert len(stored) == 16
+    for step in made.sample():
+        assert step["desired_goal"].item() in allowed(strategy, step["achieved_goal"].item(), stored)
+
+
+def test_a_dataset_at_rest_gets_goals(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "made", [[make_block(lengths=[4, 6])]])
+    made = HERReplayBuffer(
+        lambda steps: steps["observation"].reshape(len(steps), -1)[:, :1].float(),
+        storage=DatasetStorage(rlx.open(tmp_path / "made")),
+        goal_key="observation",  # what is sought is what is seen, so as to need no dataset of goals
+        achieved_goal_key="observation",
+        strategy="final",
+        her_ratio=1.0,
+        batch_size=40,
+    )
+    last = made[:]["next", "observation"][[3, 9]]
+    found = made.sample()["observation"]
+    assert all((each == last[0]).all() or (each == last[1]).all() for each in found)
 
 
 def test_keys_may_be_nested_and_rewards_flat() -> None:
