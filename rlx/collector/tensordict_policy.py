@@ -30,6 +30,9 @@ class TensorDictPolicy:
     ``in_keys`` and, under ``next``, in ``out_keys``; of a function the keys of its ``initial_state``, or, as it does
     not say what it reads, all keys that it writes under ``next`` and not at the root.
 
+    Keys at the root that begin with ``_`` are also there again in the next step, whatever episode it belongs to: so
+    torchrl's module for Ornstein-Uhlenbeck noise keeps what it needs, and begins anew where ``is_init`` says so.
+
     A state starts from the attribute ``initial_state`` of the policy or of a module in it, a dict of tensors of one
     environment; from what torchrl's ``make_tensordict_primer`` says; or from zeros.
 
@@ -47,6 +50,7 @@ class TensorDictPolicy:
         self._states = _states(self._reads, _keys(getattr(function, "out_keys", None)))
         self._zeros: dict[Key, torch.Tensor] = {}
         self._groups: dict[str, list[tuple[str, Key]]] | None = None
+        self._private: dict[Key, Any] = {}
 
     @torch.no_grad()
     def initial_state(self, situation: Situation) -> Arrays:
@@ -99,6 +103,8 @@ class TensorDictPolicy:
         given = TensorDict(found, [len(situation.is_init)], device=self._device)
         for name, array in situation.state.items():
             given[tuple(name.split("/"))] = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        for key, value in self._private.items():
+            given[key] = value
         return given
 
     def _check_reads(self, given: TensorDictBase, states: list[Key]) -> None:
@@ -146,6 +152,7 @@ class TensorDictPolicy:
         step, after, state = (
             {name: self._read(output, name, key) for name, key in groups[group]} for group in ("step", "next", "state")
         )
+        self._private = {key: output.get(key) for _, key in groups["step"] if key[-1].startswith("_")}
         return Choice(_tree(action), step, after, state)
 
     def _read(self, output: TensorDictBase, name: str, key: Key) -> NDArray[Any]:

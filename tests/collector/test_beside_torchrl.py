@@ -95,3 +95,15 @@ def test_every_key_of_every_batch_is_equal(kind: str) -> None:
     assert resets > 150
     names = {"actor": [], "GRU": ["recurrent_state"], "LSTM": ["recurrent_state_h", "recurrent_state_c"]}[kind]
     assert all(np.any(found[0][name].numpy()) for name in names), "a state is carried"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_noise_that_remembers_itself() -> None:
+    noise = torch_modules.OrnsteinUhlenbeckProcessModule(
+        spec=pytest.importorskip("torchrl.data").Bounded(-2, 2, (1,)), annealing_num_steps=0, eps_end=1.0
+    )
+    still = TensorDictModule(lambda seen: torch.zeros(len(seen), 1), in_keys=["observation"], out_keys=["action"])
+    options: dict[str, Any] = {"frames_per_batch": 20, "total_frames": 80, "max_frames_per_traj": 7}
+    with Collector(SerialEnv(2, "Pendulum-v1"), TensorDictSequential(still, noise), **options) as collector:
+        batch: Any = torch.cat([batch for batch in collector if batch is not None], 1)
+    assert batch["_ou_steps"].flatten(1).tolist() == [[1 + t % 7 for t in range(40)]] * 2
