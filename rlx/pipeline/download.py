@@ -17,6 +17,7 @@ from rlx.pipeline.options import Options
 from rlx.pipeline.remote_run import RemoteRun, find_remote
 from rlx.pipeline.report import Report
 from rlx.pipeline.room import check_room
+from rlx.pipeline.source_warnings import warn
 from rlx.progress import Progress, Silent
 from rlx.source import rl_unplugged
 from rlx.source.base import Base
@@ -89,6 +90,7 @@ def download_from(
     if isinstance(base, DirectoryBase):
         check_apart(base.root, destination)
         local = find_run(base.root, run, layout)
+        warn(local)
         with claimed(destination):
             return Ingest(local, local.root, options, progress).run(destination, AtHand())
     with claimed(destination):
@@ -99,6 +101,7 @@ def _download(remote: RemoteRun, destination: Path, options: Options, progress: 
     directory = destination / SOURCE_FILES
     index = remote.fetch_index(directory)
     ingest = Ingest(remote.layout.source(directory), directory, options, progress)
+    warn(ingest.source)
     pending = ingest.pending(None if options.overwrite else _listed(destination))
     stats = remote.stats(_files(ingest.source, pending))
     sizes = {name: stat.bytes or 0 for name, stat in stats.items() if name not in index}

@@ -147,6 +147,7 @@ class SourceContract:
                     assert trajectory.final_recorded or not trajectory[name][-1].any()
                 assert not trajectory["terminated"][:-1].any()
                 assert not trajectory["truncated"][:-1].any()
+                assert trajectory["terminated"][-1] or trajectory["truncated"][-1]
                 assert trajectory["truncated"][-1] or not trajectory.cut
 
     def test_reading_twice_gives_the_same(self, source: Source) -> None:

@@ -12,7 +12,10 @@ import pytest
 
 from rlx.errors import ExportError
 from rlx.export import rlds, tf_example
-from rlx.pipeline.convert import open_source
+from rlx.pipeline.convert import convert, open_source
+from rlx.pipeline.export import export
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
 from tests.contracts.dataset_exporter import (
@@ -25,9 +28,10 @@ from tests.contracts.dataset_exporter import (
     whole_dataset,
 )
 from tests.contracts.exporter import contents
-from tests.contracts.source import Trajectory, read
+from tests.contracts.source import Trajectory, read, same
 from tests.factories import write_dataset
 
+GOLDEN = Path(__file__).parents[1] / "golden/rlds"
 UNRECORDED = "that the final observation of 5 of 5 trajectories was not recorded: it is zeros"
 
 
@@ -93,6 +97,40 @@ class TestRLDS(DatasetExporterContract):
         assert [number for number, _ in episodes] == [one.episode for one in wanted]
         for (_, steps), trajectory in zip(episodes, wanted, strict=True):
             check_steps(steps, trajectory, dataset)
+
+
+def again(tmp_path: Path) -> Path:
+    """What rlx writes of the dataset that TensorFlow Datasets wrote, through a dataset."""
+    convert(GOLDEN, tmp_path / "data", Options(jobs=1), source_format="rlds", progress=Silent())
+    assert export(tmp_path / "data", tmp_path / "1.0.0", "rlds", progress=Silent()).losses == []
+    return tmp_path / "1.0.0"
+
+
+def test_what_tensorflow_datasets_wrote_comes_back_equal(tmp_path: Path) -> None:
+    assert same(every(GOLDEN), every(again(tmp_path)))
+
+
+def test_as_tensorflow_datasets_reads_its_own_data_again(tmp_path: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets", reason="TensorFlow Datasets is not installed")
+    one, other = (
+        [
+            (int(episode["episode_id"]), list(episode["steps"]))
+            for episode in tfds.as_numpy(tfds.builder_from_directory(path).as_dataset(split="train"))
+        ]
+        for path in (GOLDEN, again(tmp_path))
+    )
+    assert [number for number, _ in one] == [number for number, _ in other]
+    for (_, before), (_, after) in zip(one, other, strict=True):
+        assert len(before) == len(after)
+        for number, (step, found) in enumerate(zip(before, after, strict=True)):
+            for name in ("is_first", "is_last", "is_terminal", "observation/camera", "observation/grey"):
+                np.testing.assert_array_equal(leaf(found, name), leaf(step, name), err_msg=name)
+            for name in ("observation/angle", "observation/rough"):
+                assert leaf(found, name).dtype == leaf(step, name).dtype
+                np.testing.assert_array_equal(leaf(found, name), leaf(step, name), err_msg=name)
+            if number < len(before) - 1:  # what else the last step has is filler
+                for name in ("action", "reward", "discount", "label", "instruction"):
+                    np.testing.assert_array_equal(found[name], step[name], err_msg=name)
 
 
 def every(path: Path) -> list[Trajectory]:
