@@ -24,6 +24,7 @@ from rlx.errors import (
     SchemaMismatchError,
 )
 from rlx.file_access import file_error
+from rlx.manifest_values import check_counts, check_id, check_json, check_lineage, check_space, check_statistics
 from rlx.schema import Schema
 
 FILE_NAME = "rlx.json"
@@ -90,6 +91,11 @@ class ShardRecord:
         steps, trajectories = described["steps"], described["trajectories"]
         if not (isinstance(steps, int) and isinstance(trajectories, int) and 0 <= trajectories <= steps <= MAX_STEPS):
             raise ValueError(f"{steps} steps in {trajectories} trajectories")
+        check_statistics(described.get("statistics", {}))
+        check_counts(described.get("dropped", {}), "dropped")
+        if not isinstance(origin := described.get("origin", {}), dict):
+            raise TypeError(f"origin is {origin!r:.80}")
+        check_json(origin, "origin")
         return cls(**{**described, "files": files})
 
 
@@ -243,7 +249,12 @@ class Manifest:
         values = {key: described[key] for key in _KEYS}
         for key, kind in _TYPES.items():
             if not isinstance(values[key], kind):
-                raise TypeError(f"{key} is {values[key]!r}")
+                raise TypeError(f"{key} is {values[key]!r:.80}")
+        check_id(values["id"])
+        check_json(values["notes"], "notes")
+        check_lineage(values["lineage"])
+        for row in described["schema"].values():
+            check_space(row.get("space"))
         shards = [ShardRecord.from_json(shard) for shard in described["shards"]]
         for name in described["planned"]:
             _check_shard_name(name)

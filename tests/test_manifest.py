@@ -183,7 +183,7 @@ def test_shards_and_no_manifest(tmp_path: Path) -> None:
 
 def test_a_directory_for_a_manifest(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).mkdir()
-    with pytest.raises(CorruptDatasetError, match="expected a readable file"):
+    with pytest.raises(CorruptDatasetError, match="expected a file, found a directory"):
         Manifest.load(tmp_path)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from rlx.errors import DatasetExistsError
 from rlx.quantities import number, plural, shape, size
-from rlx_cli.lineage import with_destination
+from rlx_cli.lineage import pasteable, with_destination
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
 
@@ -149,7 +149,9 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
     if document["notes"]:
         parts += ["", "notes", facts((name.replace("_", " "), str(note)) for name, note in document["notes"].items())]
     if document["lineage"]:
-        made = [(f"rlx {step.get('rlx', '?')}", str(step.get("command", ""))) for step in document["lineage"]]
+        made = [
+            (f"rlx {step.get('rlx', '?')}", pasteable(str(step.get("command", "")))) for step in document["lineage"]
+        ]
         version, command = made[-1]
         if command and "recipe" in document["lineage"][-1]:
             # What makes this dataset again, ready to be pasted.

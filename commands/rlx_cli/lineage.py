@@ -49,9 +49,26 @@ def with_destination(command: str, path: Path) -> str:
         >>> with_destination("rlx download Pong/5", Path("my pong"))
         "rlx download Pong/5 -o 'my pong'"
     """
-    words = shlex.split(command)
+    words = _words(command)
     option = [] if words[1:2] in (["convert"], ["preprocess"]) else ["-o"]
     return shlex.join([*words, *option, str(path)])
+
+
+def pasteable(command: str) -> str:
+    """A command of a lineage, which may be anybody's, as words that no shell takes for anything else.
+
+    Example:
+        >>> pasteable("rlx download Pong/5; rm -rf ~")
+        "rlx download 'Pong/5;' rm -rf '~'"
+    """
+    return shlex.join(_words(command))
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote that nobody closes
+        return command.split()
 
 
 def without_secrets(text: str) -> str:

@@ -44,7 +44,9 @@ def repair(
     with showing(output, f"repair {dataset}") as progress:
         done = repair_dataset(path, delete=delete, progress=progress)
     # A lineage does not tell where its dataset was put.
-    hint = with_destination(done.hint, path) if done.hint and done.hint.startswith("rlx ") else done.hint
+    hint = done.hint
+    if hint and hint.startswith("rlx "):
+        hint = with_destination(hint, path)
     lost = "" if done.lost_steps is None else f" ({plural(done.lost_steps, 'step')})"
     kept = f"{plural(len(done.kept), 'whole shard')} kept"
     lines = [f"{dataset}: {kept}, {len(done.dropped):,} dropped{lost}"]

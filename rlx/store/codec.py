@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rlx.errors import CodecError
+from rlx.errors import CodecError, CorruptDatasetError
 
 # Rows of fewer bytes are stored as they are: they hardly compress, and reading them stays a look into memory.
 MIN_ROW_BYTES = 1024
@@ -63,8 +63,15 @@ class Codec:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The codec that a manifest describes."""
-        return cls(described["name"], described["level"], described["chunk"])
+        """The codec that a manifest describes.
+
+        Raises:
+            CorruptDatasetError: it describes none.
+        """
+        try:
+            return cls(described["name"], described["level"], described["chunk"])
+        except (KeyError, TypeError, CodecError) as exc:
+            raise CorruptDatasetError(f"the manifest's codec is damaged: {dict(described)!r:.200}") from exc
 
     def __str__(self) -> str:
         return self.name if self.name == "none" else f"{self.name}:level={self.level},chunk={self.chunk}"

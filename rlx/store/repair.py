@@ -108,7 +108,7 @@ def _put_aside(dataset: Path, *, delete: bool) -> Repair:
 
 
 def _how_to_go_on(listed: Manifest) -> str:
-    commands = [made["command"] for made in listed.lineage if isinstance(made.get("command"), str)]
+    commands = [made["command"] for made in listed.lineage if str(made.get("command")).startswith("rlx ")]
     return commands[-1] if commands else "run the command that wrote the dataset again; it does what is missing"
 
 

@@ -1,0 +1,100 @@
+"""What a manifest may say beside the shards: statistics, spaces, notes and lineage, which anybody may have written."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_MAX_DEPTH = 32
+_MAX_ID = 1000
+_MOST = 2**64
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NUMBERS = ("n", "start", "low", "high", "nvec", "shape", "min_length", "max_length")
+
+
+def check_id(id: str) -> None:
+    """Raise ValueError unless a dataset can be called so."""
+    if not 0 < len(id) <= _MAX_ID or _CONTROL.search(id):
+        raise ValueError(f"id {id[:80]!r}")
+
+
+def check_json(value: Any, where: str, depth: int = 0) -> None:
+    """Raise ValueError for what JSON allows and no program can use: infinite or endless numbers, endless nesting."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{where} is nested more than {_MAX_DEPTH} deep")
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            check_json(inner, f"{where}.{key[:40]}", depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            check_json(inner, where, depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}")
+    elif isinstance(value, int) and abs(value) >= _MOST:
+        raise ValueError(f"{where} is beyond 64 bits")
+
+
+def check_lineage(lineage: Iterable[Any]) -> None:
+    """Raise ValueError unless every step of a lineage is an object with texts and a list of parents."""
+    for made in lineage:
+        if not isinstance(made, dict):
+            raise TypeError(f"a step of the lineage is {made!r:.80}")
+        for key, kind in (("command", str), ("rlx", str), ("parents", list)):
+            if not isinstance(made.get(key, kind()), kind):
+                raise TypeError(f"{key} of the lineage is {made[key]!r:.80}")
+        check_json(made, "lineage")
+
+
+def check_statistics(statistics: Any) -> None:
+    """Raise ValueError unless statistics are figures by their names, each a number, none, or counts of values."""
+    if not isinstance(statistics, dict):
+        raise TypeError(f"statistics are {statistics!r:.80}")
+    check_json(statistics, "statistics")
+    for name, figures in statistics.items():
+        if not isinstance(figures, dict):
+            raise TypeError(f"statistics of {name} are {figures!r:.80}")
+        for key, figure in figures.items():
+            if key == "counts":
+                counted = isinstance(figure, dict) and all(_is_count(count) for count in figure.values())
+                if not counted:
+                    raise ValueError(f"{name}.{key} is {figure!r:.80}")
+            elif key == "count":
+                if not _is_count(figure):
+                    raise ValueError(f"{name}.{key} is {figure!r:.80}")
+            elif figure is not None and not _is_number(figure):
+                raise ValueError(f"{name}.{key} is {figure!r:.80}")
+
+
+def check_counts(counts: Any, what: str) -> None:
+    """Raise ValueError unless these are counts by their names."""
+    if not isinstance(counts, dict) or not all(_is_count(count) for count in counts.values()):
+        raise ValueError(f"{what} is {counts!r:.80}")
+
+
+def check_space(space: Any) -> None:
+    """Raise ValueError unless this is None, or a space: a type, and numbers where a space has numbers."""
+    if space is None:
+        return
+    if not isinstance(space, dict) or not isinstance(space.get("type", ""), str):
+        raise TypeError(f"space is {space!r:.80}")
+    check_json(space, "space")
+    for key in _NUMBERS:
+        if key in space and not _are_numbers(space[key]):
+            raise ValueError(f"{key} of a space is {space[key]!r:.80}")
+    if not isinstance(n := space.get("n", 1), list) and not _is_count(n):
+        raise ValueError(f"n of a space is {n!r:.80}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_numbers(value: Any) -> bool:
+    """Whether this is a number, a bound that there is none of, or lists of such."""
+    if isinstance(value, list):
+        return all(map(_are_numbers, value))
+    return value is None or _is_number(value) or value in ("inf", "-inf", "Infinity", "-Infinity")
