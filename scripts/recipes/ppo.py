@@ -6,6 +6,7 @@
 import argparse
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModule
@@ -16,7 +17,7 @@ from torchrl.objectives.value import GAE
 
 from rlx.collector import Collector, SerialEnv
 
-ENV = "CartPole-v1"
+ENV, LONGEST = "CartPole-v1", 500
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
         SerialEnv(options.lanes, ENV), actor, frames_per_batch=size, total_frames=options.frames, seed=options.seed
     )
     with collector:
-        for batch in collector:  # [lanes, length]
+        batch: Any  # [lanes, length]
+        for batch in collector:
             advantage(batch)
             steps = batch.reshape(-1)
             for _ in range(options.epochs):
@@ -75,17 +77,24 @@ def main(arguments: Sequence[str] | None = None) -> float:
 def network(outputs: int) -> nn.Module:
     """Two hidden layers, orthogonal weights."""
     layers = [nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
-    for layer, gain in zip(layers[::2], (2**0.5, 2**0.5, 0.01 if outputs > 1 else 1.0), strict=True):
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    for layer, gain in zip(linear, (2**0.5, 2**0.5, 0.01 if outputs > 1 else 1.0), strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)
 
 
 def evaluated(policy: nn.Module, episodes: int, seed: int) -> float:
-    """Mean return of whole episodes with the most likely actions."""
-    with Collector(ENV, policy, trajs_per_batch=episodes, seed=seed, exploration_type="deterministic") as collector:
-        batch = next(iter(collector))  # [episodes, longest]
-    return float((batch["next", "reward"] * batch["collector", "mask"].unsqueeze(-1)).sum() / episodes)
+    """Mean return of the first episode in each of as many environments, with the most likely actions."""
+    env, frames = SerialEnv(episodes, ENV), episodes * LONGEST
+    collector = Collector(
+        env, policy, frames_per_batch=frames, total_frames=frames, seed=seed, exploration_type="deterministic"
+    )
+    with collector:
+        batch: Any = collector.next()  # [episodes, 500]
+    done = batch["next", "done"].int()
+    is_first = done.cumsum(1) - done == 0
+    return float((batch["next", "reward"] * is_first).sum() / episodes)
 
 
 if __name__ == "__main__":
