@@ -78,7 +78,7 @@ class CompressedStorage(LazyTensorStorage):
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
         super()._append(rows, {path: leaf for path, leaf in leaves.items() if path in self._tensors})
-        images = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in leaves.items() if path in self._refs}
+        images = {path: leaf.reshape(rows.size, *leaf.shape[2:]) for path, leaf in leaves.items() if path in self._refs}
         self._write_images(rows.reshape(-1), images)
 
     def _write(self, rows: Rows, leaves: Leaves) -> None:
@@ -178,7 +178,7 @@ def _log_key(path: Path) -> Path:
 
 def _raw(leaf: torch.Tensor) -> Frames:
     """The bytes of rows, [n, row bytes]."""
-    raw: Frames = leaf.detach().cpu().contiguous().reshape(len(leaf), -1).view(torch.uint8).numpy()
+    raw: Frames = leaf.detach().cpu().contiguous().reshape(len(leaf), leaf[:1].numel()).view(torch.uint8).numpy()
     return raw
 
 

@@ -16,6 +16,7 @@ from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
 from rlx.buffer.ring import Ring
 from rlx.buffer.seams import Seams
 from rlx.buffer.step_schema import StepSchema, check, fitted, leaves_of, nested, schema_of
+from rlx.buffer.texts import Texts
 from rlx.buffer.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.trajectory_keys import Path, TrajectoryKeys, as_path
 from rlx.errors import SamplingError, SchemaMismatchError
@@ -39,6 +40,7 @@ class RingStorage(SavedSteps, ABC):
         self._row_shape: tuple[int, ...] = ()
         self._ring = Ring(max_size)
         self._seams = Seams(max_size, 1)
+        self._texts = Texts()
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
 
     @abstractmethod
@@ -55,7 +57,7 @@ class RingStorage(SavedSteps, ABC):
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
         """Writes leaves [lanes, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes."""
-        flat = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in leaves.items()}
+        flat = {path: leaf.reshape(rows.size, *leaf.shape[2:]) for path, leaf in leaves.items()}
         self._write(rows.reshape(-1), flat)
 
     def __len__(self) -> int:
@@ -96,7 +98,18 @@ class RingStorage(SavedSteps, ABC):
         """
         self._ring.locate(rows)
         leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
-        return TensorDict(nested(leaves), [len(rows), *self._row_shape])
+        return TensorDict(nested(self._texts.decoded(leaves)), [len(rows), *self._row_shape])
+
+    def get_coded(self, rows: Rows) -> TensorDictBase:
+        """The steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""
+        return TensorDict(nested(self._read(rows, list(self._schema))), [len(rows)])
+
+    def _leaves(self, steps: TensorDictBase) -> dict[Path, torch.Tensor]:
+        """The leaves of steps, texts as numbers."""
+        if self._texts.is_full and len(self):
+            rows = self._ring.row_at(np.arange(len(self)))
+            self._texts.keep(list(self._read(rows, sorted(self._texts.paths)).values()))
+        return self._texts.leaves(steps, settled=bool(self._schema))
 
     def __getitem__(self, index: Any) -> TensorDictBase:
         """The steps at rows, which a buffer's own index names the same way; a copy.
@@ -128,7 +141,7 @@ class RingStorage(SavedSteps, ABC):
         shape, row_shape = tuple(steps.batch_size)[: self.ndim], tuple(steps.batch_size)[self.ndim :]
         if len(shape) != self.ndim:
             raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {self.ndim} dimensions")
-        given = leaves_of(steps)
+        given = self._leaves(steps)
         leaves = self._admit(given, shape, row_shape)
         size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
         rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
@@ -199,7 +212,7 @@ class RingStorage(SavedSteps, ABC):
             IndexError: a row that does not go on with its lane and holds nothing.
             SchemaMismatchError: as for ``append``.
         """
-        given = leaves_of(steps)
+        given = self._leaves(steps)
         if self.ndim == 1 or not len(self):
             self._settle_first(given, len(rows))
         leaves = fitted(given, self._schema, rows.shape)
@@ -222,7 +235,7 @@ class RingStorage(SavedSteps, ABC):
 
     def replace(self, rows: Rows, steps: TensorDictBase) -> None:
         """Puts other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
-        given = leaves_of(steps)
+        given = self._leaves(steps)
         blank = fitted(given, self._schema, rows.shape)
         if IS_INIT in blank and IS_INIT not in given:
             blank[IS_INIT] = torch.ones_like(blank[IS_INIT])
@@ -239,7 +252,7 @@ class RingStorage(SavedSteps, ABC):
             SchemaMismatchError: as for ``append``.
         """
         before = {keys: self._columns(keys).said(rows) for keys in self._indices} if len(rows) else {}
-        given = leaves_of(steps)
+        given = self._leaves(steps)
         kept = [path for path in (INDEX, IS_INIT) if path in self._schema and path not in given]
         self._ring.locate(rows)
         self._overwrite(rows, {**fitted(given, self._schema, rows.shape), **self._read(rows, kept)})
@@ -284,6 +297,7 @@ class RingStorage(SavedSteps, ABC):
         return {
             "lane_shape": list(self._lane_shape),
             "row_shape": list(self._row_shape),
+            "texts": self._texts.state_dict(),
             "head": torch.from_numpy(self._ring.head.copy()),
             "tail": torch.from_numpy(self._ring.tail.copy()),
             "seams": self._seams.state_dict(),
@@ -307,6 +321,7 @@ class RingStorage(SavedSteps, ABC):
         ring = _restored_ring(state, self.max_size, self.ndim)
         self._lay_out(tuple(state["lane_shape"]))
         self.empty()
+        self._texts = Texts.restored(state.get("texts", Texts().state_dict()))
         for rows, block in steps:
             leaves = leaves_of(block)
             if not self._schema:

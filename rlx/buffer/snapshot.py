@@ -12,6 +12,7 @@ from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
 from rlx.buffer.step_schema import leaves_of
+from rlx.buffer.texts import Texts
 from rlx.errors import SchemaMismatchError
 
 BLOCK_BYTES = 8 << 20
@@ -51,10 +52,10 @@ def blocks(storage: Storage) -> Iterator[TensorDictBase]:
     rows = ordered_rows(storage)
     if not rows.size:
         return
-    row_bytes = sum(leaf.nbytes for _, leaf in leaves(storage.get(rows[0, :1])))
+    row_bytes = sum(leaf.nbytes for _, leaf in leaves(_coded(storage, rows[0, :1])))
     at_once = max(1, BLOCK_BYTES // max(1, row_bytes * len(rows)))
     for start in range(0, rows.shape[1], at_once):
-        yield storage.get(rows[:, start : start + at_once].reshape(-1))
+        yield _coded(storage, rows[:, start : start + at_once].reshape(-1))
 
 
 def restore(
@@ -117,18 +118,28 @@ def rows_and_steps(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) ->
 def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
     """The blocks of a state's steps as they are appended to a storage: [*lanes, n]."""
     row_shape = state["storage"].get("row_shape", [])
+    texts = Texts.restored(state["storage"].get("texts", Texts().state_dict()))
     for block in steps:
         if row_shape:
             block.batch_size = torch.Size([*block.batch_size, *row_shape])
         else:
             block.set(ORIGIN, torch.full(block.batch_size, -1))  # rows of another storage say nothing
-        yield block.reshape(*state["lane_shape"], -1, *row_shape)
+        shaped = block.reshape(*state["lane_shape"], -1, *row_shape)
+        for path, leaf in texts.decoded({path: shaped[path] for path in texts.paths}).items():
+            shaped.set(path, leaf)
+        yield shaped
+
+
+def _coded(storage: Storage, rows: Rows) -> TensorDictBase:
+    """The steps at rows, texts as the numbers that the storage's state explains."""
+    coded: TensorDictBase = getattr(storage, "get_coded", storage.get)(rows)
+    return coded
 
 
 def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     """The stored steps in the order of ``ordered_rows``, by key."""
     rows = ordered_rows(storage)
-    return leaves(storage.get(rows.reshape(-1))) if rows.size else []
+    return leaves(_coded(storage, rows.reshape(-1))) if rows.size else []
 
 
 def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[TensorDictBase]:

@@ -1,10 +1,10 @@
 """What every step of a storage holds: settled by the first write, asked of all others."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from rlx.buffer.continuity import INDEX, IS_INIT, ORIGIN, Leaves, Path
 from rlx.errors import SchemaMismatchError
@@ -15,25 +15,29 @@ _OPTIONAL: Mapping[Path, int | bool] = {INDEX: -1, IS_INIT: False, ("next", *IS_
 
 
 def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:
-    """The tensors of steps by their paths.
+    """The tensors of steps by their paths; not their texts."""
+    return {path: leaf for path, leaf in _collected(steps) if isinstance(leaf, torch.Tensor)}
+
+
+def text_leaves(steps: TensorDictBase) -> dict[Path, Any]:
+    """The non-tensor data of steps by their paths.
 
     Raises:
-        SchemaMismatchError: something is no tensor.
+        SchemaMismatchError: something is neither a tensor nor non-tensor data.
     """
-    found: dict[Path, torch.Tensor] = {}
-    _collect(steps, (), found)
+    found = {path: leaf for path, leaf in _collected(steps) if not isinstance(leaf, torch.Tensor)}
+    for path, leaf in found.items():
+        if not isinstance(leaf, NonTensorData | NonTensorStack):
+            raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor or text, found {type(leaf).__name__}")
     return found
 
 
-def _collect(steps: TensorDictBase, parents: Path, found: dict[Path, torch.Tensor]) -> None:
+def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path, Any]]:
     for name, value in steps.items():
-        path = (*parents, name)
-        if isinstance(value, torch.Tensor):
-            found[path] = value
-        elif isinstance(value, TensorDictBase):
-            _collect(value, path, found)
+        if isinstance(value, TensorDictBase) and not isinstance(value, NonTensorStack):
+            yield from _collected(value, (*parents, name))
         else:
-            raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor, found {type(value).__name__}")
+            yield (*parents, name), value
 
 
 def schema_of(leaves: Leaves, dims: int) -> StepSchema:
@@ -81,7 +85,7 @@ def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
-def nested(leaves: Leaves) -> dict[str, Any]:
+def nested(leaves: Mapping[Path, Any]) -> dict[str, Any]:
     """The leaves as dictionaries in dictionaries."""
     tree: dict[str, Any] = {}
     for path, leaf in leaves.items():

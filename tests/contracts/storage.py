@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tensordict import TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.ring_storage import RingStorage
@@ -168,11 +168,89 @@ class StorageContract(ABC):
         assert numbers_of(storage, np.arange(4)) == [0, 1, 2, 3]
         assert len(storage.index()) == len(storage) == 4
 
-    def test_what_is_no_tensor(self) -> None:
+    def test_what_is_neither_a_tensor_nor_text(self) -> None:
         storage = self.make(10)
-        with pytest.raises(SchemaMismatchError, match="name: expected a tensor, found NonTensor"):
-            storage.append(steps(range(2)).set_non_tensor("name", "x"))
+        with pytest.raises(SchemaMismatchError, match="name: object, expected numbers or text"):
+            storage.append(steps(range(2)).set_non_tensor("name", object()))
         assert len(storage) == 0
+
+    def test_texts_are_kept(self) -> None:
+        storage = self.make(12, ndim=2)
+
+        def told(first: int, count: int) -> TensorDict:
+            made = steps(torch.arange(first, first + count) + 100 * torch.arange(2)[:, None])
+            names: Any = [[f"task {number % 3}" for number in lane] for lane in made["action", "move"].tolist()]
+            note: Any = NonTensorData("same", batch_size=[2, count])
+            return made.set("task", NonTensorStack.from_list(names)).set(("next", "info", "note"), note)
+
+        for first, count in ((0, 4), (4, 1), (5, 6)):
+            storage.append(told(first, count))
+        file = io.BytesIO()
+        torch.save(storage.state_dict(), file)
+        file.seek(0)
+        rows = storage.row_at(np.arange(len(storage)))
+        other = self.make(12, ndim=2)
+        other.restore(torch.load(file, weights_only=True), [(rows, storage.get_coded(rows))])
+        for one in (storage, other):
+            found = one.get(rows)
+            assert isinstance(found.get("task"), NonTensorStack)
+            assert list(found["task"]) == [f"task {number % 3}" for number in found["action", "move"].tolist()]
+            assert list(found["next", "info", "note"]) == ["same"] * 12
+            assert one.get(rows[:1], ["task"])["task"] == [f"task {5 % 3}"]
+            assert one.get(rows[:0]).batch_size == (0,)
+            one.update(rows[:1], one.get(rows[1:2]))
+            assert one.get(rows[:1])["task"] == one.get(rows[1:2])["task"]
+        numbers = told(0, 1).set("task", torch.zeros(2, 1))
+        with pytest.raises(SchemaMismatchError, match=r"key 'task': expected text, found torch\.float32"):
+            storage.append(numbers)
+        with pytest.raises(SchemaMismatchError, match="key 'task' is missing"):
+            storage.append(told(0, 1).exclude("task"))
+        with pytest.raises(SchemaMismatchError, match="key 'more'"):
+            storage.append(told(0, 1).set_non_tensor("more", "x"))
+
+    def test_texts_that_are_overwritten_are_forgotten(self) -> None:
+        storage = self.make(8)
+        for first in range(0, 4000, 8):
+            made = TensorDict({"task": [f"step {number}" for number in range(first, first + 8)]}, [8])
+            storage.append(made)
+        assert list(storage.get(storage.row_at(np.arange(8)))["task"]) == [f"step {n}" for n in range(3992, 4000)]
+        assert len(storage.state_dict()["texts"]["texts"]) < 1100
+
+    def test_keys_of_every_kind_are_kept(self) -> None:
+        storage = self.make(6)
+        written = steps(range(9))
+        number = torch.arange(9)
+        written["action_log_prob"] = number.double() / 7
+        written["params", "loc"] = number.half()[:, None].expand(9, 3).clone()
+        written["state", "h"] = (number[:, None, None] + torch.zeros(2, 3)).to(torch.bfloat16)
+        written["wide"] = number[:, None].to(torch.complex64).expand(9, 200).clone()
+        written["flag"] = number % 2 == 0
+        written["empty"] = torch.zeros(9, 0)
+        written["next", "info", "lives"] = number.to(torch.int8)
+        written["next", "info", "deep", "er"] = number.to(torch.uint8)[:, None]
+        storage.append(written)
+        found = storage.get(storage.row_at(np.arange(6)))
+        keys = set(written.keys(include_nested=True, leaves_only=True))
+        assert set(found.keys(include_nested=True, leaves_only=True)) == keys
+        for key in keys:
+            assert found[key].dtype == written[key].dtype
+            assert torch.equal(found[key], written[key][3:]), key
+
+    def test_index_and_is_init_may_be_missing(self) -> None:
+        first = steps(range(3)).set("index", torch.arange(40, 43)).set("is_init", torch.zeros(3, 1, dtype=torch.bool))
+        second = steps(range(3, 6))
+        both = self.make(12)
+        both.append(first)
+        both.append(second)
+        both.append(steps(range(8, 10)))
+        found = both.get(np.arange(8))
+        assert found["index"].tolist() == [40, 41, 42, -1, -1, -1, -1, -1]
+        assert found["is_init"].flatten().tolist() == [False] * 3 + [True, False, False, True, False]
+        neither = self.make(12)
+        neither.append(second)
+        neither.append(first)
+        assert not neither.has("index")
+        assert not neither.has("is_init")
 
     def test_other_lanes(self) -> None:
         storage = self.make(12, ndim=2)
