@@ -11,7 +11,7 @@ from rlx.buffer.continuity import ORIGIN
 from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
-from rlx.buffer.step_schema import leaves_of
+from rlx.buffer.step_schema import leaves_of, text_leaves
 from rlx.buffer.texts import Texts
 from rlx.errors import SchemaMismatchError
 
@@ -154,6 +154,8 @@ def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     Raises:
         SchemaMismatchError: something is no tensor.
     """
+    for path, text in text_leaves(steps).items():
+        raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor, found {type(text).__name__}")
     return [(path, leaf.contiguous()) for path, leaf in leaves_of(steps).items()]
 
 
