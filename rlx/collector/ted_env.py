@@ -75,7 +75,7 @@ class TedEnv(ABC):
         return self._stepper.reset(tensordict)
 
     def step(self, tensordict: "TensorDictBase") -> "TensorDictBase":
-        """Takes ``action`` and writes what came of it under ``next``; gives the same TensorDict.
+        """Takes ``action`` and writes what came of it under ``next``, the reward as float32; gives the same TensorDict.
 
         Raises:
             CollectError: the environment failed, the action does not fit its space, or an episode has ended and was not
