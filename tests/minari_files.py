@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
+# Releases before 0.5.4 write whatever looks like pictures as JPEG.
+_CHOOSES_JPEG = "jpeg_encoding" in signature(minari.create_dataset_from_buffers).parameters
 IMAGE = spaces.Box(0, 255, (40, 36, 3), np.uint8)
 GREY = spaces.Box(0, 255, (40, 36), np.uint8)
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -46,7 +49,7 @@ def write_dataset(
             observation_space=observation,
             action_space=chosen,
             data_format="hdf5",
-            jpeg_encoding=jpeg,
+            **({"jpeg_encoding": jpeg} if _CHOOSES_JPEG else {}),
             **described,
         )
     return root / id

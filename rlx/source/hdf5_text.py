@@ -28,8 +28,7 @@ _REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 _HEAP = struct.Struct("<4sB3xQ")  # signature, version, bytes in all
 _OBJECT = struct.Struct("<HHIQ")  # number, references, nothing, bytes
 _FREE = 0
-_GZIP, _SHUFFLE, _CHECKSUM = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32
-_CHECKSUM_BYTES = 4
+_GZIP, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 _FAILURES = (ValueError, struct.error, OSError, RuntimeError, TypeError, zlib.error)
 
 
@@ -193,11 +192,9 @@ class _Heap:
 
 def _unfiltered(content: bytes, filter: int, expected: int) -> bytes:
     if filter == _GZIP:
-        return zlib.decompressobj().decompress(content, expected + _CHECKSUM_BYTES)
+        return zlib.decompressobj().decompress(content, expected + 1)
     if filter == _SHUFFLE:
         return np.frombuffer(content, np.uint8).reshape(_REFERENCE.itemsize, -1).T.tobytes()
-    if filter == _CHECKSUM:
-        return content[:-_CHECKSUM_BYTES]
     raise ValueError(f"a filter of number {filter}")
 
 
