@@ -111,6 +111,11 @@ class HttpBase:
                 stream=True,
                 timeout=(self.connect_timeout_s, self.read_timeout_s),
             )
+        except requests.exceptions.SSLError as exc:  # no certificate gets better by waiting
+            raise DownloadError(
+                f"{self._url(name)}: the server's certificate is refused: {_root_cause(exc)}",
+                hint="REQUESTS_CA_BUNDLE=FILE trusts the certificates in FILE",
+            ) from exc
         except (requests.ConnectionError, requests.Timeout) as exc:
             raise self._broken(name, f"no answer: {_root_cause(exc)}") from exc
         except requests.RequestException as exc:

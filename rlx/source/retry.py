@@ -9,10 +9,12 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from rlx.errors import SourceError
+from rlx.quantities import duration
 from rlx.source.cancel import Cancel
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_LONG_S = 10.0
 
 
 class TransientError(Exception):
@@ -104,5 +106,7 @@ class RetryPolicy:
                     error = transient.error
                     raise type(error)(f"{error} (tried {failures} times)", hint=error.hint) from transient
                 delay_s = self.delay_s(failures, transient.retry_after)
-                logger.info("%s; trying again in %.1f s", transient, delay_s)
+                # A long wait that the server asked for is said, or the command would seem to hang.
+                level = logging.WARNING if delay_s > max(self.max_delay_s, _LONG_S) else logging.INFO
+                logger.log(level, "%s; trying again in %s", transient, duration(delay_s))
                 cancel.wait(delay_s)

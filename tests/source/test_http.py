@@ -1,11 +1,15 @@
 """Fetching over HTTP from a server that does everything wrong that servers and lines do wrong."""
 
+import datetime
 import errno
 import gzip
 import hashlib
+import logging
 import os
 import random
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -14,10 +18,15 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
+from ipaddress import ip_address
 from pathlib import Path
 
 import google_crc32c
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -668,3 +677,64 @@ def fetch_stubbornly(base: HttpBase, name: str, here: Path, times: int) -> Path:
         with suppress(DownloadError):
             return base.fetch(name, here, Silent())
     return base.fetch(name, here, Silent())
+
+
+def test_a_long_wait_is_said(server: GcsServer, caplog: pytest.LogCaptureFixture) -> None:
+    waited: list[float] = []
+
+    class Impatient(Cancel):
+        def wait(self, seconds: float) -> bool:
+            waited.append(seconds)
+            return False
+
+    server.fault("*", Fault(status=429, headers={"Retry-After": "99999999999"}), method="HEAD")
+    base = HttpBase(server.url, retry=RetryPolicy(attempts=3, first_delay_s=0))
+    with caplog.at_level(logging.WARNING):
+        base.stat(NAME, cancel=Impatient())
+    assert waited == [300.0]
+    assert "found 429 Too Many Requests; trying again in 5 min 0 s" in caplog.text
+
+
+def test_a_refused_certificate_is_said_at_once(tmp_path: Path) -> None:
+    key, certificate = _self_signed()
+    (tmp_path / "both.pem").write_bytes(key + certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "both.pem")
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    accepted.append(connection)
+                    with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(DownloadError, match=r"the server.s certificate is refused: .*self-signed") as error:
+            HttpBase(url, retry=RetryPolicy(first_delay_s=60)).stat("file")
+        assert error.value.hint == "REQUESTS_CA_BUNDLE=FILE trusts the certificates in FILE"
+    assert len(accepted) == 1
+
+
+def _self_signed() -> tuple[bytes, bytes]:
+    """A key and a certificate for 127.0.0.1 that nobody trusts, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), built.public_bytes(pem)
