@@ -48,7 +48,7 @@ def text_space(space: Space, longest: int, characters: Collection[str]) -> Space
         {'type': 'Text', 'min_length': 0, 'max_length': 8, 'charset': 'ab'}
     """
     seen = {"min_length": 0, "max_length": max(1, longest), "charset": "".join(sorted(characters))}
-    return {**space, **{key: space.get(key, said) for key, said in seen.items()}}
+    return {"type": "Text", **{key: space.get(key, said) for key, said in seen.items()}}
 
 
 def nested(leaves: Mapping[str, Space]) -> Space:
