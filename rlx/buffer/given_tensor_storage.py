@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.step_schema import leaves_of, schema_of
+from rlx.buffer.step_schema import leaves_of, schema_of, text_leaves
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.buffer.trajectory_keys import Path
 from rlx.errors import SchemaMismatchError
@@ -59,6 +59,12 @@ class TensorStorage(LazyTensorStorage):
 
 
 def flat_leaves(steps: TensorDictBase, ndim: int) -> dict[Path, torch.Tensor]:
-    """Plain tensors [n, ...] over the memory of steps, by path, with the first ``ndim`` dimensions joined."""
+    """Plain tensors [n, ...] over the memory of steps, by path, with the first ``ndim`` dimensions joined.
+
+    Raises:
+        SchemaMismatchError: something is no tensor.
+    """
+    for path in text_leaves(steps):
+        raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor, found text", hint="use LazyTensorStorage")
     plain: dict[Path, Any] = {path: leaf.detach() for path, leaf in leaves_of(steps).items()}
     return {path: leaf.as_subclass(torch.Tensor).flatten(0, ndim - 1) for path, leaf in plain.items()}

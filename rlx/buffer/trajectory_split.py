@@ -9,9 +9,11 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 
 from rlx.buffer.continuity import Links
 from rlx.buffer.snapshot import leaves
+from rlx.buffer.step_schema import text_leaves
 from rlx.buffer.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.transform.neighbourhood import path
 from rlx.errors import SchemaMismatchError
+from rlx.store.leaf import to_leaf, to_rows
 
 _IDS = (("collector", "traj_ids"), "episode", "traj_ids")
 
@@ -24,7 +26,7 @@ def split_trajectories(
     done_key: NestedKey = "done",
     as_nested: bool = False,
 ) -> TensorDictBase:
-    """Trajectories [N, T], T the longest one's steps, zeros behind the end of the others; a row each, by first step.
+    """Trajectories [N, T], T the longest one's steps, zeros or empty texts after the end of the others, by first step.
 
     ``("collector", "mask")`` (bool [N, T]) says where there are steps. A trajectory ends where ``("next", done)`` is
     set. Steps of one id in one row of the batch belong together until then, also where another id's come between, as
@@ -111,6 +113,10 @@ def _padded(flat: TensorDictBase, lengths: NDArray[np.int64], group: tuple[str, 
     counts = torch.from_numpy(lengths)
     mask = torch.arange(int(lengths.max(initial=0))) < counts[:, None]
     padded: Any = flat.apply(lambda leaf: _pad(leaf, mask), batch_size=list(mask.shape))
+    for key, texts in text_leaves(flat).items():
+        rows = np.full(tuple(mask.shape), "", object)
+        rows[mask.numpy()] = to_rows(texts)
+        padded.set(key, to_leaf(rows))
     padded.set((*group, "mask"), mask.to(flat.device))
     padded.names = [None, "time"]
     return cast("TensorDictBase", padded)

@@ -90,6 +90,12 @@ def test_sources_that_use_the_same_ids_are_told_apart(seed: int, pieces: int, ro
     assert found == list(expected.values())
 
 
+def test_texts_are_padded_with_empty_ones() -> None:
+    steps = steps_of([[0, 0, 1]]).reshape(-1)
+    steps["task"] = ["a", "b", "c"]
+    assert [list(row) for row in split_trajectories(steps)["task"]] == [["a", "b"], ["c", ""]]
+
+
 def test_without_ids_done_cuts() -> None:
     steps = steps_of([[0, 0, 0]], [[False, True, False]]).exclude("collector")
     assert split_trajectories(steps)["observation"].tolist() == [[1, 2], [3, 0]]
