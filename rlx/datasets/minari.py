@@ -154,17 +154,17 @@ class SplitStorage(MappedStorage):
         super().__init__(path)
         self._steps = steps
         self._starts, self._lengths = dataset.trajectories.start, dataset.trajectories.length
-        self._texts = frozenset(_text_paths(dataset.schema))
+        self._of_steps = frozenset(_text_paths(dataset.schema))
 
     def has(self, key: NestedKey) -> bool:
         """Whether every trajectory has this leaf."""
-        return path(key) in self._texts or super().has(key)
+        return path(key) in self._of_steps or super().has(key)
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """The trajectories [n, T] at these rows, in the order asked for."""
-        found = super().get(rows, None if keys is None else [key for key in keys if path(key) not in self._texts])
+        found = super().get(rows, None if keys is None else [key for key in keys if path(key) not in self._of_steps])
         longest = int(self._lengths.max())
-        for text in sorted(self._texts):
+        for text in sorted(self._of_steps):
             if wanted(text, keys):
                 texts: list[Any] = [self._padded(row, text, longest) for row in rows.tolist()]
                 found.set(text, NonTensorStack.from_list(texts))
