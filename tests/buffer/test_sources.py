@@ -15,7 +15,9 @@ from rlx.buffer.compressed_storage import CompressedStorage
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.ring_storage import RingStorage
+from rlx.buffer.slice_sampler import SliceSampler
 from rlx.buffer.tensor_storage import LazyMemmapStorage, LazyTensorStorage
+from rlx.collector import Collector
 from tests.buffer.sources import Collected, Recorded, check_index
 
 STORAGES: dict[str, Callable[[int, int, Path], RingStorage]] = {
@@ -28,7 +30,7 @@ LANES: dict[int, tuple[int, ...]] = {1: (), 2: (3,), 3: (2, 2)}
 
 
 @pytest.mark.parametrize("name", STORAGES)
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     ndim=st.integers(1, 3),
@@ -76,3 +78,20 @@ def test_no_slice_crosses_from_one_source_into_another(
         if isinstance(source, Collected) and source.says_init:
             mine = found["code"][:, 0].numpy() == number
             assert (starts[mine] == (found["code"][:, 2].numpy() == 0)[mine]).all()
+
+
+def test_collectors_in_turn_and_one_that_was_shut_down_in_mid_episode() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1000), sampler=SliceSampler(slice_len=4, seed=0))
+    with Collector("CartPole-v1", frames_per_batch=25, total_frames=-1) as first:
+        second = Collector("CartPole-v1", frames_per_batch=25, total_frames=-1, seed=1)
+        batches = iter(first), iter(second)
+        for turn in range(12):
+            buffer.extend(next(batches[turn % 2]))
+    with second:
+        buffer.extend(next(batches[1]))
+    slices = buffer.sample(2000).reshape(-1, 4)
+    assert (slices["next", "observation"][:, :-1] == slices["observation"][:, 1:]).all()
+    starts, lengths = buffer.storage.index().trajectories()
+    assert int(lengths.sum()) == len(buffer) == 13 * 25
+    is_init = buffer.storage.get(starts)["is_init"].flatten()
+    assert is_init.all()  # every piece was put together again
