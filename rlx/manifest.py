@@ -177,7 +177,9 @@ class Manifest:
         described = {"format": "rlx", **{key: getattr(self, key) for key in _KEYS}}
         described["schema"] = self.schema.to_json()
         described["shards"] = [asdict(shard) for shard in self.shards]
-        body = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False).encode()[:-2]
+        text = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False)
+        # What stands for the bytes of a name that is not UTF-8 becomes JSON's own escape.
+        body = text.encode("utf-8", "backslashreplace")[:-2]
         return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
 
     def save(self, dataset: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 _MAX_DEPTH = 32
 _MAX_ID = 1000
 _MOST = 2**64
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NUMBERS = ("n", "start", "low", "high", "nvec", "shape", "min_length", "max_length")
 
 

@@ -1,13 +1,10 @@
 """What every test gets: no network but loopback, a ``$RLX_HOME`` of its own, and the command line in-process."""
 
-import os
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,7 +21,6 @@ from rlx_cli.app import main
 from tests.azure_server import AzureServer, azurite
 from tests.s3_server import S3Server
 
-NOBODY = 65534
 SAMPLE_RUN = Path(__file__).parents[1] / "scripts/sample_run"
 
 
@@ -135,33 +131,6 @@ def container(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> str
     name = f"container-{uuid4()}"
     azure_server.make_container(name)
     return f"az://{name}"
-
-
-@contextmanager
-def unprivileged(*trees: Path) -> Iterator[None]:
-    """Another user than root for a while, who owns some files and directories; the same user where it is not root."""
-    if os.geteuid() != 0:
-        yield
-        return
-    for tree in trees:
-        for path in (tree, *tree.rglob("*")):
-            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """A directory that any user may use, as opposed to ``tmp_path``."""
-    with tempfile.TemporaryDirectory(prefix="rlx-") as name:
-        path = Path(name).resolve()
-        path.chmod(0o777)
-        yield path
 
 
 @pytest.fixture

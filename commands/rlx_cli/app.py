@@ -8,7 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from rlx.errors import RlxError
+from rlx.errors import FileAccessError, RlxError
 from rlx.file_access import file_error
 from rlx.suggestion import did_you_mean
 from rlx_cli.collect import collect
@@ -131,6 +131,11 @@ def _run(output: Output) -> int:
         return _fail(output, _system_error(error))
     except MemoryError as error:
         return _fail(output, _no_memory(error))
+    except RuntimeError as error:
+        if (translated := _path_error(error)) is not None:
+            return _fail(output, translated)
+        output.trace(error)
+        return ERROR
     except Exception as error:  # a bug: its traceback is shown, guarded as everything else that is
         output.trace(error)
         return ERROR
@@ -149,6 +154,17 @@ def _system_error(error: OSError) -> RlxError:
     translated = file_error(error)
     translated.__cause__ = error
     return translated
+
+
+def _path_error(error: RuntimeError) -> RlxError | None:
+    """What pathlib says of a path that it cannot resolve; None for any other error."""
+    said = str(error)
+    if said.startswith("Symlink loop"):
+        name = said.partition(" from ")[2].strip("'\"")
+        return FileAccessError(f"{name}: too many levels of symbolic links", hint="ls -ld shows where each leads")
+    if said.startswith("Could not determine home directory"):
+        return FileAccessError("this user has no home directory", hint="set HOME, or RLX_HOME for the datasets")
+    return None
 
 
 def _no_memory(error: MemoryError) -> RlxError:

@@ -11,8 +11,9 @@ from typing import Any
 
 from rlx import manifest
 from rlx.cloud.location import check_no_url
-from rlx.errors import DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.manifest import Manifest, ShardRecord, sync_directory
+from rlx.manifest_values import check_id
 from rlx.store import lock
 from rlx.store.codec import Codec
 from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory
@@ -105,7 +106,12 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
 
     Raises:
         DatasetExistsError: the directory holds another dataset.
+        DatasetError: the id has control characters in it.
     """
+    try:
+        check_id(described.id)
+    except ValueError as exc:
+        raise DatasetError(f"{exc}: no dataset can be called so", hint="rename the source") from exc
     if overwrite:
         _remove_contents(path)
     writer = DatasetWriter(path, _resumed(path, described))

@@ -15,8 +15,8 @@ from rlx.store import lock
 from rlx.store.dataset import Dataset
 from rlx.store.repair import Repair, repair
 from rlx.store.verification import Kind, verify
-from tests.conftest import unprivileged
 from tests.factories import LARGE, make_block, seen, write_dataset
+from tests.privileges import unprivileged
 
 SHARDS = [[make_block([3, 5], first_episode=2 * shard, schema=LARGE)] for shard in range(3)]
 
@@ -78,13 +78,13 @@ def test_on_request_it_is_deleted(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["file", "directory", "shard"])
-def test_what_cannot_be_read_is_not_dropped(name: str, open_path: Path) -> None:
-    path = write_dataset(open_path / "data", SHARDS, schema=LARGE).path
+def test_what_cannot_be_read_is_not_dropped(name: str, tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", SHARDS, schema=LARGE).path
     file = path / Dataset(path).shard_files(1)[2]
     flip(path / Dataset(path).shard_files(2)[2])
     before = bytes_of(path / "shards/00001")
     victim = {"file": file, "directory": file.parent, "shard": path / "shards/00001"}[name]
-    with unprivileged(path):
+    with unprivileged():
         victim.chmod(0)
         found = verify(path)
         assert {(problem.shard, problem.kind) for problem in found.unreadable} == {("00001", Kind.UNREADABLE)}
@@ -98,10 +98,10 @@ def test_what_cannot_be_read_is_not_dropped(name: str, open_path: Path) -> None:
     assert bytes_of(path / "shards/00001") == before
 
 
-def test_a_private_manifest_is_not_damaged(open_path: Path) -> None:
-    path = write_dataset(open_path / "data", SHARDS, schema=LARGE).path
+def test_a_private_manifest_is_not_damaged(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", SHARDS, schema=LARGE).path
     before = bytes_of(path)
-    with unprivileged(path):
+    with unprivileged():
         (path / "rlx.json").chmod(0)
         for use in (verify, repair, Dataset):
             with pytest.raises(FileAccessError, match=r"rlx\.json: permission denied"):

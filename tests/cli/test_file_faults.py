@@ -1,0 +1,174 @@
+"""Every command with everything that a file system refuses, as a user who is not root: never a traceback."""
+
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SAMPLE_RUN, Cli
+from tests.contracts.dataset_exporter import SAMPLES, random_block
+from tests.factories import write_dataset
+from tests.privileges import unprivileged
+
+# What reads DATA, and what writes OUT as well.
+READERS: dict[str, Sequence[str]] = {
+    "inspect": ["DATA", "--stats", "--trajectories"],
+    "verify": ["DATA"],
+    "repair": ["DATA"],
+    "sample": ["DATA"],
+    "doctor": ["DATA"],
+}
+WRITERS: dict[str, Sequence[str]] = {
+    "inspect --plot": ["DATA", "--plot", "OUT.png"],
+    "sample -o": ["DATA", "-o", "OUT.npz"],
+    "view": ["DATA", "-o", "OUT.png"],
+    "convert": ["DATA", "OUT", "--jobs", "1"],
+    "convert --to torchrl": ["DATA", "OUT", "--to", "torchrl"],
+    "convert --to d4rl": ["DATA", "OUT.hdf5", "--to", "d4rl"],
+    "merge": ["DATA", "-o", "OUT"],
+    "split": ["DATA", "--into", "OUT=0.5"],
+    "preprocess": ["DATA", "OUT", "--transform", "clip_rewards", "--jobs", "1"],
+    "push": ["DATA", "OUT"],
+    "pull": ["DATA", "-o", "OUT"],
+}
+OTHERS: dict[str, Sequence[str]] = {
+    "download": ["Pong/5", "--source", str(SAMPLE_RUN), "-o", "OUT", "--jobs", "1"],
+    "collect": ["CartPole-v1", "-o", "OUT", "--steps", "20"],
+}
+
+
+def private(path: Path) -> None:
+    path.chmod(0)
+
+
+SOURCE_FAULTS: dict[str, Callable[[Path], None]] = {
+    "private directory": private,
+    "private manifest": lambda data: private(data / "rlx.json"),
+    "private shards": lambda data: private(data / "shards"),
+    "private shard": lambda data: private(data / "shards/00000"),
+    "private file": lambda data: private(data / "shards/00000/observation/c/0"),
+    "private metadata": lambda data: private(data / "shards/00000/observation/zarr.json"),
+    "manifest that links to itself": lambda data: _unlinked(data / "rlx.json").symlink_to("rlx.json"),
+    "manifest that is a directory": lambda data: _unlinked(data / "rlx.json").mkdir(),
+}
+
+
+def _unlinked(path: Path) -> Path:
+    path.unlink()
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    schema = SAMPLES["vectors"]
+    return write_dataset(tmp_path_factory.mktemp("made") / "data", [[random_block(schema)]], schema=schema).path
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of an ordinary user, with a dataset in it."""
+    monkeypatch.setenv("RLX_HOME", str(tmp_path / "home"))
+    shutil.copytree(made, tmp_path / "data")
+    yield tmp_path
+    for folder, names, _ in os.walk(tmp_path):
+        for name in names:
+            (Path(folder) / name).chmod(0o755)
+
+
+def told(cli: Cli, name: str, arguments: Sequence[str], data: Path, out: Path) -> str:
+    words = [word.replace("DATA", str(data)).replace("OUT", str(out)) for word in arguments]
+    result = cli(name.split()[0], *words)
+    assert "Traceback" not in result.err, result.err[-2000:]
+    assert result.code in (0, 1, 2, 3, 4, 5, 6), result
+    assert (result.code == 0) != ("error: " in result.err), result
+    return result.err
+
+
+@pytest.mark.parametrize("fault", SOURCE_FAULTS)
+def test_what_cannot_be_read(fault: str, cli: Cli, place: Path) -> None:
+    with unprivileged():
+        SOURCE_FAULTS[fault](place / "data")
+        for name, arguments in {**READERS, **WRITERS}.items():
+            said = told(cli, name, arguments, place / "data", place / "out")
+            assert fault.startswith("manifest") or "damaged" not in said or name == "doctor", (name, said)
+
+
+def read_only(place: Path) -> Path:
+    (place / "closed").mkdir()
+    (place / "closed").chmod(0o555)
+    return place / "closed/out"
+
+
+def a_file(place: Path) -> Path:
+    (place / "file").touch()
+    return place / "file/out"
+
+
+def taken(place: Path) -> Path:
+    for name in ("out", "out.png", "out.npz", "out.hdf5"):
+        (place / name).mkdir()
+        (place / name / "precious").touch()
+    return place / "out"
+
+
+def looping(place: Path) -> Path:
+    (place / "loop").symlink_to("loop")
+    return place / "loop/out"
+
+
+TARGET_FAULTS: dict[str, Callable[[Path], Path]] = {
+    "read-only directory": read_only,
+    "file for a directory": a_file,
+    "taken": taken,
+    "name that is too long": lambda place: place / ("x" * 300),
+    "path that is too long": lambda place: place.joinpath(*["x" * 200] * 30),
+    "symbolic link to itself": looping,
+}
+
+
+@pytest.mark.parametrize("fault", TARGET_FAULTS)
+def test_what_cannot_be_written(fault: str, cli: Cli, place: Path) -> None:
+    out = TARGET_FAULTS[fault](place)
+    with unprivileged():
+        for name, arguments in {**WRITERS, **OTHERS}.items():
+            assert "error: " in told(cli, name, arguments, place / "data", out), name
+    assert fault != "taken" or (place / "out/precious").exists()
+
+
+def test_a_name_that_is_not_utf8(cli: Cli, place: Path) -> None:
+    odd = place / os.fsdecode(b"odd\xff")
+    (place / "data").rename(odd)
+    with unprivileged():
+        for name, arguments in {**READERS, **WRITERS}.items():
+            told(cli, name, arguments, odd, place / os.fsdecode(f"out-{name[:4]}\xff".encode("latin-1")))
+
+
+def test_no_home_directory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user is in no list."""
+
+    def nobody(path: str) -> str:
+        return path
+
+    monkeypatch.delenv("RLX_HOME")
+    monkeypatch.setattr(os.path, "expanduser", nobody)
+    for command in (["list", "--local"], ["inspect", "Pong/5"], ["download", "Pong/5", "--source", SAMPLE_RUN]):
+        result = cli(*command)
+        assert result.err == (
+            "error: this user has no home directory\nhint: set HOME, or RLX_HOME for the datasets\n"
+        ), result
+        assert result.code == 1
+
+
+def test_too_many_open_files(cli: Cli, place: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    cli("sample", place / "data")  # everything is imported
+    opened = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 3, hard))
+    try:
+        said = [told(cli, name, READERS[name], place / "data", place) for name in ("inspect", "sample")]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert any("too many open files" in one for one in said), said
