@@ -116,8 +116,8 @@ def test_reset_drops_whole_episodes_that_wait() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        partial(Collector, SerialEnv(2, partial(Tagged, 0, (9, 13)))),
-        partial(MultiCollector, [partial(Tagged, 0, (9, 13)), partial(Tagged, 1, (4,))], sync=True),
+        partial(Collector, partial(Tagged, 0, (9, 13))),
+        partial(MultiCollector, [partial(Tagged, 0, (9, 13)), partial(Tagged, 1, (4,))], sync=True, cat_results=0),
         partial(MultiCollector, [partial(Tagged, 0, (9, 13)), partial(Tagged, 1, (4,))], sync=False),
     ],
     ids=["one process", "sync", "async"],
@@ -180,7 +180,7 @@ def test_weights_change_when_they_are_updated(workers: int) -> None:
     options: dict[str, Any] = {"frames_per_batch": 20, "track_policy_version": True}
     buffer = memory()
     source: Any = [Counter] * workers if workers else Counter
-    kind: Any = MultiCollector if workers else Collector
+    kind: Any = partial(MultiCollector, cat_results=0) if workers else Collector
     with kind(source, policy, replay_buffer=buffer, **options) as collector:
         collector.start()
         for version in range(1, 4):
