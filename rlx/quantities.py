@@ -50,12 +50,13 @@ def plural(count: int, noun: str) -> str:
     """A number of things.
 
     Example:
-        >>> plural(1, "shard"), plural(12_000, "trajectory")
-        ('1 shard', '12,000 trajectories')
+        >>> plural(1, "shard"), plural(12_000, "trajectory"), plural(2, "key")
+        ('1 shard', '12,000 trajectories', '2 keys')
     """
     if count == 1:
         return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+    ends_in_ies = noun.endswith("y") and noun[-2:-1] not in "aeiou"
+    return f"{count:,} {noun[:-1]}ies" if ends_in_ies else f"{count:,} {noun}s"
 
 
 def number(value: float | None) -> str:

@@ -29,6 +29,7 @@ KEYS = [
     "steps_per_second",
     "skipped_shards",
     "failed_shards",
+    "not_taken",
 ]
 
 
