@@ -48,10 +48,10 @@ def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np
     length = int.from_bytes(read(2 if magic[6] == 1 else 4), "little")
     if length > _MAX_BYTES:
         raise MalformedNpyError(f"a header of at most {_MAX_BYTES:,} bytes", f"{length:,}")
-    text = read(length).decode("latin1")
-    match = _HEADER.fullmatch(text)
+    header = read(length).decode("latin1")
+    match = _HEADER.fullmatch(header)
     if match is None or (match[2] == "True" and match[3].count(",") > 1) or (match[1][1] in "US" and not text):
-        raise MalformedNpyError("the npy header of a C-ordered array of numbers", repr(text[:80].strip()))
+        raise MalformedNpyError("the npy header of a C-ordered array of numbers", repr(header[:80].strip()))
     try:
         dtype = np.dtype(match[1])
     except (TypeError, ValueError) as exc:

@@ -169,6 +169,7 @@ EXPORT_KEYS = [
     "seconds",
     "steps_per_second",
     "losses",
+    "not_taken",
 ]
 LOSS = "the source's numbers of the episodes"
 

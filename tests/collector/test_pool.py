@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 from rlx.collector.opening import open_environment
 from rlx.collector.policy import FunctionPolicy, RandomPolicy
 from rlx.collector.pool import ATARI
-from rlx.collector.rollout import Rollout, Steps
+from rlx.collector.rollout import Rollout
+from rlx.collector.steps import Steps
 from rlx.errors import CollectError
 
 

@@ -22,7 +22,7 @@ from rlx.engine.inline_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.collect import Budget, Collection, collect
-from rlx.pipeline.collect_worker import Assignment, Lease, Made, Worker
+from rlx.pipeline.collect_worker import Assignment, Lease, Look, Worker
 from rlx.pipeline.collect_workers import Pot, Workers
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
@@ -289,12 +289,12 @@ class Mortal:
         self._dies = dies
         self._is_dead = False
 
-    def call(self, task: Lease | None) -> Future[Made]:
+    def call(self, task: Look | ShardFormat | Lease | None) -> Future[Any]:
         if not self._is_dead and self._dies():
             self._is_dead = True
             self._inline.close()
         if self._is_dead:
-            future: Future[Made] = Future()
+            future: Future[Any] = Future()
             future.set_exception(ActorDiedError("it died", -9))
             return future
         return self._inline.call(task)

@@ -29,7 +29,7 @@ STORES = [
     ("zarr", "lz4"),
     ("memmap", "none"),
 ]
-SCHEMA = Schema(LARGE.fields | {"task": Field("string", (), Role.STEP), "said": Field("string", (2,), Role.NEXT)})
+SCHEMA = Schema({**LARGE.fields, "task": Field("string", (), Role.STEP), "said": Field("string", (2,), Role.NEXT)})
 SHARDS = [[make_block([3, 5, 4], first_episode=3 * shard, schema=SCHEMA)] for shard in range(2)]
 STEPS = 24
 # The dataset takes 50 kB; its dictionary 77 kB, and what decodes a chunk some more.
