@@ -22,9 +22,11 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     ├─ SamplingError                nothing in the storage fits what was asked for
     │  └─ SliceTooLongError         no trajectory is that long
     ├─ CollectError                 an environment or a policy is not there, fails or does not fit
+    │  └─ PolicyNotFoundError       also a FileNotFoundError
     ├─ TransformError               also a ValueError
     ├─ EngineError                  a cluster cannot be reached, or its workers lack something
     ├─ ExportError                  a format cannot hold what is to be written in it
+    ├─ UnknownFormatError           the name of a file tells no format
     ├─ PartialError                 some shards failed, the rest are safe
     └─ MissingExtraError            also an ImportError
 """
@@ -127,6 +129,10 @@ class CollectError(RlxError):
     """An environment or a policy is not there, fails, or one does not fit the other."""
 
 
+class PolicyNotFoundError(CollectError, FileNotFoundError):
+    """There is no such file of a policy or an environment."""
+
+
 class TransformError(RlxError, ValueError):
     """There is no such transform, it does not suit the data, or a user's function fails on a trajectory."""
 
@@ -137,6 +143,10 @@ class EngineError(RlxError):
 
 class ExportError(RlxError):
     """A format of another project cannot hold what is to be written in it."""
+
+
+class UnknownFormatError(RlxError):
+    """The name of a file does not tell which format it is to have."""
 
 
 class PartialError(RlxError):

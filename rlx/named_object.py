@@ -8,12 +8,13 @@ from typing import Any
 from rlx.errors import RlxError
 
 
-def load_object(text: str, failed: type[RlxError]) -> Any:
+def load_object(text: str, failed: type[RlxError], absent: type[RlxError] | None = None) -> Any:
     """What ``module:name`` or ``file.py:name`` names.
 
     Args:
         text: the name.
         failed: the error that says why there is none.
+        absent: the error that says that there is no such file; ``failed`` where not given.
 
     Raises:
         RlxError: of that kind; there is no such module, file or name, or importing it failed.
@@ -21,15 +22,15 @@ def load_object(text: str, failed: type[RlxError]) -> Any:
     place, _, name = text.rpartition(":")
     if not place or not name:
         raise failed(f"{text!r}: expected module:name or file.py:name")
-    module = _module(place, failed)
+    module = _module(place, failed, absent)
     if not hasattr(module, name):
         raise failed(f"{place} has no {name!r}")
     return getattr(module, name)
 
 
-def _module(place: str, failed: type[RlxError]) -> Any:
+def _module(place: str, failed: type[RlxError], absent: type[RlxError] | None) -> Any:
     try:
-        return _file_module(Path(place), failed) if place.endswith(".py") else importlib.import_module(place)
+        return _file_module(Path(place), failed, absent) if place.endswith(".py") else importlib.import_module(place)
     except RlxError:
         raise
     except (Exception, SystemExit) as exc:  # whatever a stranger's module raises
@@ -42,9 +43,9 @@ def _file_hint(place: str) -> str | None:
     return f"{file}:NAME names what is in a file" if not place.endswith(".py") and file.is_file() else None
 
 
-def _file_module(path: Path, failed: type[RlxError]) -> Any:
+def _file_module(path: Path, failed: type[RlxError], absent: type[RlxError] | None) -> Any:
     if not path.is_file():
-        raise failed(f"{path} does not exist")
+        raise (absent or failed)(f"{path} does not exist")
     spec = importlib.util.spec_from_file_location(f"rlx_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise failed(f"{path} is no Python file")

@@ -46,8 +46,8 @@ def collect(
         Path | None,
         typer.Option("-o", "--output", metavar="DIR", help="The dataset's directory.", show_default="$RLX_HOME/ENV"),
     ] = None,
-    envs: Annotated[int, typer.Option("--envs", min=1, metavar="N", help="Copies that a worker steps together.")] = 4,
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Processes, each with its envs.")] = 1,
+    envs: Annotated[int, typer.Option("--envs", min=1, max=2**16, metavar="N", help="Environments per worker.")] = 4,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=2**12, metavar="N", help="Worker processes.")] = 1,
     sync: Annotated[
         bool,
         typer.Option(

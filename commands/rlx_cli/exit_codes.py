@@ -10,8 +10,10 @@ from rlx.errors import (
     DatasetNotFoundError,
     ForbiddenError,
     PartialError,
+    PolicyNotFoundError,
     RlxError,
     SourceNotFoundError,
+    UnknownFormatError,
 )
 
 ERROR = 1
@@ -36,10 +38,12 @@ _CODES: Mapping[type[RlxError], int] = MappingProxyType(
     {
         UsageError: USAGE,
         CodecError: USAGE,
+        UnknownFormatError: USAGE,
         CorruptShardError: CORRUPT,
         CorruptDatasetError: CORRUPT,
         ForbiddenError: FORBIDDEN,
         SourceNotFoundError: NOT_FOUND,
+        PolicyNotFoundError: NOT_FOUND,
         DatasetNotFoundError: NOT_FOUND,
         PartialError: PARTIAL,
         InterruptedWorkError: INTERRUPTED,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.errors import DatasetExistsError
+from rlx.errors import DatasetExistsError, UnknownFormatError
 from rlx.quantities import number, plural, shape, size
 from rlx_cli.lineage import pasteable, with_destination
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
@@ -75,7 +75,6 @@ def inspect(
 
 
 def _write_plot(dataset: str, path: Path) -> None:
-    from rlx.export.formats import UnknownFormatError
     from rlx.export.whole import whole
     from rlx.store.dataset import Dataset
     from rlx.view.plots import plots_png

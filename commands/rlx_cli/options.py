@@ -101,10 +101,11 @@ CodecOption = Annotated[
 ]
 StoreOption = Annotated[Store, typer.Option("--store", help="How shards are stored.")]
 JobsOption = Annotated[
-    int | None, typer.Option("--jobs", min=1, metavar="N", help="Worker processes.", show_default="one a core")
+    int | None,
+    typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Worker processes.", show_default="one a core"),
 ]
 TransfersOption = Annotated[
-    int | None, typer.Option("--jobs", min=1, metavar="N", help="Transfers at once.", show_default="8")
+    int | None, typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Transfers at once.", show_default="8")
 ]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="Run workers on this machine, or on a Ray cluster.")]
 RayAddressOption = Annotated[

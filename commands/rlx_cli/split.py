@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rlx.errors import DatasetError
 from rlx_cli.exit_codes import UsageError
 from rlx_cli.lineage import command_line
 from rlx_cli.options import DatasetArgument, DebugOption, JobsOption, JsonOption, OverwriteOption, QuietOption
@@ -89,7 +90,10 @@ def split(
         {"fractions": shares, "by": None if by == By.TRAJECTORY else by, "seed": seed or None},
     )
     options = write_options(store="zarr", codec=None, shards=None, jobs=jobs, overwrite=overwrite, command=command)
-    division = pipeline.Division(fractions, pipeline.By(by), seed)
+    try:
+        division = pipeline.Division(fractions, pipeline.By(by), seed)
+    except DatasetError as exc:
+        raise UsageError(str(exc), hint="rlx split --help") from exc
     with resumable(destinations[0]), showing(output, f"split {dataset}") as progress:
         reports = pipeline.split(
             path,

@@ -11,7 +11,7 @@ import torch
 
 from rlx.collector.policy import FunctionPolicy
 from rlx.collector.space import Space
-from rlx.errors import CollectError
+from rlx.errors import CollectError, PolicyNotFoundError
 from rlx.store.leaf import to_leaf
 
 
@@ -43,7 +43,7 @@ def load_exported(path: Path) -> torch.nn.Module:
         CollectError: there is no such file, or it holds something else.
     """
     if not path.is_file():
-        raise CollectError(f"policy file {path} does not exist")
+        raise PolicyNotFoundError(f"policy file {path} does not exist")
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # torch logs the traceback of what is said here in a line
     try:
@@ -64,7 +64,7 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
         CollectError: there is no such file, it holds more than tensors, or weights of another module.
     """
     if not path.is_file():
-        raise CollectError(f"policy file {path} does not exist")
+        raise PolicyNotFoundError(f"policy file {path} does not exist")
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
         module = factory()

@@ -10,7 +10,7 @@ from rlx import named_object
 from rlx.collector.environment import Environment
 from rlx.collector.policy import EpsilonGreedy, FunctionPolicy, Policy, RandomPolicy
 from rlx.collector.space import Space
-from rlx.errors import CollectError
+from rlx.errors import CollectError, PolicyNotFoundError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def load_object(text: str) -> Any:
     Raises:
         CollectError: there is no such module or name, or importing it failed.
     """
-    return named_object.load_object(text, CollectError)
+    return named_object.load_object(text, CollectError, PolicyNotFoundError)
 
 
 def as_policy(found: Any, action_space: Space | None = None, device: str | None = None) -> Policy:

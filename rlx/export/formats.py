@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rlx.errors import DatasetExistsError, RlxError
+from rlx.errors import DatasetExistsError, UnknownFormatError
 from rlx.export.h5 import H5Exporter
 from rlx.export.jsonl import JsonlExporter
 from rlx.export.npz import NpzExporter
@@ -25,10 +25,6 @@ EXPORTERS: Mapping[str, Exporter | DirectoryExporter] = MappingProxyType(
     }
 )
 _ALIASES = MappingProxyType({"hdf5": "h5", "pth": "pt", "ndjson": "jsonl"})
-
-
-class UnknownFormatError(RlxError):
-    """A file's name does not tell what format it is to have."""
 
 
 def format_of(path: Path) -> str:

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rlx.errors import DatasetExistsError, SamplingError
-from rlx.export.formats import UnknownFormatError
+from rlx.errors import DatasetExistsError, SamplingError, UnknownFormatError
 from rlx.export.whole import whole
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset

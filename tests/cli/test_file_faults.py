@@ -29,7 +29,7 @@ WRITERS: dict[str, Sequence[str]] = {
     "convert --to torchrl": ["DATA", "OUT", "--to", "torchrl"],
     "convert --to d4rl": ["DATA", "OUT.hdf5", "--to", "d4rl"],
     "merge": ["DATA", "-o", "OUT"],
-    "split": ["DATA", "--into", "OUT=0.5"],
+    "split": ["DATA", "--fractions", "0.5,0.5", "-o", "OUT"],
     "preprocess": ["DATA", "OUT", "--transform", "clip_rewards", "--jobs", "1"],
     "push": ["DATA", "OUT"],
     "pull": ["DATA", "-o", "OUT"],
@@ -108,7 +108,7 @@ def a_file(place: Path) -> Path:
 
 
 def taken(place: Path) -> Path:
-    for name in ("out", "out.png", "out.npz", "out.hdf5"):
+    for name in ("out", "out-1", "out.png", "out.npz", "out.hdf5"):
         (place / name).mkdir()
         (place / name / "precious").touch()
     return place / "out"

@@ -13,8 +13,8 @@ import pytest
 import torch
 import zarr
 
-from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError
-from rlx.export.formats import EXPORTERS, UnknownFormatError, export, format_of
+from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError, UnknownFormatError
+from rlx.export.formats import EXPORTERS, export, format_of
 from rlx.export.protocol import Columns
 from tests.contracts.exporter import Arrays, ExporterContract, batch
 

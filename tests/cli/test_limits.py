@@ -1,0 +1,53 @@
+"""Numbers beyond all bounds: refused at once, in words."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+from tests.factories import make_block, write_dataset
+
+ENDLESS: list[Sequence[str]] = [
+    ["sample", "DATA", "--batch-size", "1000000000000"],
+    ["sample", "DATA", "--stack", "2147483648"],
+    ["sample", "DATA", "--n-step", "2147483648"],
+    ["sample", "DATA", "--slice-len", "2147483648"],
+    ["sample", "DATA", "--num-slices", "99999999999999999999"],
+    ["preprocess", "DATA", "OUT", "--transform", "n_step:n=99999999999"],
+    ["collect", "CartPole-v1", "-o", "OUT", "--envs", "100000000"],
+    ["collect", "CartPole-v1", "-o", "OUT", "--workers", "100000000"],
+    ["convert", "DATA", "OUT", "--jobs", "100000000"],
+    ["view", "DATA", "-o", "OUT.png", "--episode", "99999999999999999999"],
+]
+
+
+@pytest.mark.parametrize("arguments", ENDLESS, ids=" ".join)
+def test_a_number_without_bounds(arguments: Sequence[str], cli: Cli, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [[make_block([3, 5])]]).path
+    started = time.monotonic()
+    words = [word.replace("DATA", str(data)).replace("OUT", str(tmp_path / "out")) for word in arguments]
+    result = cli(*words)
+    assert time.monotonic() - started < 60
+    assert result.code in (1, 2), result
+    assert result.err.startswith("error: "), result.err[-1500:]
+    assert not (tmp_path / "out").exists()
+
+
+def test_exit_codes_of_what_is_misspelt(cli: Cli, tmp_path: Path) -> None:
+    data, out = write_dataset(tmp_path / "data", [[make_block([3, 5])]]).path, tmp_path / "out"
+    for code, command in (
+        (5, ("collect", "CartPole-v1", "--policy", tmp_path / "none.py:act", "-o", out, "--steps", "9")),
+        (2, ("sample", data, "-o", tmp_path / "a.txt")),
+        (2, ("view", data, "-o", tmp_path / "a.txt")),
+        (2, ("inspect", data, "--plot", tmp_path / "a.txt")),
+        (2, ("convert", data, out, "--to", "nothing")),
+        (2, ("split", data, "--fractions", "0.5,0.9")),
+        (2, ("split", data, "--fractions", "2")),
+        (2, ("split", data, "--fractions", "half")),
+        (2, ("convert", data, out, "--codec", "nothing")),
+        (5, ("inspect", tmp_path / "none")),
+    ):
+        result = cli(*command)
+        assert (result.code, result.err[:7]) == (code, "error: "), (command, result)
