@@ -1,6 +1,8 @@
 """``rlx sample``: batches drawn from datasets, as a learner would get them."""
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.leaf import to_rows
 
 _INDEX_BYTES = 8
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ class Sampling:
 
 
 def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDictBase]:
-    """Batches [batch_size] of TED; of several datasets an equal share each, one behind the other.
+    """Draw batches [batch_size] of TED; of several datasets an equal share each, one after the other.
+
+    Fields that only some of the datasets have are left out, which is logged as a warning.
 
     ``index`` is the step in its dataset; of several datasets ``("index", "index")`` is, and ``("index", "buffer_ids")``
     says which.
@@ -64,6 +69,7 @@ def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDict
     """
     for dataset in datasets:
         _check_room(dataset.schema, sampling)
+    _say_what_differs(datasets)
     samplers = [make_sampler(sampling, number) for number in range(len(datasets))]
     buffers = [
         TensorDictReplayBuffer(
@@ -93,6 +99,13 @@ def _check_room(schema: Schema, sampling: Sampling) -> None:
             f"a batch of {sampling.batch_size:,} steps takes {size(wanted)}: this machine has {size(there)}",
             hint="draw smaller batches, shorter stacks or fewer steps of a transition",
         )
+
+
+def _say_what_differs(datasets: Sequence[Dataset]) -> None:
+    """Log the fields that only some of the datasets have."""
+    count = Counter(name for dataset in datasets for name in dataset.schema)
+    if partly := sorted(name for name, having in count.items() if having < len(datasets)):
+        logger.warning("left out: %s: not all datasets have them", ", ".join(partly))
 
 
 def make_sampler(sampling: Sampling, number: int = 0) -> RandomSampler | SamplerWithoutReplacement | SliceSampler:

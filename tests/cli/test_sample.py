@@ -254,3 +254,11 @@ def test_every_format_holds_texts(cli: Cli, talk: Path, tmp_path: Path, argument
         assert file["task"].asstr()[:].tolist() == expected
     assert np.asarray(zarr.open_group(tmp_path / "out.zarr")["task"]).tolist() == expected
     assert parquet.read_table(tmp_path / "out.parquet")["task"].to_pylist() == expected
+
+
+def test_fields_that_only_some_datasets_have_are_named(cli: Cli, tmp_path: Path, pong: Path) -> None:
+    more = tmp_path / "more"
+    assert cli("preprocess", pong, more, "--transform", "return_to_go").code == 0
+    result = cli("sample", pong, more, "--seed", 0, "--format", "jsonl", "-o", "-")
+    assert (result.code, result.err) == (0, "warning: left out: return_to_go: not all datasets have them\n")
+    assert "return_to_go" not in json.loads(result.out.splitlines()[0])
