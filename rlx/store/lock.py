@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -92,14 +92,17 @@ def _acquired(path: Path, target: Path) -> TextIO:
         if (file := _open(path, target)) is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = _read_pid(file)
-            else:
                 if _is_named(file, path):
                     file.truncate(0)
                     file.write(f"{os.getpid()}\n")
                     file.flush()
                     return file
+            except BlockingIOError:
+                owner = _read_pid(file)
+            except OSError:  # a full disk, on which closing fails too
+                with suppress(OSError):
+                    file.close()
+                raise
             file.close()
         time.sleep(_LOOK_S)
     message = f"{target} is being written by another process, pid {owner}"

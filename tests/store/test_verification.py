@@ -162,7 +162,6 @@ DISAGREEING: dict[str, Callable[[ShardRecord], ShardRecord]] = {
     "return": statistics("return", "sum", 9.0),
     "whole episodes": statistics("whole_length", "count", 1),
     "longest": statistics("length", "max", 6.0),
-    "not a number": statistics("length", "max", "5"),
     "null": statistics("return", "min", None),
     "no statistics": lambda shard: replace(shard, statistics={}),
 }
