@@ -87,13 +87,21 @@ def controls(text: str) -> set[str]:
     return {one for one in text if (ord(one) < 32 and one not in "\n\t") or 126 < ord(one) < 160 or one == "\u202e"}
 
 
-def test_no_control_characters_from_a_manifest(dataset: Path, cli: Cli) -> None:
+def test_no_control_characters_from_a_manifest(dataset: Path, cli: Cli, tmp_path: Path) -> None:
     made = {"command": f"rlx collect {HOSTILE}", "rlx": HOSTILE}
     listed = Manifest.load(dataset)
     replace(listed, notes={HOSTILE: HOSTILE, "a": [HOSTILE, {"b": HOSTILE}]}, lineage=[made]).save(dataset)
-    for command in (("inspect",), ("inspect", "--stats"), ("verify",), ("repair",), ("sample",), ("push", "there")):
-        result = cli(command[0], dataset, *command[1:])
-        assert controls(result.out + result.err) == set(), command
+    commands = (
+        ("inspect",),
+        ("inspect", "--stats"),
+        ("verify",),
+        ("repair",),
+        ("sample",),
+        ("push", tmp_path / "there"),
+    )
+    for verb, *arguments in commands:
+        result = cli(verb, dataset, *arguments)
+        assert controls(result.out + result.err) == set(), verb
     assert SHOWN in cli("inspect", dataset).out
     (dataset / "shards" / HOSTILE).touch()
     (dataset / "shards/00000/action/c/0").unlink()
