@@ -37,7 +37,7 @@ remedy, a command that can be pasted:
 
 ```text
 error: pong holds a dataset
-hint: --resume goes on with it, --overwrite starts afresh, -o chooses another directory
+hint: --resume collects what is missing, --overwrite starts afresh, -o chooses another directory
 ```
 
 In Python each is a class of `rlx.errors`, below `RlxError`, with the remedy as `hint`. They are what a user or the

@@ -96,7 +96,9 @@ def collect(
     codec: CodecOption = None,
     engine: EngineOption = Engine.LOCAL,
     ray_address: RayAddressOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a dataset until it has as much.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume until --steps or --episodes is reached, from fresh seeds.")
+    ] = False,
     overwrite: OverwriteOption = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,

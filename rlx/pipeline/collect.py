@@ -112,12 +112,15 @@ def collect(collection: Collection, destination: Path, options: Options, progres
     Raises:
         CollectError: the environment or the policy cannot be had, fails, or one does not fit the other.
         MissingExtraError: what the environment needs is not installed.
-        DatasetExistsError: the destination holds a dataset and ``resume`` is not set, or another dataset.
+        DatasetExistsError: the destination holds another dataset; or ``resume`` is not set and it holds one that the
+            same command has not finished.
         DiskFullError: there is no room for more; finished shards are kept.
         EngineError: no Ray cluster answers.
     """
     started = time.monotonic()
-    _refuse_existing(destination, resume=collection.resume or options.overwrite)
+    if not (collection.resume or options.overwrite) and (destination / manifest.FILE_NAME).exists():
+        finished = _finished(destination, options.command)
+        return Report.of(destination, finished, time.monotonic() - started, 0, skipped_shards=len(finished.shards))
     environment = opened(collection.environment, collection.num_envs)
     try:
         with claimed(destination):
@@ -143,12 +146,19 @@ def _actors(collection: Collection, options: Options) -> Actors:
     return InlineActors() if collection.workers == 1 else LocalActors()
 
 
-def _refuse_existing(destination: Path, *, resume: bool) -> None:
-    if not resume and (destination / manifest.FILE_NAME).exists():
-        raise DatasetExistsError(
-            f"{destination} holds a dataset",
-            hint="--resume goes on with it, --overwrite starts afresh, -o chooses another directory",
-        )
+def _finished(destination: Path, command: str) -> Manifest:
+    """Return the manifest of a dataset that the same command has finished.
+
+    Raises:
+        DatasetExistsError: it is another dataset, or not finished.
+    """
+    listed = Manifest.load(destination)
+    if command and not listed.missing and [made.get("command") for made in listed.lineage] == [command]:
+        return listed
+    raise DatasetExistsError(
+        f"{destination} holds a dataset",
+        hint="--resume collects what is missing, --overwrite starts afresh, -o chooses another directory",
+    )
 
 
 def _described(collection: Collection, environment: Environment, options: Options) -> Manifest:

@@ -64,6 +64,18 @@ def test_a_dataset_is_there_already(cli: Cli, home: Path) -> None:
     assert cli("collect", "CartPole-v1", "--steps", 20).code == 0
     again = cli("collect", "CartPole-v1", "--steps", 30)
     assert (again.code, again.out) == (1, "")
-    assert again.err.startswith(f"error: {home / 'CartPole-v1'} holds a dataset\nhint: --resume goes on with it")
+    assert again.err.startswith(f"error: {home / 'CartPole-v1'} holds a dataset\nhint: --resume collects what")
     resumed = cli("collect", "CartPole-v1", "--steps", 30, "--resume", "--json")
     assert json.loads(resumed.out)["steps"] == 30
+
+
+def test_a_finished_collection_repeated_is_done(cli: Cli, tmp_path: Path) -> None:
+    command = ("collect", "CartPole-v1", "--steps", 60, "-o", tmp_path / "set", "--json")
+    assert cli(*command).code == 0
+    before = (tmp_path / "set/rlx.json").read_bytes()
+    again = cli(*command)
+    said = json.loads(again.out)
+    assert (again.code, said["steps"], said["skipped_shards"], said["steps_per_second"]) == (0, 60, 1, 0.0)
+    assert (tmp_path / "set/rlx.json").read_bytes() == before
+    other = cli("collect", "CartPole-v1", "--steps", 70, "-o", tmp_path / "set")
+    assert (other.code, "holds a dataset" in other.err) == (1, True)
