@@ -213,9 +213,10 @@ def _split(dataset: Dataset, storage: Storage, directory: Path) -> None:
     table = dataset.trajectories
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    padded = _masked(storage, 0, 1)[0].expand(len(table), int(table.length.max())).memmap_like(partial)
+    texts = list(_text_paths(dataset.schema))  # mapped files do not hold them: SplitStorage reads them
+    padded = _masked(storage, 0, 1).exclude(*texts)[0].expand(len(table), int(table.length.max())).memmap_like(partial)
     for number, (start, length) in enumerate(zip(table.start.tolist(), table.length.tolist(), strict=True)):
-        padded[number, :length] = _masked(storage, start, length)
+        padded[number, :length] = _masked(storage, start, length).exclude(*texts)
     partial.replace(directory)
 
 

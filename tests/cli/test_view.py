@@ -44,13 +44,13 @@ def test_plots(cli: Cli, pong: Path, tmp_path: Path) -> None:
     with Image.open(tmp_path / "plots/a.png") as image:
         assert (image.size[0], image.mode) == (2 * (2 * 420 + 16 + 2 * 24), "RGB")
     result = cli("inspect", pong, "--plot", tmp_path / "a.jpg")
-    assert (result.code, "a.jpg: expected a name that ends in .png" in result.err) == (1, True)
+    assert (result.code, "a.jpg: expected a name that ends in .png" in result.err) == (2, True)
 
 
 def test_what_is_wrong_is_named(cli: Cli, pong: Path, tmp_path: Path) -> None:
     for arguments, code, problem in [
         ((tmp_path / "nothing",), 5, "no dataset at"),
-        ((pong, "-o", tmp_path / "a.avi"), 1, "a.avi: expected a name that ends in .png, .gif, .mp4, .html"),
+        ((pong, "-o", tmp_path / "a.avi"), 2, "a.avi: expected a name that ends in .png, .gif, .mp4, .html"),
         ((pong, "-o", tmp_path / "a.png", "--episode", 6), 1, "episode 6: expected 0 to 5"),
         ((pong, "-o", tmp_path / "a.png", "--fps", 15), 2, "--fps is for films"),
         ((pong, "--episode", 6), 1, "episode 6: expected 0 to 5"),

@@ -70,6 +70,7 @@ def test_all_of_it_is_there(dataset: Path, url: str) -> None:
         "steps_per_second": 0,
         "skipped_shards": 0,
         "failed_shards": [],
+        "not_taken": {},
         "url": open_location(url).url,
         "transferred_files": len(files(dataset)) - 1,
         "transferred_bytes": num_bytes,

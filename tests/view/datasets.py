@@ -63,7 +63,7 @@ def with_evil_names(path: Path) -> Path:
     listed = Manifest.load(path)
     lineage: list[dict[str, Any]] = [
         {"command": EVIL, "rlx": EVIL, "parents": [{"id": EVIL}]},
-        {"parents": "none", "command": 3},
+        {"parents": [], "command": EVIL},
         {},
     ]
     fields = dict(listed.schema.fields)
