@@ -72,19 +72,24 @@ class TestRay(WorkersContract):
             assert engine.submit(die_once, tmp_path / "tried").result(60) != os.getpid()
         assert tally.done["steps"] == 7
 
-    def test_progress_comes_before_the_end(self) -> None:
+    def test_progress_comes_before_the_end(self, tmp_path: Path) -> None:
         tally = Tally()
 
-        def advance_and_wait(_: None, progress: Progress) -> None:
-            for __ in range(30):
+        def advance_until(released: Path, progress: Progress) -> int:
+            for steps in range(1, 600):
                 progress.advance("steps", 1)
                 time.sleep(0.1)
+                if released.exists():
+                    break
+            return steps
 
         with RayEngine(None, tally) as engine:
-            future = engine.submit(advance_and_wait, None)
+            future = engine.submit(advance_until, tmp_path / "released")
             wait_until(lambda: tally.done["steps"] > 0)
             assert not future.done()
-        assert tally.done["steps"] == 30
+            (tmp_path / "released").touch()
+            steps = future.result(60)
+        assert tally.done["steps"] == steps
 
     def test_tasks_work_where_this_process_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
