@@ -76,11 +76,11 @@ class TestRay(WorkersContract):
         tally = Tally()
 
         def advance_until(released: Path, progress: Progress) -> int:
-            for steps in range(1, 600):
+            steps = 0
+            while steps == 0 or (steps < 600 and not released.exists()):
                 progress.advance("steps", 1)
+                steps += 1
                 time.sleep(0.1)
-                if released.exists():
-                    break
             return steps
 
         with RayEngine(None, tally) as engine:
