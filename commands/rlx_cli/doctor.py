@@ -14,7 +14,7 @@ from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
@@ -73,7 +73,7 @@ def doctor(
     with showing(output, f"doctor {shown}") as progress:
         checkup = check(dataset, source_format=source_format, against=against or (), sample=sample, progress=progress)
     document = checkup.to_json()
-    parts = [_summary(shown, checkup)]
+    parts = [_summary(shown, checkup, document)]
     if destination is not None:
         command = command_line("doctor", [dataset], {"against": against, "fix": True})
         document["fixed"] = _fix(output, dataset, checkup, destination, command)
@@ -96,12 +96,11 @@ def _fix(output: Output, dataset: str, checkup: "Checkup", destination: Path, co
     return {"dataset": str(destination), "trajectories": report.trajectories, "left_out": left_out}
 
 
-def _summary(shown: str, checkup: "Checkup") -> str:
+def _summary(shown: str, checkup: "Checkup", counts: "Mapping[str, Any]") -> str:
     found = checkup.examination
     seen = f"{plural(found.trajectories, 'trajectory')}, {plural(found.steps, 'step')}"
     if checkup.total is not None and found.trajectories < checkup.total:
         seen += f" of {plural(checkup.total, 'trajectory')}"
-    counts = checkup.to_json()
     said = ", ".join(plural(counts[key], key[:-1]) for key in ("errors", "warnings", "notes") if counts[key])
     return f"{shown}: {said or 'nothing found'} in {seen}"
 

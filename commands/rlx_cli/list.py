@@ -43,7 +43,9 @@ def list_runs(
 
     With --source, the directory or server is asked; without it, the runs come from a built-in list of RL Unplugged.
     """
+    from rlx.home import dataset_ids
     from rlx.pipeline.catalog import local_runs, remote_runs
+    from rlx.source.rl_unplugged import GAMES
     from rlx.suggestion import did_you_mean
 
     output: Output = ctx.obj
@@ -58,7 +60,7 @@ def list_runs(
         parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
     output.show([_document(entry) for entry in (*here, *(run for run in there if run.id not in names))], *parts)
     if not here and not there:
-        games = {entry.game for entry in (*local_runs(), *remote_runs())}
+        games = {*(id.split("/")[0] for id in dataset_ids()), *GAMES}
         suggestion = did_you_mean(game, games) if game is not None and game not in games else None
         output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list of {game}"))
 

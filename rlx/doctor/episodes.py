@@ -58,7 +58,6 @@ class Flags:
                 "the last step is neither terminated nor truncated" + (" in every trajectory" if is_every else ""),
                 why="a learner cannot tell where an episode ended, and may bootstrap from a state that was never seen",
                 remedy="take such trajectories as pieces: filter them out with --transform 'filter:whole'",
-                trajectories=np.empty(0, np.int64),
                 **self._neither.of(),
             )
 

@@ -71,7 +71,7 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
         ForbiddenError: the server refuses all requests.
         DownloadError: the server does not answer.
     """
-    here = {entry.id for entry in local_runs()}
+    here = set(dataset_ids())
     base = open_base(source) if source else None
     if isinstance(base, DirectoryBase):
         runs = [_remote(run.id, str(base.root), len(run.shards()), run.id in here) for run in find_runs(base.root)]
