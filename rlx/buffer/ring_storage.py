@@ -240,7 +240,7 @@ class RingStorage(SavedSteps, ABC):
         if IS_INIT in blank and IS_INIT not in given:
             blank[IS_INIT] = torch.ones_like(blank[IS_INIT])
         self._overwrite(rows, blank)
-        self._seams.replaced(rows)
+        self._seams.replaced(rows, self._ring.tail)
         for index in self._indices.values():
             index.changed(rows)
 

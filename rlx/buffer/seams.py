@@ -13,6 +13,7 @@ from rlx.buffer.protocol import Rows
 from rlx.errors import SchemaMismatchError
 
 _BREAK, _FRESH = np.uint8(1), np.uint8(2)
+_NOWHERE = -2  # a row that no step was read from
 
 
 class Seams:
@@ -47,10 +48,18 @@ class Seams:
         self._expects[lane[last]] = links.expects(last)
         self._origin[lane[last]] = links.following[last]
 
-    def replaced(self, rows: Rows) -> None:
-        """Marks steps that were put in the place of others: they continue nothing, and nothing continues them."""
+    def replaced(self, rows: Rows, tail: Rows) -> None:
+        """Marks steps that replace others: they continue nothing, and nothing continues them.
+
+        Args:
+            rows: [n] their rows.
+            tail: [lanes] time of the next step of each lane.
+        """
         lane, place = np.divmod(rows, self._size)
-        self._marks[rows] = self._marks[lane * self._size + (place + 1) % self._size] = _BREAK | _FRESH
+        after = (place + 1) % self._size
+        self._marks[rows] = self._marks[lane * self._size + after] = _BREAK | _FRESH
+        # The next step of a lane overwrites the mark after its last step.
+        self._origin[lane[after == tail[lane] % self._size]] = _NOWHERE
 
     def links(self, rows: Rows, read: Callable[[Rows, bool], Sequence[torch.Tensor]]) -> StoredLinks:
         """What the stored steps [n] say of those before and after them; ``read`` gives their observations."""

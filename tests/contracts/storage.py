@@ -20,6 +20,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.ring_storage import RingStorage
+from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.errors import SamplingError, SchemaMismatchError
 from tests.buffer.trajectory_oracle import Oracle, assert_same
 
@@ -299,6 +300,21 @@ class StorageContract(ABC):
         storage.set(np.array([3]), steps([30]))
         assert numbers_of(storage, np.array([3])) == [30]
         assert [column.tolist() for column in storage.index().trajectories()] == [[1, 3, 4], [2, 1, 3]]
+
+    @pytest.mark.parametrize("restored", [False, True])
+    def test_a_later_index_knows_that_nothing_follows_a_replaced_last_step(self, restored: bool) -> None:
+        storage = self.make(8)
+        blind = ("action", "collector", ("next", "done"))  # ids and flags alone say what continues what
+        storage.append(steps(range(3)).select(*blind))
+        storage.replace(np.array([2]), steps([9]).select(*blind))
+        if restored:
+            state, storage = storage.state_dict(), self.make(8)
+            source = LazyTensorStorage(8)
+            source.append(steps([0, 1, 9]).select(*blind))
+            rows = np.arange(3)
+            storage.restore(state, [(rows, source.get(rows))])
+        storage.append(steps([3, 4]).select(*blind))
+        assert storage.index(None, ("next", "done")).follow(np.arange(5), 2)[:, 1].tolist() == [1, -1, -1, 4, -1]
 
     def test_empty(self) -> None:
         storage = self.make(6, ndim=2)
