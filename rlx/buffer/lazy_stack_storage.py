@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NoReturn
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.protocol import Keys, Rows
@@ -129,7 +129,8 @@ def _is_alike(path: Path, leaf: Any) -> bool:
 
 def _leaves(step: TensorDictBase) -> dict[Path, Any]:
     """Tensors and texts by their paths."""
-    return {as_path(key): value for key, value in step.items(include_nested=True, leaves_only=True)}
+    leaves = step.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+    return {as_path(key): value for key, value in leaves}
 
 
 def _selected(step: TensorDictBase, keys: Keys) -> TensorDictBase:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
+from tensordict.utils import expand_as_right
 
 from rlx.buffer.continuity import ORIGIN
 from rlx.buffer.part_checkpoint import SavedState
@@ -55,14 +56,16 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
         """Writes steps [*lanes, n]; returns their rows, of the same shape."""
-        lanes, count = int(np.prod(steps.batch_size[:-1])), steps.batch_size[-1]
+        shape = steps.batch_size[: storage.ndim]
+        lanes, count = shape[:-1].numel(), shape[-1]
         size = storage.max_size // max(1, lanes)
         stands = storage.cursor if isinstance(storage, RingStorage) and len(storage) else self.cursor
         rows = np.arange(lanes)[:, None] * size + (stands + np.arange(count)) % max(1, size)
         numbered = steps.copy()
         # Where the steps were read from tells which of them continue each other; where they go does not.
-        origin = numbered.get("index", torch.full(steps.batch_size, -1))
-        numbered.set(ORIGIN, origin).set("index", torch.from_numpy(rows.reshape(steps.batch_size)))
+        if ORIGIN not in numbered.keys():  # noqa: SIM118 (a TensorDict is no mapping of its keys)
+            numbered.set(ORIGIN, numbered.get("index", torch.full(steps.batch_size, -1)))
+        numbered.set("index", expand_as_right(torch.from_numpy(rows.reshape(shape)), steps))
         return super().extend(storage, numbered)
 
 

@@ -14,6 +14,9 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.slice_sampler import SliceSampler
 from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
+from rlx.buffer.trajectory_split import split_trajectories
+from rlx.buffer.writer import TensorDictRoundRobinWriter
 from rlx.errors import (
     CorruptDatasetError,
     DatasetExistsError,
@@ -112,6 +115,28 @@ def test_another_capacity_that_is_large_enough(capacity: int, tmp_path: Path) ->
     assert (expected == found).all()
     if capacity > 96:
         producers.check_slices(loaded.sample(), 2)
+
+
+@pytest.mark.parametrize("capacity", [40, 64])
+def test_trajectories_stay_whole_in_a_buffer_of_another_capacity(capacity: int, tmp_path: Path) -> None:
+    number = torch.arange(40)
+    steps = TensorDict({"number": number, "collector": {"traj_ids": number % 2}}, [40])
+    saved = TensorDictReplayBuffer(storage=LazyTensorStorage(40), writer=TensorDictRoundRobinWriter())
+    for start in range(0, 40, 10):
+        saved.extend(steps[start : start + 10])
+    saved.dumps(tmp_path / "saved")
+    loaded = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(capacity),
+        sampler=SliceSampler(slice_len=15, seed=0),
+        writer=TensorDictRoundRobinWriter(),
+        batch_size=60,
+    )
+    loaded.loads(tmp_path / "saved")
+    assert loaded.storage.index().trajectories()[1].tolist() == [20, 20]
+    slices = loaded.sample().reshape(4, 15)
+    assert (slices["number"].diff(dim=1) == 2).all()
+    assert loaded[:]["index"].tolist() == list(range(40))
+    assert split_trajectories(loaded[:].exclude("index")).batch_size == (2, 20)
 
 
 def test_another_capacity_that_is_not(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_steps_are_changed_and_forgotten() -> None:
     buffer[1] = step(7, 5)
     assert tokens(buffer[:]) == [[], [7] * 5, [2, 2]]
     assert buffer.storage.has("tokens")
+    assert buffer.storage.has("text")
     assert not buffer.storage.has("nothing")
     assert buffer.storage.get(np.array([1]), ["tokens"])[0]["tokens"].tolist() == [7] * 5
     buffer.empty()

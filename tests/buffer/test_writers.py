@@ -58,6 +58,14 @@ def test_the_row_is_stored_as_index(lanes: int) -> None:
         assert storage.get(rows.reshape(-1))["index"].tolist() == rows.reshape(-1).tolist()
 
 
+def test_a_row_that_is_a_trajectory_has_its_row_as_the_index_of_every_step() -> None:
+    storage, writer = LazyTensorStorage(5), TensorDictRoundRobinWriter()
+    for expected in ([0, 1], [2, 3], [4, 0]):
+        rows = writer.extend(storage, TensorDict({"a": torch.zeros(2, 3)}, [2, 3]))
+        assert rows.tolist() == expected
+        assert storage.get(rows)["index"].tolist() == [[row] * 3 for row in expected]
+
+
 def test_an_index_that_is_not_the_writers_own_cursor() -> None:
     storage = LazyTensorStorage(5)
     storage.append(TensorDict({"a": torch.zeros(3), "index": torch.arange(3)}, [3]))
