@@ -72,6 +72,10 @@ def collect(
     epsilon: Annotated[
         float, typer.Option("--epsilon", min=0, max=1, metavar="P", help="Probability of a random action.")
     ] = 0.0,
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Take the mode of the policy's distribution instead of sampling it."),
+    ] = False,
     drop: Annotated[
         str | None,
         typer.Option("--drop", metavar="KEY,...", help="What the policy writes and is not kept: logits,next/value."),
@@ -131,7 +135,13 @@ def collect(
     chosen: dict[str, object] = {"steps": budget.steps, "episodes": episodes, "envs": envs}
     if workers > 1:
         chosen |= {"workers": workers, "async": None if sync else True}
-    chosen |= {"policy": policy, "epsilon": epsilon or None, "drop": drop, "info": info}
+    chosen |= {
+        "policy": policy,
+        "epsilon": epsilon or None,
+        "deterministic": deterministic or None,
+        "drop": drop,
+        "info": info,
+    }
     chosen |= {"reward-dtype": None if reward_dtype is None else reward_dtype.value, "seed": seed}
     chosen["shard-steps"] = None if shard_steps == _SHARD_STEPS else shard_steps
     command = command_line("collect", [env], chosen)
@@ -146,7 +156,7 @@ def collect(
         ray_address=ray_address,
     )
     collection = Collection(
-        *(env, budget, envs, PolicySpec(policy, epsilon), seed, shard_steps, resume, workers, sync),
+        *(env, budget, envs, PolicySpec(policy, epsilon, deterministic), seed, shard_steps, resume, workers, sync),
         drop=_listed(drop),
         info_keys="all" if info == "all" else _listed(info),
         reward=None if reward_dtype is None else reward_dtype.value,

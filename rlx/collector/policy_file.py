@@ -22,10 +22,12 @@ class PolicySpec:
             ``nn.Module`` that is one; a module that ``torch.export`` saved; or the state_dict of a module and what
             makes it, ``file.pt:module:factory``.
         epsilon: probability of a random action instead.
+        deterministic: whether a policy that has a distribution takes its mode (or mean) instead of sampling it.
     """
 
     text: str = "random"
     epsilon: float = 0.0
+    deterministic: bool = False
 
     def policy(self, environment: Environment, seeds: Sequence[int]) -> Policy:
         """The policy for an environment.

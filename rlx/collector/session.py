@@ -6,11 +6,13 @@ import numpy as np
 
 from rlx.collector.environment import Environment
 from rlx.collector.episodes import Episode, Episodes
+from rlx.collector.exploration import exploring
 from rlx.collector.infos import InfoKeys, Infos
 from rlx.collector.layout import Layout, layout_of
 from rlx.collector.policy_file import PolicySpec
 from rlx.collector.rollout import Rollout
 from rlx.collector.steps import Steps
+from rlx.seeding import seeded
 
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
@@ -61,6 +63,10 @@ class Session:
         self._environment = environment
         self._num_envs = n
         self._policy = policy.policy(environment, seeds_of(seed, number, n, 1, first_env))
+        self._exploration = "DETERMINISTIC" if policy.deterministic else "RANDOM"
+        # What a policy draws from global generators follows from the seed; random actions have their own.
+        self._is_seeded = policy.text != "random"
+        self._chunks = np.random.SeedSequence(seed, spawn_key=(number, 2, first_env))
         self._infos = Infos(n, info_keys)
         seeds = seeds_of(seed, number, n, 0, first_env)
         # Rewards as the environment gives them: how they are stored is decided when some have been seen.
@@ -98,7 +104,12 @@ class Session:
         return layout_of(self._looked, self._environment, self._infos.seen)
 
     def _chunk(self, most_steps: int) -> Steps:
-        return self._rollout.run(self._policy, min(CHUNK_STEPS, max(1, most_steps // self._num_envs)))
+        length = min(CHUNK_STEPS, max(1, most_steps // self._num_envs))
+        if not self._is_seeded:
+            return self._rollout.run(self._policy, length)
+        (chunk,) = self._chunks.spawn(1)
+        with seeded(int(chunk.generate_state(1)[0])), exploring(self._exploration):
+            return self._rollout.run(self._policy, length)
 
     def cut(self) -> list[Episode]:
         """The episodes that have not ended, flagged truncated where they are."""

@@ -1,14 +1,12 @@
 """A worker: one environment, one policy and the loop that steps them, as it is ordered to; in whatever process."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
-from inspect import signature
 from typing import Any
 
 from rlx.collector.even_rollout import EvenRollout
+from rlx.collector.exploration import exploring
 from rlx.collector.infos import InfoKeys, Infos
 from rlx.collector.opening import EnvSource, open_environment
 from rlx.collector.policy import FunctionPolicy, Policy, RandomActions, RandomPolicy
@@ -119,7 +117,7 @@ class Worker:
         policy: Policy = self.policy or FunctionPolicy(self._random)
         if order.is_random and self.policy is not None:
             policy = RandomActions(self.policy, self._random)
-        with _exploring(self._equipment.exploration_type):
+        with exploring(self._equipment.exploration_type):
             return self._rollout.run(policy, version, order.length, into, should_stop)
 
     def detach(self) -> None:
@@ -144,20 +142,3 @@ class Worker:
             self._rollout = EvenRollout(Rollout(self.environment, seeds, here.max_frames_per_traj, here.drop, infos))
         else:
             self._rollout.restart(seeds)
-
-
-@contextmanager
-def _exploring(exploration_type: str) -> Iterator[None]:
-    if not has_torch():  # then no policy can ask how to explore, and torch takes seconds
-        yield
-        return
-    from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (torch takes seconds)
-
-    with set_interaction_type(InteractionType[exploration_type], **_of_this_thread(set_interaction_type)):
-        yield
-
-
-@cache
-def _of_this_thread(set_interaction_type: Callable[..., Any]) -> dict[str, Any]:
-    """Arguments that leave other threads alone, in which a learner may be at work; of tensordicts that know them."""
-    return {"thread_local": True} if "thread_local" in signature(set_interaction_type).parameters else {}

@@ -168,6 +168,7 @@ def _described(collection: Collection, environment: Environment, options: Option
         **({"environment_spec": dict(environment.spec)} if environment.spec else {}),
         "policy": collection.policy.text,
         **({"epsilon": collection.policy.epsilon} if collection.policy.epsilon else {}),
+        **({"exploration": "deterministic"} if collection.policy.deterministic else {}),
         "envs": environment.num_envs,
         **({"workers": collection.workers} if collection.workers > 1 else {}),
         "rewards": "raw" if collection.reward != "float32" else "as float32",

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Schema
+from rlx.seeding import seeded
 from rlx.transform.code import Code
 from rlx.transform.protocol import Seen, Transform
-from rlx.transform.seeding import seeded
 from rlx.transform.segments import join, whole
 from rlx.transform.stitching import Stitching
 from rlx.transform.stretch import Stretch, stretches

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.schema import Field, Role, Schema
+from rlx.seeding import seeded
 from rlx.transform.code import Code
 from rlx.transform.protocol import Seen, Transform
-from rlx.transform.seeding import seeded
 from rlx.transform.segments import join, split, whole
 
 _FLAGS = frozenset({"terminated", "truncated"})

@@ -84,6 +84,9 @@ def _drawn() -> ProbabilisticTensorDictModule:
 
 
 agent = recurrent()
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+    fixed_agent = recurrent()  # the same in every process
 
 
 def counting(td: TensorDictBase) -> TensorDictBase:

@@ -45,11 +45,12 @@ def collected(
     drop: Sequence[str] = (),
     info_keys: InfoKeys = (),
     reward: str | None = None,
+    deterministic: bool = False,
     **options: Any,
 ) -> Report:
     budget = Budget(steps, episodes)
     collection = Collection(
-        *(environment, budget, 3, PolicySpec(policy), seed, shard_steps, resume, workers),
+        *(environment, budget, 3, PolicySpec(policy, deterministic=deterministic), seed, shard_steps, resume, workers),
         drop=drop,
         info_keys=info_keys,
         reward=reward,
@@ -307,6 +308,26 @@ def test_what_a_policy_writes_is_stored(tmp_path: Path, store: str) -> None:
     inside = np.flatnonzero(~starts)
     assert torch.equal(steps["h"][inside], steps["next", "h"][inside - 1])
     assert verify(path).ok
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_distribution_is_sampled_as_the_seed_says(tmp_path: Path, workers: int) -> None:
+    policy = "tests.collector.memory:fixed_agent"
+    state = torch.get_rng_state()
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        collected(tmp_path / name, lane_of_walks, steps=300, policy=policy, seed=seed, workers=workers)
+    assert torch.equal(torch.get_rng_state(), state)
+    a, b, c = (rlx.open(tmp_path / name)[np.arange(300)] for name in "abc")
+    assert (a == b).all()
+    assert not torch.equal(a["action"], c["action"])
+    assert 0.3 < (a["action"] != a["logits"].argmax(-1)).float().mean() < 0.9
+
+
+def test_a_deterministic_policy_takes_the_mode(tmp_path: Path) -> None:
+    policy = "tests.collector.memory:fixed_agent"
+    collected(tmp_path / "a", lane_of_walks, steps=100, policy=policy, deterministic=True)
+    steps = rlx.open(tmp_path / "a")[np.arange(100)]
+    assert torch.equal(steps["action"], steps["logits"].argmax(-1))
 
 
 def test_some_of_what_a_policy_writes_is_left_out(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Randomness that depends on a place in a dataset, and not on who works there."""
+"""Global generators seeded for a block of code, so that what a user's function draws depends on the seed alone."""
 
 import random
 import sys
@@ -9,14 +9,18 @@ import numpy as np
 
 
 @contextmanager
-def seeded(place: int) -> Iterator[None]:
-    """Seeds the global generators of Python, numpy and torch (where it is imported); they are put back afterwards."""
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python, numpy and torch (where it is imported), and restore them afterwards.
+
+    Args:
+        seed: 0 to 2**63 - 1.
+    """
     torch = sys.modules.get("torch")
     states = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None  # noqa: NPY002
-    random.seed(place)
-    np.random.seed(place % 2**32)  # noqa: NPY002  (a user's function may use the global one)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  (a user's function may use the global one)
     if torch:
-        torch.manual_seed(place)
+        torch.manual_seed(seed)
     try:
         yield
     finally:

@@ -1,0 +1,31 @@
+"""How policies sample their distributions: the ``InteractionType`` of tensordict, set while they act."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from inspect import signature
+from typing import Any
+
+from rlx.collector.policy_file import has_torch
+
+
+@contextmanager
+def exploring(exploration_type: str) -> Iterator[None]:
+    """Let policies of tensordict and TorchRL sample, or not, as ``exploration_type`` says.
+
+    Args:
+        exploration_type: name of an ``InteractionType``, such as ``"RANDOM"`` or ``"DETERMINISTIC"``.
+    """
+    if not has_torch():  # then no policy can ask how to explore, and torch takes seconds
+        yield
+        return
+    from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (torch takes seconds)
+
+    with set_interaction_type(InteractionType[exploration_type], **_of_this_thread(set_interaction_type)):
+        yield
+
+
+@cache
+def _of_this_thread(set_interaction_type: Callable[..., Any]) -> dict[str, Any]:
+    """Arguments that leave other threads alone, in which a learner may be at work; of tensordicts that know them."""
+    return {"thread_local": True} if "thread_local" in signature(set_interaction_type).parameters else {}
