@@ -1,6 +1,7 @@
 """``rlx inspect``: what a dataset says of itself."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,16 +12,21 @@ from rlx.quantities import number, plural, shape, size
 from rlx_cli.lineage import pasteable, with_destination
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
+from rlx_cli.rows import Listing, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
     from rich.table import Table
 
     from rlx.manifest import Manifest
+    from rlx.store.trajectories import Trajectories
 
 # Of every trajectory, pieces of episodes included.
 _OF_ALL = {"return": "trajectory_return", "length": "trajectory_length"}
+_TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
+_PART_ROWS = 4096
 
 
 def inspect(
@@ -57,7 +63,7 @@ def inspect(
     output: Output = ctx.obj
     path, manifest = find_dataset(dataset)
     document = _document(str(path), manifest)
-    parts: list[str | Table] = [*_overview(document)]
+    parts: list[str | Table | Listing] = [*_overview(document)]
     if stats:
         document["stats"] = _stats(manifest)
         shown = document["stats"]
@@ -65,8 +71,9 @@ def inspect(
             shown = {name: figures for name, figures in shown.items() if name not in _OF_ALL.values()}
         parts += ["", *_stats_tables(shown)]
     if trajectories:
-        document["trajectory"] = _trajectories(dataset, manifest)
-        parts += ["", _trajectory_table(document["trajectory"])]
+        table_parts = _trajectories(dataset)
+        document["trajectory"] = Rows(table_parts())
+        parts += ["", Listing(_TRAJECTORY_COLUMNS, lambda: _trajectory_lines(table_parts()))]
     if plot is not None:
         _write_plot(dataset, plot)
         document["plot"] = str(plot)
@@ -231,41 +238,41 @@ def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
     return parts
 
 
-def _trajectories(dataset: str, manifest: "Manifest") -> list[dict[str, Any]]:
+def _trajectories(dataset: str) -> "Callable[[], Iterator[dict[str, Any]]]":
+    """Return what gives the columns of the trajectory table in parts; a damaged table is refused before."""
     from rlx.store.dataset import Dataset
 
-    rows = Dataset(dataset, partial=True).trajectories
-    shards = [shard.name for shard in manifest.shards for _ in range(shard.trajectories)]
-    columns = {
-        "shard": shards,
-        "start": rows.start.tolist(),
-        "length": rows.length.tolist(),
-        "return": [value if math.isfinite(value) else None for value in rows.returns.tolist()],
-        "terminated": rows.terminated.tolist(),
-        "truncated": rows.truncated.tolist(),
-        "episode": rows.episode.tolist(),
-        "from_reset": rows.from_reset.tolist(),
-        "final_recorded": rows.final_recorded.tolist(),
-        "cut": rows.cut.tolist(),
-        "whole": rows.whole.tolist(),
+    opened = Dataset(dataset, partial=True)
+    return partial(_parts, opened.trajectories, opened.manifest)
+
+
+def _parts(rows: "Trajectories", manifest: "Manifest") -> "Iterator[dict[str, Any]]":
+    columns: dict[str, NDArray[Any]] = {
+        "start": rows.start,
+        "length": rows.length,
+        "return": rows.returns,
+        "terminated": rows.terminated,
+        "truncated": rows.truncated,
+        "episode": rows.episode,
+        "from_reset": rows.from_reset,
+        "final_recorded": rows.final_recorded,
+        "cut": rows.cut,
+        "whole": rows.whole,
     }
-    return [
-        {"id": id, **dict(zip(columns, values, strict=True))}
-        for id, values in enumerate(zip(*columns.values(), strict=True))
-    ]
+    stop = 0
+    for shard in manifest.shards:
+        first, stop = stop, stop + shard.trajectories
+        for low in range(first, stop, _PART_ROWS):
+            high = min(low + _PART_ROWS, stop)
+            part: dict[str, Any] = {name: column[low:high].tolist() for name, column in columns.items()}
+            part["return"] = [value if math.isfinite(value) else None for value in part["return"]]
+            yield {"id": list(range(low, high)), "shard": shard.name, **part}
 
 
-def _trajectory_table(trajectories: "Sequence[Mapping[str, Any]]") -> "Table":
-    rows = [
-        (
-            str(row["id"]),
-            row["shard"],
-            f"{row['start']:,}",
-            f"{row['length']:,}",
-            number(row["return"]),
-            "terminated" if row["terminated"] else "truncated" if row["truncated"] else "open",
-            "yes" if row["whole"] else "-",
-        )
-        for row in trajectories
-    ]
-    return table([">trajectory", "shard", ">start", ">length", ">return", "end", "whole"], rows)
+def _trajectory_lines(parts: "Iterable[Mapping[str, Any]]") -> "Iterator[tuple[str, ...]]":
+    for part in parts:
+        names = ("id", "start", "length", "return", "terminated", "truncated", "whole")
+        for id, start, length, returned, terminated, truncated, whole in zip(*map(part.get, names), strict=True):
+            end = "terminated" if terminated else "truncated" if truncated else "open"
+            shown = (f"{start:,}", f"{length:,}", number(returned))
+            yield (str(id), part["shard"], *shown, end, "yes" if whole else "-")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlx.errors import RlxError
 from rlx_cli.printable import Secrets, one_line, printable
+from rlx_cli.rows import Listing, Rows, write_document
 from rlx_cli.streams import abandon
 
 if TYPE_CHECKING:
@@ -59,15 +60,23 @@ class Output:
         """What progress, warnings and errors are printed on."""
         return _console(self.secrets, stderr=True, highlight=False)
 
-    def show(self, document: Any, *parts: "str | Table") -> None:
+    def show(self, document: Any, *parts: "str | Table | Listing") -> None:
         """Prints a command's result: the document with ``--json``, else its parts for people, one below the other."""
-        if self.json:
+        if not self.json:
+            for part in parts:
+                self._show_part(part)
+        elif isinstance(document, dict) and any(isinstance(value, Rows) for value in document.values()):
+            write_document(document, sys.stdout, self.secrets.hidden_in)
+        else:
             sys.stdout.write(json.dumps(self.secrets.hidden_in(document), indent=2, allow_nan=False) + "\n")
+
+    def _show_part(self, part: "str | Table | Listing") -> None:
+        if isinstance(part, Listing):
+            sys.stdout.writelines(f"{one_line(self.secrets.hidden(line))}\n" for line in part.lines())
             return
+        shown = printable(self.secrets.hidden(part)) if isinstance(part, str) else part
         with self.stdout.capture() as printed:
-            for each in parts:
-                part = printable(self.secrets.hidden(each)) if isinstance(each, str) else each
-                self.stdout.print(part, markup=False, soft_wrap=isinstance(part, str))
+            self.stdout.print(shown, markup=False, soft_wrap=isinstance(part, str))
         # Tables fill their last column with spaces, which would end up in whatever keeps the output.
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 

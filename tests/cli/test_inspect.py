@@ -1,7 +1,9 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 import rlx
 from rlx.store.dataset import Dataset
+from rlx_cli.app import main
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.factories import make_block, write_dataset
 
@@ -101,6 +104,26 @@ def test_trajectories(cli: Cli, pong: Path) -> None:
     lines = cli("inspect", pong, "--trajectories").out.splitlines()
     assert lines[-7].split() == ["trajectory", "shard", "start", "length", "return", "end", "whole"]
     assert lines[-6].split() == ["0", "00000", "0", "871", "-21", "terminated", "yes"]
+
+
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_memory_does_not_grow_with_the_trajectories(
+    form: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the table of them, whose rows take 29 bytes each and are copied a few times."""
+    peaks, counts = {}, (1, 4_097, 12_289)
+    with Path(os.devnull).open("w") as nowhere:
+        monkeypatch.setattr(sys, "stdout", nowhere)
+        for count in counts:  # the first imports what is needed
+            path = write_dataset(tmp_path / str(count), [[make_block([1] * count)]]).path
+            monkeypatch.setattr(sys, "argv", ["rlx", "inspect", str(path), "--trajectories", *form])
+            tracemalloc.start()
+            with pytest.raises(SystemExit, match=r"^0$"):
+                main()
+            peaks[count] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    growth = (peaks[12_289] - peaks[4_097]) / 8_192
+    assert growth < 150
 
 
 @pytest.fixture
