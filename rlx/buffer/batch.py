@@ -62,6 +62,17 @@ def rows_of(index: Any, storage: Storage) -> Rows:
     return normalize(index, length)
 
 
+def steps_at(index: Any, storage: Storage) -> TensorDictBase:
+    """Return the steps at the rows that an index means, in its shape; a copy.
+
+    Raises:
+        IndexError: no such row.
+    """
+    rows = rows_of(index, storage)
+    steps = storage.get(rows.reshape(-1))
+    return steps.reshape(*rows.shape, *steps.batch_size[1:])
+
+
 def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
     """Writes what a sampler says into a batch, by TED key.
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.continuity import Leaves
+from rlx.buffer.continuity import Leaves, bytes_of
 from rlx.buffer.frame_log import FrameLog, Frames
 from rlx.buffer.protocol import Rows
+from rlx.buffer.ring import run_starts
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.buffer.trajectory_keys import Path
 
@@ -88,7 +89,7 @@ class CompressedStorage(LazyTensorStorage):
     def _write_images(self, rows: Rows, leaves: Leaves) -> None:
         if not len(rows):
             return
-        frames = {path: _raw(leaf) for path, leaf in leaves.items()}
+        frames = {path: bytes_of(leaf) for path, leaf in leaves.items()}
         for key, log in self._logs.items():
             after = ("next", *key)
             if after in frames and self._log_of(after) == key:
@@ -105,7 +106,7 @@ class CompressedStorage(LazyTensorStorage):
         lane = rows // self._ring.size
         known[1:] = (lane[1:] == lane[:-1]) & (now[1:] == after[:-1]).all(axis=1)
         latest = self._latest.setdefault(key, {})
-        starts = np.flatnonzero(np.diff(lane, prepend=-1))
+        starts = run_starts(lane)
         seen = {
             start: latest[b] for start, b in zip(starts.tolist(), lane[starts].tolist(), strict=True) if b in latest
         }
@@ -174,12 +175,6 @@ class CompressedStorage(LazyTensorStorage):
 def _log_key(path: Path) -> Path:
     """The key of the observation that a next one may become."""
     return path[1:] if path[0] == "next" and len(path) > 1 else path
-
-
-def _raw(leaf: torch.Tensor) -> Frames:
-    """The bytes of rows, [n, row bytes]."""
-    raw: Frames = leaf.detach().cpu().contiguous().reshape(len(leaf), leaf[:1].numel()).view(torch.uint8).numpy()
-    return raw
 
 
 def _tensor(frames: Frames, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows
+from rlx.buffer.ring import run_starts
 
 Flags = NDArray[np.bool_]
 Path = tuple[str, ...]
@@ -60,6 +61,7 @@ class Links:
         is_init: [n] whether an episode starts with it; None if nobody says.
 
     Attributes:
+        lane: [n] the lane of each step.
         fresh: [n] whether a step continues nothing.
         is_told: whether ``is_init`` says where episodes start.
         origin: [n] the row that each was read from; -1 without.
@@ -74,8 +76,8 @@ class Links:
         is_init: Flags | None = None,
     ) -> None:
         self._pairs = pairs
-        self._lane = lane
-        self._known: dict[tuple[int, bytes], Rows] = {}
+        self._known = tuple(np.full(len(lane), UNKNOWN, np.int64) for _ in range(2))
+        self.lane = lane
         self.origin: Rows = np.full(len(lane), -1, np.int64) if origin is None else origin
         self.following: Rows = np.where(self.origin >= 0, self.origin + 1, -1)
         self.is_told = is_init is not None
@@ -100,6 +102,16 @@ class Links:
         )
 
     @cached_property
+    def first(self) -> Rows:
+        """[lanes] the first step of each lane."""
+        return run_starts(self.lane)
+
+    @cached_property
+    def last(self) -> Rows:
+        """[lanes] the last step of each lane."""
+        return np.append(self.first[1:], len(self.lane)) - 1
+
+    @cached_property
     def jumps(self) -> Flags:
         """[n] whether a step was read from elsewhere than the row after that of the step before it in its lane."""
         return self._unlike(self.origin[1:] != self.following[:-1])
@@ -115,8 +127,8 @@ class Links:
 
     def _unlike(self, differ: Flags) -> Flags:
         """[n] of [n - 1] answers on steps and the ones before: those where both are in one lane."""
-        result = np.zeros(len(self._lane), bool)
-        result[1:] = differ & (self._lane[1:] == self._lane[:-1])
+        result = np.zeros(len(self.lane), bool)
+        result[1:] = differ & (self.lane[1:] == self.lane[:-1])
         return result
 
     def begins(self, at: Rows) -> Rows:
@@ -128,15 +140,16 @@ class Links:
         return self._digests(at, 1, self.following)
 
     def _digests(self, at: Rows, side: int, origin: Rows) -> Rows:
-        key = side, at.tobytes()
-        if key not in self._known:  # several indices ask for the same ones
-            self._known[key] = digests([_picked(pair[side], at) for pair in self._pairs], origin[at])
-        return self._known[key]
+        known = self._known[side]  # several indices ask for the same ones
+        new = at[known[at] == UNKNOWN]
+        if len(new):
+            known[new] = digests([_picked(pair[side], new) for pair in self._pairs], origin[new])
+        return known[at]
 
 
 def _picked(leaf: torch.Tensor, at: Rows) -> Column:
     """[m, ...] these of the rows of a leaf."""
-    if leaf.device.type != "cpu":
+    if leaf.device.type != "cpu" or leaf.dtype == torch.bfloat16:  # which numpy does not have: converted
         return _column(leaf.index_select(0, torch.from_numpy(at).to(leaf.device)))
     return _column(leaf)[at]
 
@@ -168,8 +181,10 @@ def _words(rows: Column) -> Words:
     if rows.dtype.kind == "f":
         rows = np.where(np.isnan(rows), rows.dtype.type(np.nan), rows + rows.dtype.type(0))
     raw = np.ascontiguousarray(rows).reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)
-    if raw.shape[1] % 8:
-        raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
+    width = raw.shape[1]
+    if width % 8:
+        unpadded, raw = raw, np.zeros((len(raw), width + -width % 8), np.uint8)
+        raw[:, :width] = unpadded
     return raw.view(np.uint64)
 
 
@@ -200,16 +215,16 @@ def _differ(now: torch.Tensor, after: torch.Tensor) -> Flags:
 
 
 def _bits_differ(now: torch.Tensor, after: torch.Tensor) -> Flags:
-    one, other = _raw(now), _raw(after)
+    one, other = bytes_of(now), bytes_of(after)
     width = next(width for width in (8, 4, 2, 1) if one.shape[1] % width == 0)
     wide = np.dtype(f"u{width}")
     differ: Flags = (one.view(wide) != other.view(wide)).any(axis=1) if one.size else np.zeros(len(one), bool)
     return differ
 
 
-def _raw(rows: torch.Tensor) -> NDArray[np.uint8]:
+def bytes_of(rows: torch.Tensor) -> NDArray[np.uint8]:
     """[m, bytes] the bytes of rows."""
-    flat = rows.detach().contiguous().reshape(len(rows), math.prod(rows.shape[1:]))
+    flat = rows.detach().cpu().contiguous().reshape(len(rows), math.prod(rows.shape[1:]))
     raw: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return raw
 

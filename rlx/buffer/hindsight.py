@@ -211,13 +211,8 @@ class HERReplayBuffer(TensorDictReplayBuffer):
             raise SchemaMismatchError(f"reward_fn gave {list(rewards.shape)}: expected {list(stored[at].shape)}")
         steps.set(self.reward_key, stored.index_copy(0, at, rewards.reshape(stored[at].shape).to(stored.dtype)))
 
-    def _index(self) -> TrajectoryIndex:
-        if self.end_key is None:
-            return super()._index()
-        with self._sampler_lock:
-            index = self._storage.index(None, self.end_key)
-            index.remaining(np.empty(0, np.int64))  # as in the class above: not by several threads at once
-            return index
+    def _chosen_index(self) -> TrajectoryIndex:
+        return super()._chosen_index() if self.end_key is None else self._storage.index(None, self.end_key)
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "goals": self._goal_draws.state_dict()}

@@ -52,12 +52,11 @@ class LazyStackStorage(ListStorage):
             IndexError: a row that holds nothing.
             KeyError: a key that not all of these steps have.
         """
-        alike = super().get(rows)
+        chosen = None if keys is None else [as_path(key) for key in keys]
+        alike = super().get(rows).exclude(_PRESENT)
         if not len(rows):
-            return alike.exclude(_PRESENT)
-        steps = [self._rest[row].clone().update(alike[i].exclude(_PRESENT)) for i, row in enumerate(rows.tolist())]
-        if keys is not None:
-            steps = [_selected(step, keys) for step in steps]
+            return alike
+        steps = [_joined(self._rest[row], alike[i], chosen) for i, row in enumerate(rows.tolist())]
         stacked: TensorDictBase = LazyStackedTensorDict.lazy_stack(steps, 0)
         return stacked
 
@@ -133,5 +132,7 @@ def _leaves(step: TensorDictBase) -> dict[Path, Any]:
     return {as_path(key): value for key, value in leaves}
 
 
-def _selected(step: TensorDictBase, keys: Keys) -> TensorDictBase:
-    return step.select(*keys)
+def _joined(rest: TensorDictBase, alike: TensorDictBase, keys: Sequence[Path] | None) -> TensorDictBase:
+    """One step, or these keys of it; a copy."""
+    joined = rest.copy().update(alike)
+    return (joined if keys is None else joined.select(*keys)).clone()

@@ -163,8 +163,9 @@ class SavedTogether(ABC):
             raise SchemaMismatchError(
                 f"{os.fspath(path)} is a checkpoint of {written['count']} parts, not {len(parts)}"
             )
+        directory = files_of(Path(path))
         for number, part in enumerate(parts):
-            part.loads(files_of(Path(path)) / str(number))
+            part.loads(directory / str(number))
         self._load_own_state(written["state"])
 
     dump = dumps

@@ -5,9 +5,8 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
 
-from rlx.buffer.batch import rows_of
+from rlx.buffer.batch import steps_at
 from rlx.buffer.part_checkpoint import SavedTogether
 from rlx.buffer.protocol import Storage, Writer
 from rlx.buffer.transform.compose import Transform
@@ -94,11 +93,11 @@ class StorageEnsemble(SavedTogether):
         first, rows = first_and_rest(index)
         chosen = positions(first, len(self))
         if isinstance(chosen, int):
-            return self.storages[chosen] if rows is None else _read(self.storages[chosen], rows)
+            return self.storages[chosen] if rows is None else steps_at(rows, self.storages[chosen])
         if rows is None:
             transforms = [self.transforms[number] for number in chosen]
             return StorageEnsemble(*(self.storages[number] for number in chosen), transforms=transforms)
-        return [_read(self.storages[number], rows) for number in chosen]
+        return [steps_at(rows, self.storages[number]) for number in chosen]
 
     def __repr__(self) -> str:
         return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
@@ -145,9 +144,3 @@ class WriterEnsemble(SavedTogether):
 
     def _saved_parts(self) -> Any:
         return self.writers
-
-
-def _read(storage: Storage, index: Any) -> TensorDictBase:
-    rows = rows_of(index, storage)
-    steps = storage.get(rows.reshape(-1))
-    return steps.reshape(*rows.shape, *steps.batch_size[1:])

@@ -15,7 +15,7 @@ from rlx.errors import SamplingError
 _SMALLEST, _LARGEST = 1e-200, 1e200
 PRIORITY_WEIGHT = "priority_weight"
 Reduction = Literal["max", "min", "median", "mean"]
-_REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
+REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
     "max": np.max,
     "min": np.min,
     "median": np.median,
@@ -62,8 +62,8 @@ class PrioritizedSampler(SeededSampler):
         super().__init__(seed=seed, generator=generator)
         if alpha < 0 or beta < 0 or eps <= 0:
             raise ValueError(f"alpha and beta >= 0 and eps > 0 expected, found {alpha}, {beta} and {eps}")
-        if reduction not in _REDUCE:
-            raise ValueError(f"reduction of {', '.join(_REDUCE)} expected, found {reduction!r}")
+        if reduction not in REDUCE:
+            raise ValueError(f"reduction of {', '.join(REDUCE)} expected, found {reduction!r}")
         self.alpha, self.beta, self.eps = alpha, beta, eps
         self.reduction = reduction
         self.max_priority_within_buffer = max_priority_within_buffer
@@ -200,4 +200,4 @@ class PrioritizedSampler(SeededSampler):
             return np.broadcast_to(priority.reshape(1), count)
         if priority.shape[:1] != (count,):
             raise ValueError(f"{count} priorities expected, found {priority.shape}")
-        return priority if priority.ndim == 1 else _REDUCE[self.reduction](priority.reshape(count, -1), axis=1)
+        return priority if priority.ndim == 1 else REDUCE[self.reduction](priority.reshape(count, -1), axis=1)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows
+from rlx.buffer.ring import run_starts
 
 # Times in a lane stay below this, so that (lane, time) fits one sorted integer.
 _LANE = np.int64(1 << 40)
@@ -122,9 +123,11 @@ def rank_within(groups: Rows) -> Rows:
 
 def sum_within(groups: Rows, amounts: Rows) -> Rows:
     """[n] the sum of the amounts at earlier entries of the same value."""
+    if len(groups) < 2:  # as of every write of a single step
+        return np.zeros(len(groups), np.int64)
     order = np.argsort(groups, kind="stable")
     total = np.cumsum(amounts[order]) - amounts[order]
-    first = np.flatnonzero(np.diff(groups[order], prepend=groups[order[:1]] - 1))
+    first = run_starts(groups[order])
     result = np.empty(len(groups), np.int64)
     result[order] = total - np.repeat(total[first], np.diff(first, append=len(groups)))
     return result

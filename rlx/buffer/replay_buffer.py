@@ -299,11 +299,15 @@ class ReplayBuffer(Preprocessing):
     def _index(self) -> TrajectoryIndex:
         """Which steps follow each other: by the keys of the slices, where the sampler draws slices."""
         with self._sampler_lock:
-            slicing = getattr(self._sampler, "slicing", None)
-            index: TrajectoryIndex = self._storage.index() if slicing is None else slicing.index(self._storage)
+            index = self._chosen_index()
             # An index may put off work until it is asked: not by several threads at once.
             index.remaining(np.empty(0, np.int64))
             return index
+
+    def _chosen_index(self) -> TrajectoryIndex:
+        slicing = getattr(self._sampler, "slicing", None)
+        index: TrajectoryIndex = self._storage.index() if slicing is None else slicing.index(self._storage)
+        return index
 
     def _finish(self, steps: TensorDictBase) -> Any:
         batch = steps if self._collate is None else self._collate(steps)

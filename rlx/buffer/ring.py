@@ -76,10 +76,23 @@ class Ring:
     def continues(self, rows: Rows) -> bool:
         """Whether steps written at rows go on where their lanes stand, lane after lane, in time order."""
         lane, place = np.divmod(rows, self.size)
-        first = np.flatnonzero(np.diff(lane, prepend=-1))
+        first = run_starts(lane)
         if len(np.unique(lane[first])) != len(first):
             return False
         if len(lane) and not 0 <= lane.min() <= lane.max() < self.lanes:
             return False
         rank = np.arange(len(rows)) - np.repeat(first, np.diff(first, append=len(rows)))
         return bool((place == (self.tail[lane] + rank) % self.size).all())
+
+
+def run_starts(groups: Rows) -> Rows:
+    """[m] the places where another value than the one before starts, 0 included.
+
+    Example:
+        >>> run_starts(np.array([5, 5, 3, 5]))
+        array([0, 2, 3])
+    """
+    starts = np.empty(len(groups), bool)
+    starts[:1] = True
+    np.not_equal(groups[1:], groups[:-1], out=starts[1:])
+    return np.flatnonzero(starts)

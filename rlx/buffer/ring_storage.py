@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.batch import rows_of
+from rlx.buffer.batch import steps_at
 from rlx.buffer.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Links, StoredLinks, observed
 from rlx.buffer.part_checkpoint import SavedSteps
 from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
@@ -117,8 +117,7 @@ class RingStorage(SavedSteps, ABC):
         Raises:
             IndexError: a row that holds nothing.
         """
-        rows = rows_of(index, self)
-        return self.get(rows.reshape(-1)).reshape(*rows.shape, *self._row_shape)
+        return steps_at(index, self)
 
     def _chosen(self, keys: Keys) -> list[Path]:
         chosen: dict[Path, None] = {}

@@ -38,9 +38,8 @@ class Seams:
 
     def note(self, rows: Rows, links: Links) -> None:
         """Marks new steps [n] at rows, lane after lane, each lane in order of time."""
-        lane = rows // self._size
-        first = np.flatnonzero(np.diff(lane, prepend=-1))
-        last = np.append(first[1:], len(rows)) - 1
+        lane = links.lane
+        first, last = links.first, links.last
         fresh, breaks = links.fresh | links.jumps, links.breaks.copy()
         breaks[first] |= links.begins(first) != self._expects[lane[first]]
         fresh[first] |= links.origin[first] != self._origin[lane[first]]

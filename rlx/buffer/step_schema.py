@@ -14,6 +14,24 @@ StepSchema = Mapping[Path, tuple[torch.dtype, tuple[int, ...]]]
 _OPTIONAL: Mapping[Path, int | bool] = {INDEX: -1, IS_INIT: False, ("next", *IS_INIT): False}
 
 
+def parted(steps: TensorDictBase) -> tuple[dict[Path, torch.Tensor], dict[Path, Any]]:
+    """Return the tensors of steps, and their non-tensor data, by their paths.
+
+    Raises:
+        SchemaMismatchError: something is neither a tensor nor non-tensor data.
+    """
+    tensors: dict[Path, torch.Tensor] = {}
+    texts: dict[Path, Any] = {}
+    for path, leaf in _collected(steps):
+        if isinstance(leaf, torch.Tensor):
+            tensors[path] = leaf
+        elif isinstance(leaf, NonTensorData | NonTensorStack):
+            texts[path] = leaf
+        else:
+            raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor or text, found {type(leaf).__name__}")
+    return tensors, texts
+
+
 def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:
     """The tensors of steps by their paths; not their texts."""
     return {path: leaf for path, leaf in _collected(steps) if isinstance(leaf, torch.Tensor)}
@@ -25,19 +43,20 @@ def text_leaves(steps: TensorDictBase) -> dict[Path, Any]:
     Raises:
         SchemaMismatchError: something is neither a tensor nor non-tensor data.
     """
-    found = {path: leaf for path, leaf in _collected(steps) if not isinstance(leaf, torch.Tensor)}
-    for path, leaf in found.items():
-        if not isinstance(leaf, NonTensorData | NonTensorStack):
-            raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor or text, found {type(leaf).__name__}")
-    return found
+    return parted(steps)[1]
 
 
 def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path, Any]]:
     for name, value in steps.items():
-        if isinstance(value, TensorDictBase) and not isinstance(value, NonTensorStack):
-            yield from _collected(value, (*parents, name))
-        else:
+        # First of all, since it takes a tenth of the time to see that a value is a tensor.
+        if (
+            isinstance(value, torch.Tensor)
+            or not isinstance(value, TensorDictBase)
+            or isinstance(value, NonTensorStack)
+        ):
             yield (*parents, name), value
+        else:
+            yield from _collected(value, (*parents, name))
 
 
 def schema_of(leaves: Leaves, dims: int) -> StepSchema:

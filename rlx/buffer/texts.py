@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, TensorDictBase
 
 from rlx.buffer.continuity import Leaves, Path
-from rlx.buffer.step_schema import leaves_of, text_leaves
+from rlx.buffer.step_schema import parted
 from rlx.errors import SchemaMismatchError
 from rlx.store.leaf import to_leaf, to_rows
 
@@ -51,10 +51,9 @@ class Texts:
         Raises:
             SchemaMismatchError: a leaf is neither numbers nor text, or text where others have numbers.
         """
-        given = text_leaves(steps)
-        found = leaves_of(steps)
+        found, given = parted(steps)
         if settled:
-            for path in (given.keys() ^ self.paths) & (found.keys() | self.paths | given.keys()):
+            for path in given.keys() ^ self.paths:
                 if path in found:
                     raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected text, found {found[path].dtype}")
                 if path in given:

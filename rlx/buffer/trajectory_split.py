@@ -9,7 +9,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 
 from rlx.buffer.continuity import Links
 from rlx.buffer.snapshot import leaves
-from rlx.buffer.step_schema import text_leaves
+from rlx.buffer.step_schema import leaves_of, text_leaves
 from rlx.buffer.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.transform.neighbourhood import path
 from rlx.errors import SchemaMismatchError
@@ -95,14 +95,12 @@ def _chains(
     if not count:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     rows = np.arange(count)
-    tensors: Any = steps.items(include_nested=True, leaves_only=True)
-    leaves = {path(key): leaf for key, leaf in tensors if isinstance(leaf, torch.Tensor)}
     index = RingTrajectoryIndex(width, count // width)
     index.write(
         rows,
         None if ids is None else ids.astype(np.int64),
         np.zeros(count, bool) if done is None else done,
-        Links.of(leaves, rows // width),
+        Links.of(leaves_of(steps), rows // width),
     )
     first, lengths = index.trajectories()
     chains = index.follow(first, int(lengths.max()))

@@ -11,18 +11,13 @@ from tensordict.utils import expand_as_right
 
 from rlx.buffer.continuity import ORIGIN
 from rlx.buffer.part_checkpoint import SavedState
+from rlx.buffer.prioritized_sampler import REDUCE
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.ring_storage import RingStorage
 from rlx.errors import SchemaMismatchError
 
 RankReduction = Literal["sum", "max", "min", "median", "mean"]
-_REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
-    "sum": np.sum,
-    "max": np.max,
-    "min": np.min,
-    "median": np.median,
-    "mean": np.mean,
-}
+_REDUCE: Mapping[str, Callable[..., NDArray[np.float64]]] = {"sum": np.sum, **REDUCE}
 
 
 class RoundRobinWriter(SavedState):
