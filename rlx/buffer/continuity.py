@@ -39,6 +39,7 @@ _VALUES = ("state_value", "action_value", "chosen_action_value")
 _AT_ONCE = 256  # steps whose observations are read at a time
 _NOT_OBSERVED = frozenset((*_FLAGS, *_VALUES, "reward", "action", "index"))
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_29, _31, _32 = np.uint64(29), np.uint64(31), np.uint64(32)
 
 
 def observed(keys: Collection[Path]) -> list[Path]:
@@ -159,9 +160,11 @@ def digests(observations: Sequence[Column], origin: Rows) -> Rows:
 
     Equal numbers have equal digests, NaN and -0.0 included.
     """
-    result = np.where(origin >= 0, (origin.astype(np.uint64) + np.uint64(1)) * _MIX, np.uint64(0))
+    result = np.zeros(len(origin), np.uint64)
+    if (read := origin >= 0).any():
+        result[read] = (origin[read].astype(np.uint64) + np.uint64(1)) * _MIX
     for rows in observations:
-        result = (result ^ (result >> np.uint64(31))) * _MIX + _mixed(_words(rows))
+        result = (result ^ (result >> _31)) * _MIX + _mixed(_words(rows))
     if observations:
         result[result == UNKNOWN] = 1
     found: Rows = result.view(np.int64)
@@ -190,9 +193,11 @@ def _words(rows: Column) -> Words:
 
 def _mixed(words: Words) -> Words:
     """[m] a weighted sum of words [m, k], after what differs in their high bits was spread over the low ones."""
-    spread = (words ^ (words >> np.uint64(32))) * _MIX
-    spread ^= spread >> np.uint64(29)
-    total: Words = (spread * _weights(words.shape[1])).sum(axis=1, dtype=np.uint64)
+    spread = words ^ (words >> _32)
+    spread *= _MIX
+    spread ^= spread >> _29
+    spread *= _weights(words.shape[1])
+    total: Words = spread.sum(axis=1, dtype=np.uint64)
     return total
 
 

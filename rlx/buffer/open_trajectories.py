@@ -124,7 +124,9 @@ class OpenTrajectories:
 
     def forget(self) -> Rows:
         """[n] the waiting ones that were too many, the oldest; nothing continues them now."""
-        forgotten = list(islice(self._waiting, max(0, len(self._waiting) - MAX_WAITING)))
+        if len(self._waiting) <= MAX_WAITING:
+            return np.empty(0, np.int64)
+        forgotten = list(islice(self._waiting, len(self._waiting) - MAX_WAITING))
         for number in forgotten:
             self._drop(number, *self._waiting.pop(number))
         return np.array(forgotten, np.int64)

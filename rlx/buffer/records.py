@@ -35,7 +35,8 @@ class Records:
 
     def give(self, numbers: Rows) -> None:
         """Makes records free again."""
-        self._free = np.concatenate([self._free, numbers])
+        if len(numbers):
+            self._free = np.concatenate([self._free, numbers])
 
 
 class LaneLog:
@@ -109,6 +110,18 @@ class LaneLog:
         place = np.arange(int(live.sum())) - np.repeat(np.cumsum(live) - live - self._first, live)
         numbers: Rows = self._numbers[np.repeat(np.arange(len(live)), live), place]
         return numbers
+
+
+def distinct(groups: Rows) -> tuple[Rows, Rows]:
+    """[k] the values, ascending, and [n] the place of each entry among them.
+
+    Example:
+        >>> distinct(np.array([5, 3, 5]))
+        (array([3, 5]), array([1, 0, 1]))
+    """
+    if len(groups) < 2:  # as of every write of a single step
+        return groups, np.zeros(len(groups), np.int64)
+    return np.unique(groups, return_inverse=True)
 
 
 def rank_within(groups: Rows) -> Rows:

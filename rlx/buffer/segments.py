@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlx.buffer.continuity import UNKNOWN, Flags
 from rlx.buffer.open_trajectories import OpenTrajectories
 from rlx.buffer.protocol import Rows
-from rlx.buffer.records import LaneLog, Records, sum_within
+from rlx.buffer.records import LaneLog, Records, distinct, sum_within
 from rlx.buffer.ring import Ring
 
 _SEGMENT = np.dtype(
@@ -121,13 +121,13 @@ class Segments:
         self._chain(_runs(lane, length, assigned.trajectory, detached, sealed, begins, expects))
         self.trajectories["is_open"][assigned.closed] = False
         self._bury(assigned.closed)
-        self._trim(np.unique(lane))
+        self._trim(distinct(lane)[0])
         self._trajectories.give(self._open.forget())
 
     def _chain(self, run: NDArray[np.void]) -> None:
         """Makes segments of runs, or the last segment of a lane longer, and links them to what they follow."""
         lane, length, trajectory = run["lane"], run["length"], run["trajectory"]
-        owners, inverse = np.unique(trajectory, return_inverse=True)
+        owners, inverse = distinct(trajectory)
         order = np.argsort(inverse, kind="stable")
         tail = np.cumsum(np.bincount(inverse)) - 1
         head = np.append(0, tail[:-1] + 1)
@@ -162,7 +162,7 @@ class Segments:
 
     def _place(self, run: NDArray[np.void], number: Rows) -> None:
         """Writes runs down as segments."""
-        lanes, inverse = np.unique(run["lane"], return_inverse=True)
+        lanes, inverse = distinct(run["lane"])
         newest = self.log.last(run["lane"])
         joins, new = number == newest, number != newest
         at = number[joins]
@@ -176,10 +176,14 @@ class Segments:
     def _trim(self, lanes: Rows) -> None:
         """Drops what the ring has overwritten."""
         heads = self.ring.head[lanes]
+        if not heads.any():  # until a lane is full, nothing is overwritten
+            return
         dead = self.log.drop(lanes, heads)
         owners = self.table["trajectory"][np.append(dead, self.log.at(lanes, heads))]
         for trajectory in np.unique(owners[self.trajectories["is_spread"][owners]]).tolist():
             self._split(trajectory, dead)
+        if not len(dead):
+            return
         owners = self.table["trajectory"][dead]
         plain = ~self.trajectories["is_spread"][owners]
         # In one lane segments come in order of time, and of equal owners the last assignment counts.
@@ -189,6 +193,8 @@ class Segments:
 
     def _bury(self, numbers: Rows) -> None:
         """Frees the trajectories of which nothing is stored; those that may go on are remembered."""
+        if not len(numbers):
+            return
         empty = numbers[self.trajectories["head"][numbers] < 0]
         self.trajectories["tail"][empty] = -1
         found = self.trajectories[empty]
