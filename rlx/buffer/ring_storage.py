@@ -145,9 +145,15 @@ class RingStorage(SavedSteps, ABC):
         size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
         rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
         kept = min(count, size)
-        flat = {path: leaf.reshape(lanes * count, *leaf.shape[self.ndim :]) for path, leaf in (given | leaves).items()}
-        self._note(rows.reshape(-1), {path: flat[path] for path in given})
-        by_lane = {path: flat[path].reshape(lanes, count, *flat[path].shape[1:])[:, count - kept :] for path in leaves}
+        self._note(
+            rows.reshape(-1),
+            given
+            if self.ndim == 1
+            else {path: leaf.reshape(lanes * count, *leaf.shape[self.ndim :]) for path, leaf in given.items()},
+        )
+        by_lane = {path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :]) for path, leaf in leaves.items()}
+        if kept < count:
+            by_lane = {path: leaf[:, count - kept :] for path, leaf in by_lane.items()}
         if kept:
             self._append(rows[:, count - kept :], self._completed(rows[:, count - kept :], by_lane, given))
         self._ring.push(np.arange(lanes), np.full(lanes, count))

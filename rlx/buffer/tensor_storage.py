@@ -61,7 +61,11 @@ class LazyTensorStorage(RingStorage):
         begin = int(first[0])
         before_wrap = min(count, size - begin)
         for path, leaf in leaves.items():
-            rings = self._tensors[path][: lanes * size].view(lanes, size, *leaf.shape[2:])
+            tensor = self._tensors[path]
+            if lanes == 1 and before_wrap == count:
+                tensor[begin : begin + count] = leaf[0]
+                continue
+            rings = tensor[: lanes * size].view(lanes, size, *leaf.shape[2:])
             rings[:, begin : begin + before_wrap] = leaf[:, :before_wrap]
             if before_wrap < count:
                 rings[:, : count - before_wrap] = leaf[:, before_wrap:]
