@@ -55,7 +55,7 @@ class LazyStackStorage(ListStorage):
         chosen = None if keys is None else [as_path(key) for key in keys]
         alike = super().get(rows).exclude(_PRESENT)
         if not len(rows):
-            return alike
+            return alike if chosen is None else alike.select(*chosen, strict=False)
         steps = [_joined(self._rest[row], alike[i], chosen) for i, row in enumerate(rows.tolist())]
         stacked: TensorDictBase = LazyStackedTensorDict.lazy_stack(steps, 0)
         return stacked

@@ -70,6 +70,7 @@ def test_steps_are_changed_and_forgotten() -> None:
     assert buffer.storage.has("tokens")
     assert buffer.storage.has("text")
     assert not buffer.storage.has("nothing")
+    assert set(buffer.storage.get(np.arange(0), ["tokens", ("next", "done")]).keys()) == {"next"}
     assert buffer.storage.get(np.array([1]), ["tokens"])[0]["tokens"].tolist() == [7] * 5
     buffer.empty()
     assert len(buffer) == 0

@@ -77,6 +77,8 @@ class StoredSteps:
             return self._storage.get(rows, keys)
         fresh = np.flatnonzero(place < 0)
         seen = pick_steps(self._batch.select(*keys), place[known])
+        if not len(fresh):
+            return seen
         position = np.empty(len(rows), np.int64)
         position[known], position[fresh] = np.arange(len(known)), np.arange(len(known), len(rows))
         both: Any = torch.cat([seen, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
