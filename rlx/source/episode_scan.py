@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import SourceError
 from rlx.source.episode_table import EpisodeTable
+from rlx.source.piece_links import Flags, Links, Pieces, Places, chained, link
 
 TRAJECTORY = "collector/traj_ids"
 MASK = "collector/mask"
@@ -28,8 +29,6 @@ TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
 _OF_START = (TRAJECTORY, EPISODE, FROM_RESET, INIT, MASK)
 _DIGEST_BYTES = 16
 Rows = Mapping[str, NDArray[Any]]
-Flags = NDArray[np.bool_]
-Places = NDArray[np.int64]
 
 
 class Recording(Enum):
@@ -151,7 +150,7 @@ class EpisodeScan:
             nothing = EpisodeTable([], number=0, terminated=False, truncated=False, final_recorded=False)
             return FoundEpisodes(nothing, None, frozenset(), 0)
         pieces = self._pieces()
-        links = _link(pieces, tuple(self._decides), cyclic=cyclic)
+        links = link(pieces, tuple(self._decides), cyclic=cyclic)
         resets = _resets(pieces, links, recording)
         joined = np.flatnonzero(links.joins >= 0) if stitch else np.empty(0, np.int64)
         for group in self._compared()[bool(self._decides) :] if len(joined) else []:
@@ -161,7 +160,7 @@ class EpisodeScan:
         padding = int(pieces.count[~pieces.valid].sum())
         if padding and not stitch:
             raise SourceError(f"{MASK}: expected no padding, found {padding:,} rows that are masked")
-        order, heads = _chained(kept, links.joins) if len(joined) else (kept, np.arange(len(kept)))
+        order, heads = chained(kept, links.joins) if len(joined) else (kept, np.arange(len(kept)))
         lasts = np.append(heads[1:], len(order)) - 1
         head, last = order[heads], order[lasts]
         table = EpisodeTable(
@@ -177,7 +176,7 @@ class EpisodeScan:
         places = None if as_scanned else np.stack([pieces.start[order], pieces.count[order]], axis=1)
         return FoundEpisodes(table, places, frozenset(self._torn), padding)
 
-    def _pieces(self) -> "_Pieces":
+    def _pieces(self) -> Pieces:
         start = np.concatenate(self._starts)
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         # How a piece ends was noted where the next one begins.
@@ -191,7 +190,7 @@ class EpisodeScan:
             last = _digests([self._last[self._after[name]] for name in group])
             led_to[group] = np.concatenate([columns[f"led to {group}"][1:], last])
         every = np.ones(len(start), bool)
-        return _Pieces(
+        return Pieces(
             start,
             np.diff(start, append=self.rows),
             columns.get(EPISODE, columns.get(TRAJECTORY, np.arange(len(start)))),
@@ -209,102 +208,7 @@ class EpisodeScan:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """Pieces [p] in the order of time.
-
-    Args:
-        start, count: rows.
-        number: of the episode.
-        trajectory: id, if there are such.
-        terminated, truncated, recorded, cut: how the last row ends.
-        first: whether it begins a lane.
-        after_end: whether the row before it ended an episode.
-        valid: whether its rows are steps.
-        from_reset: whether it begins at a reset, if that is told.
-        begins, led_to: digests of what its first row begins with and of what its last row led to, by names of fields.
-    """
-
-    start: Places
-    count: Places
-    number: NDArray[Any]
-    trajectory: NDArray[Any] | None
-    terminated: Flags
-    truncated: Flags
-    recorded: Flags
-    cut: Flags
-    first: Flags
-    after_end: Flags
-    valid: Flags
-    from_reset: Flags | None
-    begins: Mapping[tuple[str, ...], NDArray[Any]]
-    led_to: Mapping[tuple[str, ...], NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """Which pieces go on in which.
-
-    Args:
-        joins: [p] the piece that each one follows; -1 where none is known.
-        goes_on: [p] whether the episode goes on in a later piece although a flag stands at the end of this one.
-        resumes: [p] whether a piece goes on from one before.
-        is_known: [p] whether an earlier piece of the same trajectory id has not ended.
-    """
-
-    joins: Places
-    goes_on: Flags
-    resumes: Flags
-    is_known: Flags
-
-
-def _link(pieces: _Pieces, decides: tuple[str, ...], *, cyclic: bool) -> _Links:
-    count = len(pieces.start)
-    links = _Links(np.full(count, -1), *(np.zeros(count, bool) for _ in range(3)))
-    if pieces.trajectory is None:
-        return links
-    _, ids, sharing = np.unique(pieces.trajectory, return_inverse=True, return_counts=True)
-    shared = np.flatnonzero((sharing[ids] > 1) & pieces.valid)
-    ongoing: dict[int, list[int]] = {}
-    never = np.arange(count)  # equal to nothing, where no observation tells what follows what
-    begins, led_to = pieces.begins.get(decides, never), pieces.led_to.get(decides, never + count)
-
-    def take(piece: int) -> int:
-        """Return the ongoing piece that leads to this one, or -1."""
-        others = ongoing.get(int(ids[piece]), [])
-        for other in reversed(others):
-            if other != piece and led_to[other] == begins[piece]:
-                others.remove(other)
-                return other
-        return -1
-
-    for piece in shared.tolist():
-        links.is_known[piece] = any(not pieces.truncated[other] for other in ongoing.get(int(ids[piece]), []))
-        if (other := take(piece)) >= 0:
-            _connect(pieces, links, other, piece)
-        if not pieces.terminated[piece]:
-            ongoing.setdefault(int(ids[piece]), []).append(piece)
-    for piece in shared[pieces.first[shared] & cyclic].tolist():
-        if links.joins[piece] < 0 and (other := take(piece)) >= 0 and _head(links.joins, other) != piece:
-            _connect(pieces, links, other, piece)
-    return links
-
-
-def _connect(pieces: _Pieces, links: _Links, other: int, piece: int) -> None:
-    links.resumes[piece] = True
-    if pieces.truncated[other]:
-        links.goes_on[other] = True
-    else:
-        links.joins[piece] = other
-
-
-def _head(joins: Places, piece: int) -> int:
-    while joins[piece] >= 0:
-        piece = int(joins[piece])
-    return piece
-
-
-def _resets(pieces: _Pieces, links: _Links, recording: Recording) -> Flags:
+def _resets(pieces: Pieces, links: Links, recording: Recording) -> Flags:
     """[p] which pieces are known to begin at a reset."""
     if pieces.from_reset is not None:
         return pieces.from_reset
@@ -313,21 +217,6 @@ def _resets(pieces: _Pieces, links: _Links, recording: Recording) -> Flags:
     has_ids = pieces.trajectory is not None
     of_new_id = starts_anew & (has_ids and recording == Recording.COMPLETE)
     return ~links.resumes & (of_lane | of_new_id | (pieces.after_end & ~pieces.first))
-
-
-def _chained(kept: Places, joins: Places) -> tuple[Places, Places]:
-    """[k] the pieces, those of an episode one after the other, and [n] where in that order each episode begins."""
-    follower = np.full(len(joins), -1)
-    follower[joins[joins >= 0]] = np.flatnonzero(joins >= 0)
-    order: list[int] = []
-    heads: list[int] = []
-    for head in kept[joins[kept] < 0].tolist():
-        heads.append(len(order))
-        piece = head
-        while piece >= 0:
-            order.append(piece)
-            piece = int(follower[piece])
-    return np.array(order, np.int64), np.array(heads, np.int64)
 
 
 def scan_following(
