@@ -24,6 +24,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     ├─ CollectError                 an environment or a policy is not there, fails or does not fit
     │  └─ PolicyNotFoundError       also a FileNotFoundError
     ├─ TransformError               also a ValueError
+    ├─ ForkError                    it cannot be used in a process forked from the one that used it
     ├─ EngineError                  a cluster cannot be reached, or its workers lack something
     ├─ ExportError                  a format cannot hold what is to be written in it
     ├─ UnknownFormatError           the name of a file tells no format
@@ -135,6 +136,10 @@ class PolicyNotFoundError(CollectError, FileNotFoundError):
 
 class TransformError(RlxError, ValueError):
     """There is no such transform, it does not suit the data, or a user's function fails on a trajectory."""
+
+
+class ForkError(RlxError):
+    """An object cannot be used in a forked process: its threads, processes or connections are the parent's."""
 
 
 class EngineError(RlxError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
 
 _WORD = 2**64
 ORDERS = _WORD - 1
@@ -38,6 +39,27 @@ def stream(seed: int, worker: int, epoch: int, number: int) -> np.random.Generat
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker of a ``DataLoader``.
+
+    Attributes:
+        seed: of this epoch of the loader, or of the first where workers live on; the same in all workers.
+        index: which worker; 0 to ``count``.
+        count: how many there are.
+    """
+
+    seed: int
+    index: int
+    count: int
+
+
+def worker_here() -> Worker | None:
+    """Return the worker of a ``DataLoader`` that this process is; None elsewhere."""
+    info = get_worker_info()
+    return None if info is None else Worker(info.seed - info.id, info.id, info.num_workers)
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """Which part of the draws one of several workers makes.
 
@@ -63,7 +85,7 @@ class Share:
 
 
 class Draws:
-    """The random numbers of a sampler, batch after batch.
+    """The random numbers of a sampler, batch after batch; every worker of a ``DataLoader`` has numbers of its own.
 
     Args:
         seed: any integer; without it, one from ``generator``, or fresh entropy.
@@ -79,9 +101,32 @@ class Draws:
         self.seed = fresh_seed(seed, generator)
         self.share = Share()
         self.number = 0
+        self.first_epoch = 0
+        self._worker: Worker | None = None
+
+    def enter_worker(self) -> bool:
+        """Whether this is a worker of a ``DataLoader`` and nothing was drawn in it yet: the share is split then.
+
+        What a worker draws depends on its number and on the loader's seed of this epoch (``torch.manual_seed``).
+        """
+        worker = worker_here()
+        if worker is None or worker == self._worker:
+            return False
+        if self.share.count == 1:  # ranks that share an epoch need the same order, and have seeds of their own
+            self.first_epoch = worker.seed
+        self.share = Share(self.share.index * worker.count + worker.index, self.share.count * worker.count)
+        self.number = worker.seed
+        self._worker = worker
+        return True
+
+    def give_share(self, share: Share) -> None:
+        """Makes these the draws of one of several workers."""
+        self.enter_worker()
+        self.share = share
 
     def next(self) -> np.random.Generator:
         """The random numbers of the next batch."""
+        self.enter_worker()
         self.number += 1
         return stream(self.seed, self.share.index, 0, self.number - 1)
 
@@ -91,5 +136,6 @@ class Draws:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Goes on from there."""
+        self._worker = worker_here()
         self.seed, self.number = state["seed"], state["number"]
         self.share = Share(state["shard"], state["shards"])

@@ -1,6 +1,5 @@
 """Reading batches ahead of their use, in threads, in the order in which they would be read without."""
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from tensordict import TensorDictBase
 from rlx.buffer.protocol import Rows
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.errors import SamplingError
+from rlx.fork import on_fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Draw:
 @dataclass(slots=True, eq=False)
 class _Ticket:
     draw: Draw
-    future: Future[TensorDictBase]
+    future: Future[TensorDictBase] | None  # None in a fork, until its own threads read it
     is_stale: bool = field(default=False)  # its rows hold something else now
     is_void: bool = field(default=False)  # its rows hold nothing any more, or are another sampler's
 
@@ -73,7 +73,7 @@ class Prefetcher:
         self._ahead: deque[_Ticket] = deque()
         self._taken: list[_Ticket] = []
         self._pool: ThreadPoolExecutor | None = None
-        self._process = os.getpid()
+        on_fork(self, Prefetcher._renew)
 
     def take(self) -> tuple[Draw, TensorDictBase]:
         """The next batch, and the draw it comes from.
@@ -90,15 +90,12 @@ class Prefetcher:
                 self._taken.remove(ticket)
 
     def _next(self) -> _Ticket:
-        if self._process != os.getpid():
-            # Threads do not survive a fork; what they had read is read again.
-            self._pool, self._process, lost = None, os.getpid(), self.pending()
-            self._ahead.clear()
-            for draw in lost:
-                self._submit(draw)
+        for ticket in self._ahead:
+            ticket.future = ticket.future or self._start(ticket.draw)
         try:
             while len(self._ahead) <= self._depth:
-                self._submit(self._draw())
+                draw = self._draw()
+                self._ahead.append(_Ticket(draw, self._start(draw)))
         except SamplingError:
             if not self._ahead:
                 raise
@@ -106,10 +103,17 @@ class Prefetcher:
         self._taken.append(ticket)
         return ticket
 
-    def _submit(self, draw: Draw) -> None:
+    def _start(self, draw: Draw) -> Future[TensorDictBase]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._depth, thread_name_prefix="rlx prefetch")
-        self._ahead.append(_Ticket(draw, self._pool.submit(self._read, draw)))
+        return self._pool.submit(self._read, draw)
+
+    def _renew(self) -> None:
+        """In a fork, which has no threads: what they had read is read again."""
+        self._own_lock, self._pool = threading.Lock(), None
+        self._taken.clear()
+        for ticket in self._ahead:
+            ticket.future = None
 
     def _read(self, draw: Draw) -> TensorDictBase:
         with self._storage_lock.read():
@@ -117,6 +121,7 @@ class Prefetcher:
         return self._finish(batch)
 
     def _checked(self, ticket: _Ticket) -> tuple[Draw, TensorDictBase]:
+        assert ticket.future is not None
         wait([ticket.future])
         with self._storage_lock.read():
             if not (ticket.is_stale or ticket.is_void):
@@ -144,7 +149,8 @@ class Prefetcher:
             for ticket in self._taken:
                 ticket.is_void = True
             for ticket in self._ahead:
-                ticket.future.cancel()
+                if ticket.future is not None:
+                    ticket.future.cancel()
             self._ahead.clear()
 
     def shutdown(self) -> None:

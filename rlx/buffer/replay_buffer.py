@@ -13,6 +13,7 @@ from tensordict import TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import as_steps, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
+from rlx.buffer.draws import Worker, worker_here
 from rlx.buffer.form import TENSORDICT, Form, form_of, in_tensordict
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.part_checkpoint import check_part
@@ -26,6 +27,7 @@ from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.buffer.transform.neighbourhood import reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import SchemaMismatchError
+from rlx.fork import on_fork
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
 
@@ -95,9 +97,18 @@ class ReplayBuffer(Preprocessing):
         self._left: deque[Draw] = deque()  # draws that another buffer had made and not given out
         # Taken in this order: the storage's, then the sampler's.
         self._lock = ReadWriteLock()
-        self._sampler_lock = threading.Lock()
         self._prefetch = prefetch or 0
+        self._worker: Worker | None = None
+        self._arrive()
+
+    def _arrive(self) -> None:
+        """Gets what every process has of its own."""
+        self._sampler_lock = threading.Lock()
         self._prefetcher = self._new_prefetcher()
+        on_fork(self, ReplayBuffer._renew_lock)
+
+    def _renew_lock(self) -> None:
+        self._sampler_lock = threading.Lock()
 
     def _new_prefetcher(self) -> Prefetcher | None:
         if not self._prefetch:
@@ -274,6 +285,10 @@ class ReplayBuffer(Preprocessing):
         return size
 
     def _sample(self, size: int) -> tuple[Draw, TensorDictBase]:
+        if (worker := worker_here()) != self._worker:
+            with self._lock.write():
+                self._discard()  # draws of the parent, which other workers have too
+                self._worker = worker
         # What is read ahead has the buffer's own size.
         if self._prefetcher is not None and size == self._batch_size:
             return self._prefetcher.take()
@@ -475,8 +490,7 @@ class ReplayBuffer(Preprocessing):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._sampler_lock = threading.Lock()
-        self._prefetcher = self._new_prefetcher()
+        self._arrive()
 
 
 def _seed(sampler: Sampler, generator: torch.Generator) -> None:

@@ -70,7 +70,7 @@ class SeededSampler(SavedState):
         With replacement the workers' draws are independent of each other.
         """
         mine = copy.deepcopy(self)
-        mine._draws.share = Share(index, count)
+        mine._draws.give_share(Share(index, count))
         return mine
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,6 +136,8 @@ class SamplerWithoutReplacement(SeededSampler):
             SamplingError: the storage is empty, or this shard or a whole batch finds too little in it.
         """
         stored = stored_steps(storage, batch_size)
+        if self._draws.enter_worker():
+            self._begin_epoch(self._draws.first_epoch or self._epoch)
         share, least = self._draws.share, batch_size if self.drop_last else 1
         if self._length and (self._length > stored or share.of(self._length) - self._drawn < least):
             self._begin_epoch(self._epoch + 1)

@@ -112,7 +112,7 @@ class SamplerEnsemble(SavedState):
         """A copy for worker ``index`` of ``count``, and so is each of its samplers."""
         mine = copy.copy(self)
         mine.choice = copy.deepcopy(self.choice)
-        mine.choice.draws.share = Share(index, count)
+        mine.choice.draws.give_share(Share(index, count))
         mine.samplers = tuple(sampler.shard(index, count) for sampler in self.samplers)
         return mine
 

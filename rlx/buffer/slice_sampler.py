@@ -204,7 +204,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     def emptied(self) -> None:
         """Told that the storage was emptied: the epoch is over."""
         if self._trajectories:
-            self._begin_epoch()
+            self._begin_epoch(self._epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next samples depend on."""
@@ -224,10 +224,12 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         counted = self._counted(index, slice_len)
+        if self._draws.enter_worker():
+            self._begin_epoch(self._draws.first_epoch or self._epoch)
         share, least = self._draws.share, slices if self.drop_last else 1
         is_same = self._generation in (None, index.generation) and self._trajectories == len(counted.firsts)
         if self._trajectories and not (is_same and share.of(self._trajectories) - self._drawn >= least):
-            self._begin_epoch()
+            self._begin_epoch(self._epoch + 1)
         self._trajectories, self._generation = len(counted.firsts), index.generation
         mine = share.of(self._trajectories)
         if mine - self._drawn < least:
@@ -242,8 +244,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self._drawn = stop
         self._ran_out = mine - stop < least
         if self._ran_out:
-            self._begin_epoch()
+            self._begin_epoch(self._epoch + 1)
         return counted.within(index, self._draws.next(), ordinals)
 
-    def _begin_epoch(self) -> None:
-        self._epoch, self._drawn, self._trajectories = self._epoch + 1, 0, 0
+    def _begin_epoch(self, epoch: int) -> None:
+        self._epoch, self._drawn, self._trajectories = epoch, 0, 0

@@ -1,6 +1,5 @@
 """Buckets of S3, Google Cloud Storage and Azure, and files below an HTTP(S) URL, through obstore."""
 
-import os
 import random
 import re
 import time
@@ -13,8 +12,9 @@ from urllib.parse import urlsplit
 
 from rlx.cloud import environment
 from rlx.cloud.environment import store_for
-from rlx.cloud.location import Stored, checked_name, without_secrets
-from rlx.errors import DatasetError, DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
+from rlx.cloud.location import FORKED, Stored, checked_name, without_secrets
+from rlx.errors import DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
+from rlx.fork import ThisProcessOnly
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode
@@ -203,7 +203,7 @@ class BucketLocation:
         """Says what went wrong in the words of this project."""
         from obstore import exceptions  # noqa: PLC0415
 
-        _check_not_forked()
+        _obstore.check()
         where = f"{self.url}/{name}"
         try:
             try:
@@ -291,18 +291,8 @@ def _import_obstore() -> None:
         ) from exc
 
 
-# Processes, this one and those it was forked from, that have used obstore: its threads do not survive a fork.
-_users: set[int] = set()
-
-
-def _check_not_forked() -> None:
-    """Raises DatasetError in a process forked from one that has used obstore, which would crash."""
-    _users.add(os.getpid())
-    if len(_users) > 1:
-        raise DatasetError(
-            "a dataset at a URL cannot be read in a process forked from one that has read such a dataset",
-            hint='start the processes with multiprocessing.get_context("spawn")',
-        )
+# Its threads do not survive a fork, and a call of it would crash the child.
+_obstore = ThisProcessOnly(*FORKED)
 
 
 def _stored(name: str, result: "GetResult") -> Stored:

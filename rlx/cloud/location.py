@@ -13,6 +13,11 @@ from rlx.errors import SourceError
 _SECRETS = re.compile(r"(?<=://)[^/\s]*@|[?#]\S*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "http", "https")
+# Why a fork cannot read at a URL, and what to do instead.
+FORKED = (
+    "a dataset at a URL cannot be read in a process forked from one that has opened such a dataset",
+    'start processes with multiprocessing.get_context("spawn"), a DataLoader with multiprocessing_context="spawn"',
+)
 _MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
 
 

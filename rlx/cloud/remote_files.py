@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from rlx.cloud.location import Location, Stored
+from rlx.cloud.location import FORKED, Location, Stored
 from rlx.cloud.page_cache import PageCache
 from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
+from rlx.fork import ThisProcessOnly
 
 # Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste
 # little, and where neighbours are wanted they are fetched together anyhow.
@@ -39,7 +40,7 @@ class Traffic:
 
 
 class RemoteFiles:
-    """The files of a dataset at a location. It can be shared between threads.
+    """The files of a dataset at a location. It can be shared between threads, not with a forked process.
 
     Args:
         location: where they lie.
@@ -59,6 +60,8 @@ class RemoteFiles:
         self._versions: dict[str, str | None] = {}
         self._traffic = Traffic()
         self._lock = threading.Lock()
+        self._here = ThisProcessOnly(*FORKED)
+        self._here.check()
         # Several pools: those who wait for requests, or for others that wait, must not keep these from being made.
         self._requests = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="requests")
         self._waiting = [ThreadPoolExecutor(_REQUESTS, thread_name_prefix=f"reads-{depth}") for depth in range(2)]
@@ -76,6 +79,7 @@ class RemoteFiles:
             items: what to call it with.
             depth: 0 or 1.
         """
+        self._here.check()
         if len(items) == 1:
             return [read(items[0])]
         return list(self._waiting[depth].map(read, items))
@@ -98,6 +102,7 @@ class RemoteFiles:
             ForbiddenError: the server refuses.
             DownloadError: the server keeps failing.
         """
+        self._here.check()
         length = self.length(name)
         within = [(min(start, length), min(stop, length)) for start, stop in ranges]
         if sum(stop - start for start, stop in within) > _BELIEVED_BYTES and name not in self._versions:
@@ -108,6 +113,7 @@ class RemoteFiles:
 
     def stream(self, name: str) -> Iterator[bytes]:
         """A whole file in pieces, past the cache."""
+        self._here.check()
         self._count(1, 0)
         try:
             for piece in self.location.stream(name):

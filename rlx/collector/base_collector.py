@@ -27,6 +27,7 @@ from rlx.collector.weights import NewWeights, load, pack
 from rlx.collector.worker import Equipment, Order
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
+from rlx.fork import ThisProcessOnly, on_fork
 
 # Where whole episodes are asked for: long enough to cost little, short enough that new weights are soon in use.
 _CHUNK_STEPS = 16
@@ -75,9 +76,15 @@ class BaseCollector(FreeRunning):
         self._rounds = 0
         self._iterations = 0
         self._version = 0
+        self._here = ThisProcessOnly(
+            "a collector cannot be used in a process forked from the one that made it",
+            hint="make the collector in the process that uses it",
+        )
+        self._here.check()
         actors.__enter__()
         # Also where nobody shuts it down: what they do is given up, not waited for.
         self._close = weakref.finalize(self, actors.__exit__, GeneratorExit, GeneratorExit(), None)
+        on_fork(self, BaseCollector._leave)
         try:
             self._crew = Crew(
                 actors,
@@ -164,6 +171,7 @@ class BaseCollector(FreeRunning):
         Raises:
             CollectError: there are weights and the policy has none.
         """
+        self._here.check()
         if self._background is not None:
             self._background.check()
         if policy_or_weights is not None:
@@ -244,6 +252,10 @@ class BaseCollector(FreeRunning):
         except Exception:
             if error is None:  # else that is what its user is to see
                 raise
+
+    def _leave(self) -> None:
+        super()._leave()
+        self._close.detach()
 
     @property
     def _has_buffer(self) -> bool:

@@ -7,12 +7,14 @@ from contextlib import contextmanager, suppress
 
 from rlx.collector.background import Background
 from rlx.errors import CollectError
+from rlx.fork import ThisProcessOnly
 
 
 class FreeRunning(ABC):
     """A collector that can fill a replay buffer in a thread of its own."""
 
     _background: Background | None = None
+    _here: ThisProcessOnly
     _end: "weakref.finalize[[Background], FreeRunning] | None" = None
 
     @property
@@ -53,6 +55,7 @@ class FreeRunning(ABC):
             ...         memory.sample().shape
             torch.Size([32])
         """
+        self._here.check()
         if not self._has_buffer:
             raise CollectError("start: expected a collector with a replay_buffer")
         if self._background is not None:
@@ -75,6 +78,7 @@ class FreeRunning(ABC):
         Raises:
             CollectError: nothing was started; or whatever ended the thread.
         """
+        self._here.check()
         if self._background is None:
             raise CollectError("pause: expected a collector that was started")
         with self._quiet():
@@ -87,6 +91,7 @@ class FreeRunning(ABC):
     @contextmanager
     def _quiet(self) -> Iterator[None]:
         """Keeps the thread, if there is one, between two batches; raises what ended it."""
+        self._here.check()
         if self._background is None:
             yield
             return
@@ -95,6 +100,7 @@ class FreeRunning(ABC):
             yield
 
     def _expect_idle(self) -> None:
+        self._here.check()
         if self._background is None:
             return
         self._background.check()
@@ -109,6 +115,12 @@ class FreeRunning(ABC):
             self._background.stop(timeout)
         if self._end is not None:
             self._end.detach()
+
+    def _leave(self) -> None:
+        """In a fork: nothing of the parent's is ended from here."""
+        if self._end is not None:
+            self._end.detach()
+        self._background = None
 
 
 def _give_up(background: Background) -> None:

@@ -15,8 +15,10 @@ from rlx.collector.environment import Outcome
 from rlx.collector.pool import Pool
 from rlx.collector.space import Space
 from rlx.errors import CollectError, RlxError
+from rlx.fork import ThisProcessOnly, on_fork
 
 Seeds = Sequence[int]
+_left: list[Any] = []
 _SPEC = ("id", "max_episode_steps", "kwargs", "additional_wrappers")
 
 
@@ -52,6 +54,14 @@ class VectorEnvironment:
         # What gymnasium's own environments do that do not say.
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._ended = np.zeros(self.num_envs, bool)
+        self._here: ThisProcessOnly | None = None
+        self._is_left = False
+        if isinstance(env.unwrapped, AsyncVectorEnv | Pool):
+            self._here = ThisProcessOnly(
+                f"{name}, an environment with processes or threads of its own, cannot be used in a forked process",
+                hint="make the environment in the process that uses it",
+            )
+            on_fork(self, VectorEnvironment._leave)
 
     def reset(self, seeds: Sequence[int]) -> Any:
         """[n, ...] first observations."""
@@ -100,7 +110,15 @@ class VectorEnvironment:
 
     def close(self) -> None:
         """Closes the environment."""
-        self._env.close()
+        if not self._is_left:
+            self._env.close()
+
+    def _leave(self) -> None:
+        """In a fork: the processes and threads are the parent's, and would be waited for if the environment ended."""
+        self._is_left = True
+        _left.append(self._env)
+        if isinstance(self._env.unwrapped, AsyncVectorEnv):
+            self._env.unwrapped.closed = True
 
     def _final(self, info: Mapping[str, Any], env: int) -> Any:
         """The last observation of an episode, which SAME_STEP puts aside."""
@@ -118,6 +136,8 @@ class VectorEnvironment:
 
     @contextmanager
     def _translated(self, verb: str) -> Iterator[None]:
+        if self._here is not None:
+            self._here.check()
         try:
             yield
         except RlxError:

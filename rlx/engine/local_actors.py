@@ -21,6 +21,7 @@ import cloudpickle
 
 from rlx.engine.actor import ActorDiedError, close_all
 from rlx.engine.answers import answered, made, settle, unpickled
+from rlx.fork import on_fork
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -84,7 +85,7 @@ class LocalActor(Generic[T, R]):
         self._lock = threading.Lock()
         self._pending: deque[Future[R]] = deque()
         self._death: ActorDiedError | None = None
-        self._is_closed = False
+        self._is_closed = self._is_left = False
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._outbox.put(made_of)
         # Daemons: a process that ends without closing its actors waits for none.
@@ -92,6 +93,7 @@ class LocalActor(Generic[T, R]):
         self._receiver = threading.Thread(target=self._receive, name="actor's receiver", daemon=True)
         self._sender.start()
         self._receiver.start()
+        on_fork(self, LocalActor._leave)
 
     @property
     def has_ended(self) -> bool:
@@ -125,19 +127,28 @@ class LocalActor(Generic[T, R]):
     def close(self, *, at_once: bool = False) -> None:
         """Ends the process and waits until it has ended."""
         self.end(at_once=at_once)
-        if at_once:
+        if at_once and not self._is_left:
             self._receiver.join(_GRACE_S)
             self._process.kill()
         self._receiver.join()
 
     def end(self, *, at_once: bool) -> None:
         """Tells the process to end, without waiting."""
+        if self._is_left:
+            return
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 self._outbox.put(_END)
         if at_once:
             self._process.terminate()
+
+    def _leave(self) -> None:
+        """In a fork: lets go of the pipe, by whose end the actor learns that its process has ended."""
+        self._lock = threading.Lock()
+        self._is_left = True
+        self._death = ActorDiedError("the actor belongs to the process that this one was forked from")
+        self._pipe.close()
 
     def _send(self) -> None:
         with suppress(OSError):  # the receiver sees the end of the process too

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlx.cloud.remote_path import AnyPath, RemotePath, each_below
 from rlx.errors import CorruptDatasetError
+from rlx.fork import on_fork
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Role
 from rlx.store.array import ArrayReader
@@ -65,10 +66,14 @@ class Shards:
         self.first_step = np.concatenate([[0], np.cumsum(steps)])
         self.first_row = np.concatenate([[0], np.cumsum(steps + trajectories)])
         self._open: OrderedDict[int, Shard] = OrderedDict()
-        self._lock = threading.Lock()
+        self._renew_lock()
+        on_fork(self, Shards._renew_lock)
         self._most_open = max(MAX_OPEN_ARRAYS // len(array_names(manifest.schema)), 1)
         self._is_cached = False
         self._looked = 0.0
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> Shard:
         """The shard at this place in ``records``.
