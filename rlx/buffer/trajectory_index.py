@@ -235,6 +235,8 @@ def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dic
     """What the first and the last steps of runs say."""
     if links is None:
         return {}
+    if isinstance(links, Links):
+        links.settle(start, last)
     fresh = links.fresh[start]
     evidence = {"detached": fresh, "begins": links.begins(start), "expects": links.expects(last)}
     # A run that is new, but not where an episode starts, has lost steps: nobody knows how many.
