@@ -4,10 +4,12 @@ No source drops a key in silence. An array with a row for every step becomes a f
 reason under ``not_taken``, and ``rlx convert`` prints the note before it reads.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlx.errors import SchemaMismatchError
+from rlx.manifest_values import check_json
 from rlx.schema import Field, Role, check_name
 
 NOT_TAKEN = "not_taken"
@@ -16,6 +18,8 @@ NOT_NUMBERS_OR_TEXT = "neither numbers nor text"
 NOT_OF_STEPS = "not part of any step"
 _MAX_NAMED = 100
 _MAX_KEY = 100  # characters
+_MAX_NOTE = 10_000  # characters
+_NOTE_DEPTH = 4  # a note's own depth at most, below the notes of a manifest
 _REST = "..."
 RowType = tuple[str, tuple[int, ...]]
 
@@ -118,6 +122,20 @@ def not_taken(notes: Mapping[str, Any]) -> dict[str, str]:
     """
     found = notes.get(NOT_TAKEN)
     return {str(key): str(reason) for key, reason in found.items()} if isinstance(found, dict) else {}
+
+
+def can_be_noted(said: Any) -> bool:
+    """Return whether a manifest can keep what a file says of a whole dataset: short JSON of finite numbers.
+
+    Example:
+        >>> can_be_noted({"author": "Ada"}), can_be_noted([float("nan")]), can_be_noted("x" * 10_000)
+        (True, False, False)
+    """
+    try:
+        check_json(said, "note", _NOTE_DEPTH)
+    except ValueError:
+        return False
+    return len(json.dumps(said)) <= _MAX_NOTE
 
 
 def _shortened(key: str) -> str:

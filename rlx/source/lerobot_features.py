@@ -1,6 +1,5 @@
 """The features that a dataset of LeRobot says it has, and which fields of a step they make."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.schema import TEXT, Field, Role
-from rlx.source.extra_fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields
+from rlx.source.extra_fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
 from rlx.source.picture_file import MalformedPictureError, decode_picture
 from rlx.store.arrow import to_rows
 
@@ -26,7 +25,6 @@ codebase_version total_episodes total_frames total_tasks total_chunks total_vide
 video_files_size_in_mb data_path video_path features
 """
 _INFO_OF_FILES = frozenset(_OF_FILES.split())
-_MAX_NOTE = 10_000  # characters
 _MAX_SIZE = 2**32
 Told = Any
 
@@ -143,7 +141,7 @@ def fields_of(
 
 
 def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:
-    """What is said of the whole dataset, to be noted and to be written again; what is too long is not taken.
+    """What is said of the whole dataset, to be noted and to be written again; what a manifest cannot keep is not taken.
 
     Args:
         info: what ``info.json`` holds.
@@ -154,22 +152,15 @@ def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: 
     for name, said in info.items():
         if name in _INFO_OF_FILES:
             continue
-        if _is_short(said):
+        if can_be_noted(said):
             noted[name] = said
         else:
             extras.leave(f"meta/info.json: {name}", NOT_OF_STEPS)
     columns: dict[str, Any] = {}
     for field_name, feature in features.items():
         names = info["features"].get(feature.name, {}).get("names") if feature.tasks is None else None
-        columns[feature.name] = {"field": field_name} | ({"names": names} if names and _is_short(names) else {})
+        columns[feature.name] = {"field": field_name} | ({"names": names} if names and can_be_noted(names) else {})
     return {**noted, "features": {name: said for name, said in columns.items() if name != "task_index"}}
-
-
-def _is_short(said: Any) -> bool:
-    try:
-        return len(json.dumps(said, allow_nan=False)) <= _MAX_NOTE
-    except ValueError:  # NaN, which is no JSON
-        return False
 
 
 def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:

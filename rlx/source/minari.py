@@ -20,7 +20,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, Sour
 from rlx.schema import Schema
 from rlx.source import hdf5_file
 from rlx.source.expected_layout import expecting
-from rlx.source.extra_fields import NOT_OF_STEPS, not_taken_note
+from rlx.source.extra_fields import NOT_OF_STEPS, can_be_noted, not_taken_note
 from rlx.source.minari_episode import Episode
 from rlx.source.minari_fields import Leaf, fields_of
 from rlx.source.minari_space import Space
@@ -31,7 +31,6 @@ METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
 STEPS_PER_SHARD = 100_000
 _MAX_METADATA_BYTES = 64 * 2**20
-_MAX_ENV_SPEC = 10_000  # characters
 # What is read of the metadata, or follows from the data.
 _METADATA = """
 total_episodes total_steps data_format jpeg_encoding observation_space action_space env_spec dataset_id minari_version
@@ -198,15 +197,15 @@ def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
     origin = {"format": f"Minari {version}"} if isinstance(version, str) else {}
     if isinstance(spec, str) and isinstance(environment := _parsed(spec, "env_spec").get("id"), str):
         origin["environment"] = environment
-        if len(spec) <= _MAX_ENV_SPEC:
+        if can_be_noted(spec):
             origin["env_spec"] = spec
     return origin
 
 
 def _description(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What is said of the whole dataset beside what every dataset has, and the names of what is too long to be kept."""
+    """What is said of the whole dataset beside what every dataset has, and the names of what cannot be kept."""
     others = {name: said for name, said in metadata.items() if name not in _KNOWN}
-    kept = {name: said for name, said in others.items() if len(json.dumps(said)) <= _MAX_ENV_SPEC}
+    kept = {name: said for name, said in others.items() if can_be_noted(said)}
     return kept, [f"{METADATA}: {name}" for name in others if name not in kept]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.errors import RlxError
+from rlx.manifest_values import check_json
 from rlx.schema import Field, Role
 from rlx.source.extra_fields import NOT_TAKEN
 from rlx.source.noted_spaces import SCHEMA
@@ -39,7 +40,7 @@ def told_notes(said: Any) -> Mapping[str, Any]:
     try:
         parsed = json.loads(said) if isinstance(said, str | bytes) else said
         notes, losses, schema = parsed["notes"], parsed["losses"], parsed.get(SCHEMA)
-        json.dumps([notes, losses, schema], allow_nan=False)
+        check_json([notes, losses, schema], KEY)
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     if not isinstance(notes, dict) or not isinstance(losses, list):

@@ -11,7 +11,10 @@ import pytest
 from gymnasium import spaces
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.pipeline.convert import convert
 from rlx.pipeline.local_runs import find_run
+from rlx.pipeline.options import Options
+from rlx.progress import Silent
 from rlx.schema import Role
 from rlx.source import minari
 from rlx.source.minari import MAIN_DATA, METADATA, Minari, find_runs, open_minari
@@ -250,6 +253,23 @@ def test_metadata_that_every_version_has(name: str, value: Any, tmp_path: Path) 
     change_metadata(root, **{name: value})
     with pytest.raises(SourceError, match=rf"metadata.json: {name}: expected .*, found .*; expected Minari's layout"):
         open_minari(root)
+
+
+@pytest.mark.parametrize("said", [float("nan"), [-float("inf")], 2**64, {"a": [[[[[[[]]]]]]] * 1000}, "x" * 10_000])
+def test_metadata_that_a_manifest_cannot_keep(said: Any, tmp_path: Path) -> None:
+    root = write_dataset(tmp_path / "root", "x-v0") / "data"
+    change_metadata(root, score=said, author="Ada")
+    source = open_minari(root)
+    assert source.notes["minari"].get("author") == "Ada"
+    assert "score" not in source.notes["minari"]
+    assert source.notes["not_taken"]["metadata.json: score"] == "not part of any step"
+    convert(root, tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+
+
+def test_notes_that_rlx_would_not_write(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path / "root", "x-v0") / "data"
+    change_metadata(root, rlx={"notes": {"seeds": 2**64}, "losses": [], "schema": {}})
+    convert(root, tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
 
 
 def test_another_number_of_steps(tmp_path: Path) -> None:
