@@ -109,10 +109,6 @@ class Field:
         """
         return np.dtype(object) if self.is_text else np.dtype(self.dtype)
 
-    def blank(self, count: int) -> NDArray[Any]:
-        """[count, *shape] rows that say nothing, where a source recorded none: zeros, or empty texts."""
-        return np.full((count, *self.shape), "" if self.is_text else 0, self.numpy_dtype)
-
     @property
     def _item_bytes(self) -> int:
         return TEXT_CODE_BYTES if self.is_text else np.dtype(self.dtype).itemsize

@@ -115,7 +115,7 @@ class StepReader:
         """
         field = self._shards.schema[name]
         if not len(local):
-            return field.blank(0)
+            return field.zeros(0)
         if self._shards.is_remote:
             return self._by_shard(name, local, shard)
         numbers = shard[starts].tolist()

@@ -125,7 +125,7 @@ def _without_unrecorded(block: Block, schema: Schema) -> Block:
     rows = final[closed & ~block.final_recorded]
     data = dict(block.data)
     for name in schema.names(Role.OBSERVATION):
-        blank = schema[name].blank(len(rows))
+        blank = schema[name].zeros(len(rows))
         if (data[name][rows] != blank).any():
             data[name] = data[name].copy()
             data[name][rows] = blank

@@ -108,7 +108,7 @@ def made(result: Any, stretch: Stretch) -> Made:
 
 def no_steps(schema: Schema) -> Made:
     """What a function makes of steps of which it leaves none, whatever the empty TensorDict holds."""
-    data = {name: field.blank(0) for name, field in schema.fields.items()}
+    data = {name: field.zeros(0) for name, field in schema.fields.items()}
     after = {name: data[name] for name in schema.names(Role.OBSERVATION)}
     return Made(np.arange(0), data, after, {name: field.role for name, field in schema.fields.items()})
 

@@ -54,7 +54,7 @@ def picture_field(schema: Schema) -> str | None:
     """
     for name in schema.names(Role.OBSERVATION):
         field = schema[name]
-        if pictures(field.blank(0)) is not None:
+        if pictures(field.zeros(0)) is not None:
             return name
     return None
 
