@@ -104,7 +104,7 @@ class BaseCollector(FreeRunning):
         workers = range(len(equipment))
         self._first_envs = [sum(self._envs[:worker]) for worker in workers]
         self._ids = [TrajectoryIds(n, worker, len(workers)) for worker, n in enumerate(self._envs)]
-        self._shares: list[deque[Share]] = [deque() for _ in workers]
+        self._shares: list[deque[Share | None]] = [deque() for _ in workers]  # None: its steps are to be dropped
         self._due: dict[int, int] = {}  # sessions that workers are to begin with their next order
         self._episodes: list[Episodes] = []
         self._waiting: list[Episode] = []
@@ -212,8 +212,7 @@ class BaseCollector(FreeRunning):
         self._expect_idle()
         if missing := [name for name in self.state_dict() if name not in state and name != "seed"]:
             raise CollectError(f"state has no {missing[0]!r}: expected a collector's state_dict()")
-        while any(self._shares):
-            self._take()
+        self._drop_open(range(len(self._envs)))
         self._frames = self._ordered = state["frames"]
         self._iterations, self._sessions, self._seed = state["iterations"], state["sessions"], state.get("seed")
         if self._module is not None:
@@ -348,8 +347,12 @@ class BaseCollector(FreeRunning):
         """What comes next: a round of all workers, or what one of them has made; nothing when all steps are done."""
         if self._plan.is_sync:
             return [] if self._left() == 0 else self._round()
-        self._order_ahead()
-        return [self._take()] if any(self._shares) else []
+        while True:
+            self._order_ahead()
+            if not any(self._shares):
+                return []
+            if (taken := self._take()) is not None:
+                return [taken]
 
     def _round(self) -> list[_Taken]:
         shares = share_out(self._left(), self._lengths, self._envs)
@@ -364,7 +367,8 @@ class BaseCollector(FreeRunning):
             self._give(share, is_random=is_random)
         taken: dict[int, _Taken] = {}
         while len(taken) < len(shares):
-            one = self._take()
+            if (one := self._take()) is None:
+                continue
             taken[one.share.worker] = one
             if len(taken) == enough:
                 self._crew.halt(self._rounds)
@@ -398,11 +402,12 @@ class BaseCollector(FreeRunning):
         self._shares[worker].append(share)
         self._ordered += share.steps
 
-    def _take(self) -> _Taken:
-        """What the first worker that is ready has made."""
+    def _take(self) -> _Taken | None:
+        """What the first worker that is ready has made; None if it was reset meanwhile."""
         delivery = self._crew.next()
         worker, steps = delivery.worker, delivery.steps
-        share = self._shares[worker].popleft()
+        if (share := self._shares[worker].popleft()) is None:
+            return None
         if delivery.order.session is not None:
             self._begin(worker)
         if self._plan.track_policy_version:
@@ -414,26 +419,38 @@ class BaseCollector(FreeRunning):
 
     def _begin(self, worker: int) -> None:
         """New episodes in all environments of a worker; those that ran are not gone on with."""
-        dropped = self._episodes[worker].running_steps
-        self._frames -= dropped
-        self._ordered -= dropped
-        self._episodes[worker] = Episodes(self._envs[worker])
+        self._drop_running(worker)
         self._ids[worker].begin()
 
     def _begin_anew(self, workers: Sequence[int]) -> None:
-        """Drops what was collected ahead; these workers begin new episodes with their next order."""
-        while any(self._shares):
-            taken = self._take()
-            made = int(taken.steps.counts[: taken.share.envs].sum())
-            self._frames -= made
-            self._ordered -= made
-        if len(workers) < len(self._envs):
+        """Drops what these workers were ordered and have not ended; their next order begins new episodes.
+
+        If it is all of them, also whole episodes that wait.
+        """
+        self._drop_open(workers)
+        for worker in workers:
+            self._drop_running(worker)
+        if len(workers) == len(self._envs):
+            self._uncount(sum(episode.steps for episode in self._waiting))
+            self._restart()
+        else:
             self._due |= self._sessions_for(workers)
-            return
-        lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
-        self._frames -= lost
-        self._ordered -= lost
-        self._restart()
+
+    def _drop_open(self, workers: Sequence[int]) -> None:
+        """Has the steps that these workers were ordered to make dropped as they come in; nobody waits for them."""
+        for worker in workers:
+            shares = self._shares[worker]
+            self._ordered -= sum(share.steps for share in shares if share is not None)
+            self._shares[worker] = deque([None] * len(shares))
+
+    def _drop_running(self, worker: int) -> None:
+        self._uncount(self._episodes[worker].running_steps)
+        self._episodes[worker] = Episodes(self._envs[worker])
+
+    def _uncount(self, steps: int) -> None:
+        """Takes back steps that were collected and are not given out."""
+        self._frames -= steps
+        self._ordered -= steps
 
     def _restart(self) -> None:
         """New episodes everywhere."""

@@ -147,6 +147,29 @@ def assert_consecutive(found: list[Any]) -> None:
         assert (mine["collector", "traj_ids"].diff() >= 0).all()
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_reset_of_one_worker_leaves_the_steps_of_the_others(whole: bool) -> None:
+    sizes: dict[str, Any] = {"trajs_per_batch": 2, "traj_format": "cat"} if whole else {"frames_per_batch": 8}
+    sources = [partial(Tagged, tag, lengths=(7,)) for tag in range(2)]
+    with MultiCollector(sources, one, sync=False, total_frames=320, **sizes) as collector:
+        found: list[Any] = [collector.next() for _ in range(4)]
+        for _ in range(2):  # the second one while the orders of before the first may still be open
+            collector.reset([True, False])
+        after: list[Any] = list(collector)
+    everything: Any = torch.cat([*found, *after])
+    other = everything[everything["observation"][:, TAG] == 1]
+    assert_consecutive([other])
+    episodes = other["observation"][:, EPISODE].unique().tolist()
+    assert episodes == list(range(len(episodes)))
+    assert len(everything) == 320
+    later: Any = torch.cat(after)
+    mine = later[later["observation"][:, TAG] == 0]
+    assert_consecutive([mine])
+    assert mine["observation"][0, TIME] == 0
+    before = everything["collector", "traj_ids"][: len(everything) - len(later)]
+    assert not set(mine["collector", "traj_ids"].tolist()) & set(before.tolist())
+
+
 def test_batches_are_not_overwritten() -> None:
     with MultiCollector([Counter] * 2, one, sync=False, frames_per_batch=8, total_frames=160) as collector:
         kept = [(batch, batch.clone()) for batch in collector if batch is not None]
