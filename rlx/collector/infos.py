@@ -66,8 +66,8 @@ class Infos:
         for name, (rows, mask) in self._columns(info, ended).items():
             if self._is_first:
                 self.seen[name] = rows is not None or self.seen.get(name, False)
-            if self._wanted != "all" and name not in self._wanted:
-                continue
+                if not self._is_wanted(name):
+                    continue
             if rows is None:
                 if self._wanted == "all":
                     continue
@@ -85,17 +85,23 @@ class Infos:
             if PREFIX + name not in steps.next:
                 steps.next[PREFIX + name] = _filled((self._num_envs, steps.length, *shape), dtype)
 
+    def _is_wanted(self, name: str) -> bool:
+        return self._wanted == "all" or name in self._wanted
+
     def _columns(
         self, info: Mapping[str, Any], ended: NDArray[np.bool_]
     ) -> dict[str, tuple[NDArray[Any] | None, NDArray[np.bool_]]]:
-        """[n, ...] rows, and which lanes have them; of episodes that end, what was said before the reset."""
-        found = {name: (rows, mask) for name, rows, mask in _entries(info, self._num_envs)}
+        """[n, ...] rows, and which lanes have them; of episodes that end, what was said before the reset.
+
+        Those of all entries in the first batch, of the wanted ones later.
+        """
+        found = {name: (rows, mask) for name, rows, mask in self._entries(info)}
         final = info.get("final_info")
         if not isinstance(final, Mapping):
             return found
         for _, mask in found.values():
             mask &= ~ended  # said by the reset
-        for name, rows, mask in _entries(final, self._num_envs):
+        for name, rows, mask in self._entries(final):
             others, there = found.get(name, (None, np.zeros(self._num_envs, bool)))
             mask &= ended
             if rows is None or others is None or others.shape != rows.shape:
@@ -104,6 +110,12 @@ class Infos:
                 at = mask.reshape(-1, *(1 for _ in rows.shape[1:]))
                 found[name] = (np.where(at, rows, others), mask | there)
         return {name: (rows, mask) for name, (rows, mask) in found.items() if mask.any()}
+
+    def _entries(self, info: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any] | None, NDArray[np.bool_]]]:
+        """Key, rows [n, ...] (none if they cannot be kept), and which lanes have it."""
+        for name, value, mask in _entries(info, self._num_envs):
+            if self._is_first or self._is_wanted(name):
+                yield name, _rows(value, mask, self._num_envs), mask
 
     def _column(self, name: str, rows: NDArray[Any], steps: Steps) -> NDArray[Any]:
         if name not in self._rows:
@@ -135,14 +147,21 @@ def fill_of(dtype: np.dtype[Any]) -> Any:
     return {"f": np.nan, "O": ""}.get(dtype.kind, 0)
 
 
+def is_unseen(name: str, rows: NDArray[Any]) -> bool:
+    """Whether a column [n, T] stands for an entry of ``info`` that has not appeared yet; see ``Infos``."""
+    if not name.startswith(PREFIX) or (rows.dtype, rows.shape[2:]) != _NUMBER:
+        return False
+    return bool(np.isnan(rows).all())
+
+
 def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.full(shape, fill_of(dtype), dtype)
 
 
 def _entries(
     info: Mapping[str, Any], num_envs: int, parents: str = ""
-) -> Iterator[tuple[str, NDArray[Any] | None, NDArray[np.bool_]]]:
-    """Key, rows [n, ...] (none if they cannot be kept), and which lanes have it."""
+) -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
+    """Key, value as it is, and which lanes have it."""
     for key, value in info.items():
         if (key.startswith("_") and key[1:] in info) or (not parents and key in _FINAL):
             continue
@@ -150,7 +169,7 @@ def _entries(
             yield from _entries(value, num_envs, f"{parents}{key}/")
             continue
         mask = np.array(info.get(f"_{key}", np.ones(num_envs, bool)), bool)
-        yield parents + key, _rows(value, mask, num_envs), mask
+        yield parents + key, value, mask
 
 
 def _rows(value: Any, mask: NDArray[np.bool_], num_envs: int) -> NDArray[Any] | None:

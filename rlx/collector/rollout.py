@@ -97,7 +97,7 @@ class Rollout:
                 column(steps.step, name, array, length)[where] = array
             is_init[where] = situation.is_init
             self._written.put(choice, steps, where)
-            self._put_state(choice.state, steps, where)
+            self._put_state(steps, where)
             outcome = self._environment.step(actions)
             truncated = self._limited(outcome.recorded, outcome.truncated)
             rows = every if outcome.recorded is None else np.flatnonzero(outcome.recorded)
@@ -118,7 +118,7 @@ class Rollout:
                 self._carry(choice.state, np.flatnonzero(ended), final, at)
             at[rows] += 1
             self._put_now(steps, (every, at))
-        self._put_state(self._state, steps, (every, at))
+        self._put_state(steps, (every, at))
         if self._infos is not None:
             self._infos.settle(steps)
         return steps
@@ -137,7 +137,9 @@ class Rollout:
         """Takes over what the policy wrote as its state, but where an episode starts with the next step."""
         is_init = self._age == 0
         for name, rows in state.items():
-            initial = self._initial.setdefault(name, np.zeros_like(rows))
+            if name not in self._initial:
+                self._initial[name] = np.zeros_like(rows)
+            initial = self._initial[name]
             if (initial.dtype, initial.shape) != (rows.dtype, rows.shape):
                 raise CollectError(
                     f"policy writes its state {name!r} as {rows.dtype}{list(rows.shape)}, "
@@ -152,13 +154,11 @@ class Rollout:
         for name, array in self._now.items():
             column(steps.observation, name, array, steps.length + 1)[where] = array
 
-    def _put_state(
-        self, state: Mapping[str, NDArray[Any]], steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]
-    ) -> None:
-        """Writes the state that the next actions are chosen from; zeros where the policy has written one for once."""
-        for name in self._written.state:
-            rows = self._state.get(name)
-            column(steps.observation, name, state[name], steps.length + 1)[where] = 0 if rows is None else rows
+    def _put_state(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+        """Writes the state that the next actions are chosen from; zeros where none is known yet."""
+        for name, zeros in self._written.state.items():
+            rows = self._state.get(name, zeros)
+            column(steps.observation, name, rows, steps.length + 1)[where] = rows
 
     def _allocated(self, n: int, length: int) -> Steps:
         step = {name: _empty(leaf, n, length) for name, leaf in self._action_leaves.items()}

@@ -1,6 +1,7 @@
 """Collected steps as TED TensorDicts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rlx.collector.episodes import Episode
+from rlx.collector.infos import PREFIX, fill_of, is_unseen
 from rlx.collector.space import Arrays
 from rlx.collector.steps import Steps
 from rlx.collector.written import IS_INIT
@@ -31,7 +33,7 @@ def joined(portions: Sequence[Portion], cat_results: CatResults, *, is_batched: 
     workers = len(portions)
     lengths = {portion.ids.shape[1] for portion in portions}
     if len(lengths) > 1:  # then nothing but the times can follow each other
-        batch = cast("TensorDict", torch.cat([steps_to_ted([portion]) for portion in portions], -1))
+        batch = cast("TensorDict", torch.cat([steps_to_ted([portion]) for portion in _completed(portions)], -1))
         return _named(batch if is_batched else batch[0])
     batch = steps_to_ted(portions)
     (length,) = lengths
@@ -50,20 +52,19 @@ def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
 
     Where an environment made less than T steps, zeros are behind them.
     """
-    all_steps = [steps for steps, _ in portions]
+    all_steps = [steps for steps, _ in _completed(portions)]
     length = all_steps[0].length
-    observation = _joined([steps.observation for steps in all_steps], length + 1)
     # The row behind the last step is not in ``now``: the next batch begins with that one.
-    now = {name: rows[:, :-1] for name, rows in observation.items()}
-    following = {name: rows[:, 1:].copy() for name, rows in observation.items()}
+    now = _joined([_at(steps.observation, slice(None, -1)) for steps in all_steps])
+    following = _joined([_at(steps.observation, slice(1, None)) for steps in all_steps])
     first = 0
     for steps in all_steps:
         for (env, at), final in steps.final.items():
             for name, row in final.items():
                 following[name][first + env, at] = row
         first += len(steps.counts)
-    step = _joined([steps.step for steps in all_steps], length)
-    after = _joined([steps.next for steps in all_steps], length)
+    step = _joined([steps.step for steps in all_steps])
+    after = _joined([steps.next for steps in all_steps])
     ids = np.concatenate([ids for _, ids in portions])
     counts = np.concatenate([steps.counts for steps in all_steps])
     for env in np.flatnonzero(counts < length).tolist():
@@ -73,19 +74,48 @@ def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
     return _ted({**now, **step}, {**following, **after}, ids)
 
 
-def _joined(tables: Sequence[Arrays], length: int) -> Arrays:
-    """The rows of all environments; zeros for those that have not written a field yet."""
-    kinds = {name: rows for table in tables for name, rows in table.items()}
-    counts = [len(next(iter(table.values()))) for table in tables]
-    return {
-        name: np.concatenate(
-            [
-                table[name] if name in table else np.full((n, length, *kind.shape[2:]), _blank(kind.dtype), kind.dtype)
-                for table, n in zip(tables, counts, strict=True)
-            ]
-        )
-        for name, kind in kinds.items()
-    }
+def _at(table: Arrays, times: slice) -> Arrays:
+    return {name: rows[:, times] for name, rows in table.items()}
+
+
+def _joined(tables: Sequence[Arrays]) -> Arrays:
+    """The rows of all environments."""
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def _completed(portions: Sequence[Portion]) -> Sequence[Portion]:
+    """The same with the fields of all in each: zeros where a policy has not written one, NaN in entries of ``info``."""
+    if len(portions) == 1:
+        return portions
+    all_steps = [steps for steps, _ in portions]
+    tables = zip(
+        _with_all([steps.observation for steps in all_steps]),
+        _with_all([steps.step for steps in all_steps]),
+        _with_all([steps.next for steps in all_steps]),
+        strict=True,
+    )
+    return [
+        Portion(replace(steps, observation=observation, step=step, next=after), ids)
+        for (steps, ids), (observation, step, after) in zip(portions, tables, strict=True)
+    ]
+
+
+def _with_all(tables: Sequence[Arrays]) -> list[Arrays]:
+    kinds = {name: rows for table in tables for name, rows in table.items() if not is_unseen(name, rows)}
+    return [
+        table
+        | {
+            name: _missing(name, kind, next(iter(table.values())).shape[:2])
+            for name, kind in kinds.items()
+            if name not in table or is_unseen(name, table[name])
+        }
+        for table in tables
+    ]
+
+
+def _missing(name: str, kind: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    fill = fill_of(kind.dtype) if name.startswith(PREFIX) else _blank(kind.dtype)
+    return np.full((*shape, *kind.shape[2:]), fill, kind.dtype)
 
 
 def _blank(dtype: np.dtype[Any]) -> Any:

@@ -34,11 +34,12 @@ class Written:
         self._drop = list(drop)
         self._rows: dict[str, dict[str, _Row]] | None = None
         self._kept: dict[str, list[str]] = {}
+        self._state: Arrays = {}
 
     @property
-    def state(self) -> list[str]:
-        """Names of what is kept of the policy's state; none before its first choice."""
-        return self._kept.get("state", [])
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Zeros [n, ...] like what is kept of the policy's state, by name; empty before its first choice."""
+        return self._state
 
     def put(self, choice: Choice, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
         """Writes what a policy wrote in one step, but its action and state, into the rows of that step.
@@ -76,6 +77,7 @@ class Written:
             group: [name for name, path in paths[group].items() if not any(_is_below(path, one) for one in self._drop)]
             for group in _GROUPS
         }
+        self._state = {name: np.zeros_like(found["state"][name]) for name in self._kept["state"]}
         return {group: {name: (array.dtype, array.shape) for name, array in found[group].items()} for group in _GROUPS}
 
     def _check(self, group: str, name: str, array: NDArray[Any]) -> None:

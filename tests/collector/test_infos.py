@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rlx.collector import Collector, MultiCollector
+from rlx.engine.inline_actors import InlineActors
 from rlx.errors import CollectError
 from tests.collector.memory import Talkative, Talking, Walk, says_text
 from tests.collector.test_policy_outputs import MODES, joined
@@ -100,3 +101,19 @@ def test_workers_send_texts_and_infos() -> None:
     expected = collected(partial(lanes, MODES[0]), info_keys="all", frames_per_batch=40, total_frames=80)
     assert torch.equal(found["next", "info", "t"][0], expected["next", "info", "t"])
     assert found["next", "info", "who"] == [expected["next", "info", "who"]]
+
+
+@pytest.mark.parametrize("keys", ["all", ["t", "vector", ("odd", "t"), "who"]])
+def test_an_entry_that_only_some_workers_have(keys: Any) -> None:
+    options: Any = {"info_keys": keys, "frames_per_batch": 40, "total_frames": 40}
+    with MultiCollector([Walk, Talkative], None, actors=InlineActors(), **options) as collector:
+        batch: Any = collector.next()
+    silent, talks = batch["next", "info"]
+    assert silent["odd", "t"].isnan().all()
+    assert silent["vector"].shape == (20, 2)
+    assert silent["vector"].isnan().all()
+    assert silent["t"].tolist() == [0] * 20
+    assert silent["who"] == [""] * 20
+    assert talks["t"].dtype == torch.int64
+    assert talks["vector"].isfinite().all()
+    assert talks["who"] == ["lane 0"] * 20

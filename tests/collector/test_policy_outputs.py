@@ -12,7 +12,10 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
 from rlx.collector import Collector, SerialEnv
+from rlx.collector.opening import open_environment
 from rlx.collector.policy import FunctionPolicy, Situation
+from rlx.collector.rollout import Rollout
+from rlx.collector.tensordict_policy import TensorDictPolicy
 from rlx.errors import CollectError
 from tests.collector.environments import Counter
 from tests.collector.memory import Head, Remembering, Walk, actor, arrays, counting, recurrent
@@ -276,3 +279,21 @@ def test_every_step_starts_an_episode_or_not() -> None:
     assert batch["is_init"][:, 0].tolist() == [True, False, False, True, False, False, False, False, True]
     (batch,) = collected(None, SerialEnv(2, Counter), frames_per_batch=10, total_frames=10)
     assert batch["is_init"].shape == (2, 5, 1)
+
+
+def test_a_rollout_that_is_stopped_before_its_first_step_after_new_episodes() -> None:
+    def act(td: Any) -> Any:
+        td["action"] = torch.zeros(td.shape, dtype=torch.int64)
+        td["next", "h"] = td.get("h", torch.zeros(len(td), 2)) + 1
+        return td
+
+    environment = open_environment(lanes)
+    policy = TensorDictPolicy(act)
+    rollout = Rollout(environment, [0, 1])
+    assert rollout.run(policy, 3).observation["h"].any()
+    rollout.restart([2, 3])
+    stopped = rollout.run(policy, 3, should_stop=lambda: True)
+    assert stopped.counts.tolist() == [0, 0]
+    assert not stopped.observation["h"][:, 0].any()
+    assert rollout.run(policy, 1).observation["h"][:, 0].tolist() == [[0, 0], [0, 0]]
+    environment.close()
