@@ -227,6 +227,16 @@ class Schema:
         return cls({name: Field.from_json(field) for name, field in described.items()})
 
 
+def name_of(key: str | tuple[Any, ...]) -> str:
+    """Name of the field that a key of a TensorDict means.
+
+    Example:
+        >>> name_of("logits"), name_of(("next", "value"))
+        ('logits', 'next/value')
+    """
+    return key if isinstance(key, str) else "/".join(map(str, key))
+
+
 def is_action(name: str) -> bool:
     """Whether a field of this name is an action, or a part of one.
 

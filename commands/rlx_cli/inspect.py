@@ -82,8 +82,8 @@ def inspect(
 
 
 def _write_plot(dataset: str, path: Path) -> None:
-    from rlx.export.whole import whole
     from rlx.store.dataset import Dataset
+    from rlx.store.whole import whole
     from rlx.view.plots import plots_png
 
     if path.suffix.lower() != ".png":

@@ -1,7 +1,6 @@
 """A function applied to what a storage holds, chunk by chunk, in this process or others, into a memory-mapped one."""
 
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.pool import Pool
 from pathlib import Path
+from uuid import uuid4
 
 import cloudpickle
 import numpy as np
@@ -21,6 +21,8 @@ from rlx.buffer.mapped_storage import MappedStorage
 from rlx.buffer.protocol import Storage
 from rlx.engine import main_module
 from rlx.errors import DatasetExistsError, SchemaMismatchError
+from rlx.schema import name_of
+from rlx.store.whole import whole
 
 Function = Callable[[TensorDictBase], TensorDictBase]
 Span = tuple[int, int]
@@ -39,6 +41,7 @@ class Mapping:
         target: directory of the memory-mapped TensorDict that they are written to; none while its keys are unknown.
         single: whether ``fn`` gets one step at a time, rather than a chunk.
         seed: of torch's randomness within ``fn``, together with the chunk's place; none: as it comes.
+        run: tells the target from an earlier one at the same path, whose files a process may still have open.
     """
 
     storage: Storage | None
@@ -46,6 +49,7 @@ class Mapping:
     target: Path | None = None
     single: bool = False
     seed: int | None = None
+    run: str = ""
 
     def read(self, start: int, stop: int) -> TensorDictBase:
         """The steps from ``start`` to ``stop``."""
@@ -75,7 +79,7 @@ class Mapping:
             SchemaMismatchError: its keys, dtypes or shapes are not those of the first chunk.
         """
         assert self.target is not None
-        put(_opened(self.target), self.made(*span, steps), span)
+        put(_opened(self.target, self.run), self.made(*span, steps), span)
 
 
 @contextmanager
@@ -89,7 +93,7 @@ def _seeded(seed: int | None, start: int) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def _opened(target: Path) -> TensorDict:
+def _opened(target: Path, run: str) -> TensorDict:  # noqa: ARG001  (part of the cache's key)
     return TensorDict.load_memmap(target)
 
 
@@ -106,7 +110,7 @@ def put(storage: TensorDictBase, chunk: TensorDictBase, span: Span) -> None:
 def _kinds(steps: TensorDictBase) -> dict[str, str]:
     """dtype and shape of every leaf."""
     return {
-        "/".join((key,) if isinstance(key, str) else key): f"{leaf.dtype}{list(leaf.shape[1:])}"
+        name_of(key): f"{leaf.dtype}{list(leaf.shape[1:])}"
         for key, leaf in steps.items(include_nested=True, leaves_only=True)
     }
 
@@ -208,23 +212,20 @@ def preprocess(mapping: Mapping, spans: Sequence[Span], dest: Path, workers: Wor
 
     Raises:
         DatasetExistsError: the directory is not empty.
+        DatasetLockedError: another process is writing the same directory.
         SchemaMismatchError: chunks differ in their keys, dtypes or shapes.
     """
-    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise DatasetExistsError(f"{dest} is not empty; expected a new directory")
-    dest.parent.mkdir(parents=True, exist_ok=True)
-    partial = dest.with_name(dest.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        first = mapping.made(*spans[0])
-        target = first[0].expand(spans[-1][1], *first.batch_size[1:]).memmap_like(partial)
-        put(target, first, spans[0])
-        yield
-        yield from workers.run(replace(mapping, target=partial), spans[1:])
-        _opened.cache_clear()
-        if dest.exists():
-            dest.rmdir()
-        os.replace(partial, dest)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+
+    def check() -> None:
+        if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
+            raise DatasetExistsError(f"{dest} is not empty; expected a new directory")
+
+    with whole(dest, check) as partial:
+        try:
+            first = mapping.made(*spans[0])
+            target = first[0].expand(spans[-1][1], *first.batch_size[1:]).memmap_like(partial)
+            put(target, first, spans[0])
+            yield
+            yield from workers.run(replace(mapping, target=partial, run=uuid4().hex), spans[1:])
+        finally:
+            _opened.cache_clear()

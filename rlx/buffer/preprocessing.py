@@ -64,6 +64,7 @@ class Preprocessing:
 
         Raises:
             DatasetExistsError: ``dest`` is not empty.
+            DatasetLockedError: another process is writing to ``dest``.
             SchemaMismatchError: chunks differ in their keys, dtypes or shapes.
             ValueError: the function made more or fewer steps than it was given.
         """

@@ -27,6 +27,7 @@ from rlx.progress import Silent
 from rlx.schema import Role, Schema
 from rlx.source.minari import ID, MAIN_DATA, find_runs
 from rlx.store.dataset import Dataset
+from rlx.store.whole import whole
 
 _EPISODE = "episode"
 
@@ -58,6 +59,7 @@ class MinariExperienceReplay(DatasetExperienceReplay):
         SourceNotFoundError: Minari has no such dataset here.
         CorruptShardError: its files are damaged.
         DatasetNotFoundError: it is not converted, and not to be.
+        DatasetLockedError: another process is converting or splitting it.
     """
 
     def __init__(
@@ -211,13 +213,12 @@ def _split(dataset: Dataset, storage: Storage, directory: Path) -> None:
     if directory.exists():
         return
     table = dataset.trajectories
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
     texts = list(_text_paths(dataset.schema))  # mapped files do not hold them: SplitStorage reads them
-    padded = _masked(storage, 0, 1).exclude(*texts)[0].expand(len(table), int(table.length.max())).memmap_like(partial)
-    for number, (start, length) in enumerate(zip(table.start.tolist(), table.length.tolist(), strict=True)):
-        padded[number, :length] = _masked(storage, start, length).exclude(*texts)
-    partial.replace(directory)
+    first = _masked(storage, 0, 1).exclude(*texts)[0]
+    with whole(directory) as partial:
+        padded = first.expand(len(table), int(table.length.max())).memmap_like(partial)
+        for number, (start, length) in enumerate(zip(table.start.tolist(), table.length.tolist(), strict=True)):
+            padded[number, :length] = _masked(storage, start, length).exclude(*texts)
 
 
 def _masked(storage: Storage, start: int, length: int) -> TensorDictBase:

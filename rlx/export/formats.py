@@ -11,8 +11,8 @@ from rlx.export.npz import NpzExporter
 from rlx.export.parquet import ParquetExporter
 from rlx.export.protocol import Columns, DirectoryExporter, Exporter
 from rlx.export.pt import PtExporter
-from rlx.export.whole import whole
 from rlx.export.zarr_group import ZarrExporter
+from rlx.store.whole import whole
 
 EXPORTERS: Mapping[str, Exporter | DirectoryExporter] = MappingProxyType(
     {

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from rlx.errors import DatasetExistsError, SamplingError, UnknownFormatError
-from rlx.export.whole import whole
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
+from rlx.store.whole import whole
 from rlx.view.contact_sheet import contact_sheet
 from rlx.view.episode import Episode, notable
 from rlx.view.film import MAX_FRAMES, film_rows, write_gif, write_mp4

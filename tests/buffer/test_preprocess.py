@@ -1,5 +1,7 @@
 """``preprocess`` of buffers; of those over datasets see ``tests/datasets``."""
 
+import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,11 @@ import torch
 from tensordict import TensorDict
 
 from rlx.buffer.list_storage import ListStorage
+from rlx.buffer.preprocess import Mapping, Workers, preprocess
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.tensor_storage import LazyTensorStorage
 from rlx.buffer.transform import RewardClip
+from rlx.errors import DatasetLockedError
 
 
 def filled(storage: Any) -> ReplayBuffer:
@@ -60,3 +64,43 @@ def test_a_transform_has_no_part_in_it(tmp_path: Path) -> None:
 def test_an_empty_buffer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no step to apply"):
         ReplayBuffer(storage=LazyTensorStorage(3)).preprocess(doubled, dest=tmp_path / "made")
+
+
+def test_two_writers_of_one_target_do_not_mix(tmp_path: Path) -> None:
+    dest = tmp_path / "made"
+    one, other = (
+        Mapping(filled(LazyTensorStorage(30)).storage, fn) for fn in (doubled, lambda steps: doubled(steps) + 1)
+    )
+    first = preprocess(one, [(0, 10), (10, 20)], dest, Workers())
+    next(first)
+    with pytest.raises(DatasetLockedError, match=f"{dest} is being written by another process, pid"):
+        next(preprocess(other, [(0, 20)], dest, Workers()))
+    assert len(list(first)) == 1
+    assert TensorDict.load_memmap(dest)["observation"].flatten().tolist() == list(range(0, 80, 2))
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_target_that_is_written_anew_by_the_same_processes(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        for number in range(2):
+            if number:
+                shutil.rmtree(tmp_path / "made")
+            made = filled(LazyTensorStorage(30)).preprocess(doubled, dest=tmp_path / "made", chunksize=5, pool=pool)
+            assert made[:]["observation"].flatten().tolist() == list(range(0, 80, 2))
+
+
+def test_a_target_that_is_written_anew_after_a_failure(tmp_path: Path) -> None:
+    fails = [False, False, True]
+
+    def once(steps: Any) -> Any:
+        if fails and fails.pop(0):
+            raise RuntimeError("out of coffee")
+        return doubled(steps)
+
+    buffer = filled(LazyTensorStorage(30))
+    with pytest.raises(RuntimeError, match="out of coffee"):
+        buffer.preprocess(once, dest=tmp_path / "made", chunksize=5)
+    assert list(tmp_path.iterdir()) == []
+    made = buffer.preprocess(once, dest=tmp_path / "made", chunksize=5)
+    assert made[:]["observation"].flatten().tolist() == list(range(0, 80, 2))

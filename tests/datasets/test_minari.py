@@ -9,11 +9,12 @@ from gymnasium import spaces
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.slice_sampler import SliceSampler
 from rlx.datasets.minari import MinariExperienceReplay
-from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from rlx.errors import DatasetLockedError, DatasetNotFoundError, SourceNotFoundError
 from rlx.pipeline.options import Options
 from rlx.pipeline.preprocess import preprocess
 from rlx.pipeline.recipe import Recipe
 from rlx.progress import Silent
+from rlx.store import lock
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import parse
 from tests.minari_files import DICT, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
@@ -119,6 +120,16 @@ def test_split_trajectories(cache: Path, home: Path) -> None:
     data.delete()
     assert not list((home / "minari").iterdir())
     assert (cache / "x-v0").is_dir()
+
+
+def test_one_process_at_a_time_splits_trajectories(cache: Path, home: Path) -> None:
+    write_dataset(cache, "x-v0", lengths=[5, 8])
+    target = home / "minari/x-v0_split"
+    with lock.held(target.with_name(".x-v0_split.partial") / lock.FILE_NAME, target):
+        with pytest.raises(DatasetLockedError, match=f"{target} is being written by another process, pid"):
+            MinariExperienceReplay("x-v0", 3, split_trajs=True)
+        assert not target.exists()
+    assert len(MinariExperienceReplay("x-v0", 3, split_trajs=True)[:]) == 2
 
 
 def test_it_is_converted_once(cache: Path, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 from rlx.errors import DatasetExistsError, DatasetLockedError
 from rlx.export.dataset_formats import DATASET_EXPORTERS
 from rlx.export.formats import EXPORTERS
-from rlx.export.whole import whole
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.store import lock
+from rlx.store.whole import whole
 from tests.conftest import Cli
 from tests.contracts.dataset_exporter import SAMPLES, random_block
 from tests.contracts.source import read
