@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from rlx.suggestion import did_you_mean
 from rlx_cli import completion
 from rlx_cli.exit_codes import UsageError
 from rlx_cli.lineage import command_line
@@ -15,35 +14,19 @@ from rlx_cli.options import (
     DebugOption,
     Engine,
     EngineOption,
+    Format,
     JobsOption,
     JsonOption,
     OverwriteOption,
     QuietOption,
     RayAddressOption,
     ShardsOption,
+    known_format,
 )
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_export, show_reports
 from rlx_cli.writing import write_options
-
-
-class Format(StrEnum):
-    """What can be converted."""
-
-    RLX = "rlx"
-    RLU = "rlu"
-    DOPAMINE = "dopamine"
-    MINARI = "minari"
-    D4RL = "d4rl"
-    ROBOMIMIC = "robomimic"
-    D3RLPY = "d3rlpy"
-    LEROBOT = "lerobot"
-    RLDS = "rlds"
-    TORCHRL = "torchrl"
-    BUFFER = "buffer"
-    PARQUET = "parquet"
-    NPZ = "npz"
 
 
 class Target(StrEnum):
@@ -67,15 +50,6 @@ _STORES = (Target.ZARR, Target.MEMMAP)
 _OTHERS = tuple(target for target in Target if target not in _STORES)
 
 
-def _known_format(text: str | None) -> str | None:
-    """Return the format as it was given; its options are the library's to read."""
-    name = None if text is None else text.partition(":")[0]
-    if name is not None and name not in list(Format):
-        advice = did_you_mean(name, Format) or f"expected one of {', '.join(Format)}"
-        raise typer.BadParameter(f"{name!r} is unknown: {advice}")
-    return text
-
-
 def convert(
     ctx: typer.Context,
     source: Annotated[
@@ -92,7 +66,7 @@ def convert(
             metavar="FORMAT",
             help=f"What SRC holds: {', '.join(Format)}; with options, torchrl:time_dim=0.",
             show_default="auto-detected",
-            callback=_known_format,
+            callback=known_format,
             autocompletion=lambda: list(Format),
         ),
     ] = None,

@@ -9,7 +9,7 @@ from rlx.quantities import plural
 from rlx_cli import completion
 from rlx_cli.exit_codes import CORRUPT, UsageError
 from rlx_cli.lineage import command_line
-from rlx_cli.options import DebugOption, JsonOption, QuietOption
+from rlx_cli.options import DebugOption, Format, JsonOption, QuietOption, known_format
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
 
@@ -33,7 +33,15 @@ def doctor(
         ),
     ],
     source_format: Annotated[
-        str | None, typer.Option("--from", metavar="FORMAT", help="Format of the files.", show_default="auto-detected")
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FORMAT",
+            help="Format of the files.",
+            show_default="auto-detected",
+            callback=known_format,
+            autocompletion=lambda: list(Format),
+        ),
     ] = None,
     against: Annotated[
         list[str] | None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.suggestion import did_you_mean
 from rlx_cli import completion
 
 if TYPE_CHECKING:
@@ -33,6 +34,33 @@ class Layout(StrEnum):
 
     RLU = "rlu"
     DOPAMINE = "dopamine"
+
+
+class Format(StrEnum):
+    """What can be converted."""
+
+    RLX = "rlx"
+    RLU = "rlu"
+    DOPAMINE = "dopamine"
+    MINARI = "minari"
+    D4RL = "d4rl"
+    ROBOMIMIC = "robomimic"
+    D3RLPY = "d3rlpy"
+    LEROBOT = "lerobot"
+    RLDS = "rlds"
+    TORCHRL = "torchrl"
+    BUFFER = "buffer"
+    PARQUET = "parquet"
+    NPZ = "npz"
+
+
+def known_format(text: str | None) -> str | None:
+    """Return the format as it was given; its options are the library's to read."""
+    name = None if text is None else text.partition(":")[0]
+    if name is not None and name not in list(Format):
+        advice = did_you_mean(name, Format) or f"expected one of {', '.join(Format)}"
+        raise typer.BadParameter(f"{name!r} is unknown: {advice}")
+    return text
 
 
 def parse_shards(text: str) -> tuple[int, ...]:

@@ -70,6 +70,14 @@ class Examination:
         return np.unique(np.concatenate([np.empty(0, np.int64), *(one.trajectories for one in self.findings)]))
 
 
+def digests(blocks: Iterable[Block], schema: Schema) -> Mapping[bytes, int]:
+    """Digest of each distinct trajectory and its number, as those of ``examine``, without any other check."""
+    duplicates = Duplicates(schema)
+    for window in windows(blocks, schema):
+        duplicates.see(window)
+    return duplicates.digests
+
+
 def examine(
     blocks: Iterable[Block],
     subject: Subject,

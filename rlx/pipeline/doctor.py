@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlx import manifest
 from rlx.block import Block
 from rlx.cloud.location import is_url
-from rlx.doctor.examination import Examination, Subject, examine
+from rlx.doctor.examination import Examination, Subject, digests, examine
 from rlx.doctor.finding import Finding, Severity
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.pipeline.assembly import Assembly, Portion, assemble
@@ -88,8 +88,15 @@ def doctor(
         CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
     """
     progress = progress or Silent()
-    others = {digest: other for other in against for digest in _digests(other, source_format)}
-    return _examined(path, source_format, others, sample, progress)
+    problems: list[Finding] = []
+    others = {digest: other for other in against for digest in _digests(other, source_format, problems)}
+    dropped: Counter[str] = Counter()
+    opened = _opened(path, source_format, sample, dropped)
+    if opened.steps is not None:
+        progress.expect("steps", opened.steps)
+    found = examine(_until_damage(opened.blocks, problems), opened.subject, others=others, progress=progress)
+    found = replace(found, findings=[*problems, *found.findings])
+    return Checkup(opened.subject.name, opened.where, found, dropped, opened.total)
 
 
 def fix(path: str, checkup: Checkup, destination: Path, options: Options, progress: Progress | None = None) -> Report:
@@ -127,28 +134,42 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     return assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
 
 
-def _digests(path: str, source_format: str | None) -> Mapping[bytes, int]:
-    return _examined(path, source_format, {}, None, Silent()).examination.digests
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A dataset or files of another project, ready to be examined.
+
+    Args:
+        subject: what is known of it.
+        where: path or URL.
+        blocks: its steps.
+        steps: how many, where that is known beforehand.
+        total: trajectories, where that is known beforehand.
+    """
+
+    subject: Subject
+    where: str
+    blocks: Iterator[Block]
+    steps: int | None = None
+    total: int | None = None
 
 
-def _examined(
-    path: str, source_format: str | None, others: Mapping[bytes, str], sample: int | None, progress: Progress
-) -> Checkup:
-    dropped: Counter[str] = Counter()
-    problems: list[Finding] = []
+def _opened(path: str, source_format: str | None, sample: int | None, dropped: Counter[str]) -> _Opened:
     dataset = _dataset_at(path, source_format)
     if dataset is not None:
-        name, schema, notes = dataset.manifest.id, dataset.schema, dataset.manifest.notes
-        total: int | None = len(dataset.trajectories)
-        progress.expect("steps", len(dataset))
+        subject = Subject(dataset.manifest.id, dataset.schema, dataset.manifest.notes)
         blocks = _dataset_blocks(dataset, sample)
-    else:
-        source, _ = open_source(Path(path), source_format)
-        name, schema, notes, total = source.id, source.schema, source.notes, None
-        blocks = _source_blocks(source, dropped, sample)
-    found = examine(_until_damage(blocks, problems), Subject(name, schema, notes), others=others, progress=progress)
-    found = replace(found, findings=[*problems, *found.findings])
-    return Checkup(name, dataset.where if dataset else path, found, dropped, total)
+        return _Opened(subject, dataset.where, blocks, len(dataset), len(dataset.trajectories))
+    source, _ = open_source(Path(path), source_format)
+    return _Opened(Subject(source.id, source.schema, source.notes), path, _source_blocks(source, dropped, sample))
+
+
+def _digests(path: str, source_format: str | None, problems: list[Finding]) -> Mapping[bytes, int]:
+    """Digests of the trajectories of another dataset; damage that ends it becomes a finding that names it."""
+    other, damage = _opened(path, source_format, None, Counter()), list[Finding]()
+    found = digests(_until_damage(other.blocks, damage), other.subject.schema)
+    why = "no trajectory of it after this place could be compared"
+    problems += [replace(one, what=f"{path}: {one.what}", why=why) for one in damage]
+    return found
 
 
 def _dataset_at(path: str, source_format: str | None) -> Dataset | None:

@@ -13,7 +13,8 @@ from tensordict import TensorDict
 import rlx
 from rlx.pipeline.convert import FORMATS
 from rlx.pipeline.export import EXPORT_FORMATS
-from rlx_cli.convert import Format, Target
+from rlx_cli.convert import Target
+from rlx_cli.options import Format
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.minari_files import IMAGE, write_dataset
 

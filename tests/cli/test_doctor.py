@@ -50,6 +50,23 @@ def test_leaks_between_datasets(cli: Cli, cartpole: Path, tmp_path: Path) -> Non
     assert (result.code, "leak" in result.out) == (3, True)
 
 
+def test_damage_of_the_other_dataset_is_a_finding(cli: Cli, cartpole: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(cartpole, other)
+    victim = other / "shards/00000/reward/c/0"
+    content = bytearray(victim.read_bytes())
+    content[3] ^= 1
+    victim.write_bytes(content)
+    alone, found = (
+        json.loads(cli("doctor", *argv, "--json").out) for argv in ([cartpole], [cartpole, "--against", other])
+    )
+    assert not found["ok"]
+    damaged = [one for one in found["findings"] if one["check"] == "damaged"]
+    assert len(damaged) == 1
+    assert damaged[0]["what"].startswith(f"{other}: ")
+    assert (found["steps"], found["trajectories"]) == (alone["steps"], alone["trajectories"])
+
+
 def test_a_sample(cli: Cli, cartpole: Path) -> None:
     result = cli("doctor", cartpole, "--sample", 3)
     assert result.out.endswith(" steps of 12 trajectories\n")
@@ -71,3 +88,5 @@ def test_wrong_calls(cli: Cli, cartpole: Path, tmp_path: Path) -> None:
     assert cli("doctor", cartpole, "--fix").code == 2
     assert cli("doctor", tmp_path / "nothing").code == 5
     assert cli("doctor", cartpole, "--sample", 0).code == 2
+    result = cli("doctor", SAMPLE_RUN / "Pong", "--from", "minary")
+    assert (result.code, "did you mean minari?" in result.err) == (2, True)
