@@ -117,28 +117,19 @@ def _run(output: Output) -> int:
             code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
     except RlxError as error:
         return _fail(output, error)
-    except _TyperUsageError as error:
-        return _fail(output, _usage_error(error))
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
             raise error.__context__ from None  # Typer has ended with 1
         raise
     except BrokenPipeError:
         raise
-    except OSError as error:
-        if error.filename is None:
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:
             abandon(sys.stdout.fileno())  # where it may have happened; what is still to be written would fail again
-        return _fail(output, _system_error(error))
-    except MemoryError as error:
-        return _fail(output, _no_memory(error))
-    except RuntimeError as error:
-        if (translated := _path_error(error)) is not None:
-            return _fail(output, translated)
-        output.trace(error)
-        return ERROR
-    except Exception as error:  # a bug: its traceback is shown, guarded as everything else that is
-        output.trace(error)
-        return ERROR
+        if (translated := _translated(error)) is None:  # a bug: its traceback is shown, guarded as everything else is
+            output.trace(error)
+            return ERROR
+        return _fail(output, translated)
     if code == INTERRUPTED:
         output.say("error", "interrupted")
     return code
@@ -147,6 +138,17 @@ def _run(output: Output) -> int:
 def _fail(output: Output, error: RlxError) -> int:
     output.fail(error)
     return exit_code(error)
+
+
+def _translated(error: Exception) -> RlxError | None:
+    """What the user or the world can mend, as an error of this project; None for a bug."""
+    if isinstance(error, _TyperUsageError):
+        return _usage_error(error)
+    if isinstance(error, OSError):
+        return _system_error(error)
+    if isinstance(error, MemoryError):
+        return _no_memory(error)
+    return _path_error(error) if isinstance(error, RuntimeError) else None
 
 
 def _system_error(error: OSError) -> RlxError:

@@ -23,17 +23,19 @@ def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, obje
         'rlx download Pong/5 --source https://host/base'
         >>> command_line("convert", ["my data"], {"shards": (0, 1, 2, 9)})
         "rlx convert 'my data' --shards 0-2,9"
+        >>> command_line("doctor", ["train"], {"against": ["https://me:secret@host/test"], "fix": True})
+        'rlx doctor train --against https://host/test --fix'
         >>> command_line("collect", ["CartPole-v1"], {"workers": 2, "async": True})
         'rlx collect CartPole-v1 --workers 2 --async'
     """
     from rlx.pipeline.ingest import number_ranges
 
-    words = ["rlx", verb, *arguments]
+    words = ["rlx", verb, *map(without_secrets, arguments)]
     for name, option in options.items():
         if option is True:
             words.append(f"--{name}")
         elif isinstance(option, list):
-            words += [word for value in option for word in (f"--{name}", str(value))]
+            words += [word for value in option for word in (f"--{name}", without_secrets(str(value)))]
         elif option is not None:
             value = number_ranges(option) if isinstance(option, tuple) else str(option)
             words += [f"--{name}", without_secrets(value)]

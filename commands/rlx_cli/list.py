@@ -51,7 +51,7 @@ def list_runs(
     output: Output = ctx.obj
     if remote and local:
         raise typer.BadParameter("--remote and --local exclude each other")
-    here = [] if remote else _of_game(local_runs(), game)
+    here = [] if remote else [entry for entry in local_runs() if entry.is_of(game)]
     there = [] if local else remote_runs(source, game)
     names = {entry.id for entry in here}
     parts: list[str | Table] = [_here_table(here)] if here else []
@@ -70,10 +70,6 @@ def _document(entry: "CatalogEntry") -> dict[str, Any]:
     found = asdict(entry)
     unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length") if found[key] is None]
     return {key: value for key, value in found.items() if key not in unknown}
-
-
-def _of_game(entries: "Sequence[CatalogEntry]", game: str | None) -> "list[CatalogEntry]":
-    return [entry for entry in entries if game is None or entry.game.lower() == game.lower()]
 
 
 def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":

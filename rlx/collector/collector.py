@@ -15,6 +15,7 @@ from rlx.collector.policy_file import instance, is_module
 from rlx.collector.worker import Equipment
 from rlx.engine.inline_actors import InlineActors
 from rlx.errors import CollectError
+from rlx.schema import name_of
 
 
 class Collector(BaseCollector):
@@ -133,7 +134,7 @@ def names_of(keys: Sequence[NestedKey]) -> list[str]:
     """
     if isinstance(keys, str):
         raise CollectError(f"drop {keys!r}: expected a list of keys")
-    return [key if isinstance(key, str) else "/".join(map(str, key)) for key in keys]
+    return [name_of(key) for key in keys]
 
 
 def made_by(factory: Callable[[], Any], policy: Any) -> Any:

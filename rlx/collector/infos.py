@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rlx.collector.steps import Steps
 from rlx.errors import CollectError
+from rlx.schema import name_of
 
 InfoKeys = Collection[str] | Literal["all"]
 PREFIX = "info/"
@@ -158,9 +159,7 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.full(shape, fill_of(dtype), dtype)
 
 
-def _entries(
-    info: Mapping[str, Any], num_envs: int, parents: str = ""
-) -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
+def _entries(info: Mapping[str, Any], num_envs: int, parents: str = "") -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
     """Key, value as it is, and which lanes have it."""
     for key, value in info.items():
         if (key.startswith("_") and key[1:] in info) or (not parents and key in _FINAL):
@@ -209,4 +208,4 @@ def flat_keys(keys: Any) -> InfoKeys:
         return "all"
     if isinstance(keys, str):
         raise CollectError(f"info_keys {keys!r}: expected a list of keys, or 'all'")
-    return [key if isinstance(key, str) else "/".join(key) for key in keys]
+    return [name_of(key) for key in keys]

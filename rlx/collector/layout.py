@@ -12,7 +12,7 @@ from rlx.collector.space import Arrays, leaves, schema_of
 from rlx.collector.steps import Steps
 from rlx.collector.written import IS_INIT
 from rlx.errors import CollectError
-from rlx.schema import TEXT, Field, Role, Schema
+from rlx.schema import Field, Role, Schema
 
 REWARDS = ("float32", "float64")
 
@@ -49,14 +49,14 @@ def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool])
             hint=f"--drop next/{twice[0]}",
         )
     fields = {
-        **{name: _field(rows, Role.OBSERVATION) for name, rows in states.items()},
-        **{name: _field(rows, Role.STEP) for name, rows in step.items()},
-        **{name: _field(rows, Role.NEXT) for name, rows in after.items()},
+        **_fields(states, Role.OBSERVATION),
+        **_fields(step, Role.STEP),
+        **_fields(after, Role.NEXT),
         **({IS_INIT: Field("bool", (1,), Role.STEP)} if states else {}),
     }
     made = np.arange(steps.length) < steps.counts[:, None]
-    reward = replace(schema["reward"], dtype=REWARDS[0] if fits_float32(steps.next["reward"][made]) else REWARDS[1])
-    return Layout(Schema({**schema.fields, **fields, "reward": reward}), infos)
+    dtype = REWARDS[0] if fits_float32(steps.next["reward"][made]) else REWARDS[1]
+    return Layout(_with_reward(Schema({**schema.fields, **fields}), dtype), infos)
 
 
 def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
@@ -95,6 +95,5 @@ def _new(columns: Arrays, known: Any) -> Arrays:
     return {name: rows for name, rows in columns.items() if name not in known}
 
 
-def _field(rows: NDArray[Any], role: Role) -> Field:
-    dtype = TEXT if rows.dtype.hasobject else rows.dtype.name
-    return Field(dtype, tuple(rows.shape[2:]), role)
+def _fields(columns: Arrays, role: Role) -> dict[str, Field]:
+    return {name: Field.of(rows[0], role) for name, rows in columns.items()}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.collector.space import Arrays, Space, dtype_of, flatten, leaves
 from rlx.errors import CollectError
+from rlx.schema import name_of
 
 _DRAWN_AHEAD = 1024
 
@@ -240,7 +241,7 @@ def arrays_of(tree: Mapping[Any, Any], name: str = "") -> Arrays:
     """
     found: Arrays = {}
     for key, part in tree.items():
-        path = name + ("/".join(key) if isinstance(key, tuple) else str(key))
+        path = name + name_of(key if isinstance(key, tuple) else str(key))
         if isinstance(part, Mapping):
             found |= arrays_of(part, f"{path}/")
             continue

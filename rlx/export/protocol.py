@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import SchemaMismatchError
+from rlx.schema import name_of
 
 # Arrays of n rows by TED path, its parts joined by "/": "next/reward" [n, 1]. Texts are arrays of objects, each a str.
 Columns = Mapping[str, NDArray[Any]]
@@ -57,7 +58,7 @@ def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
     from rlx.store.leaf import to_rows  # noqa: PLC0415
 
     leaves = batch.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
-    named = {"/".join((key,) if isinstance(key, str) else key): to_rows(leaf) for key, leaf in leaves}
+    named = {name_of(key): to_rows(leaf) for key, leaf in leaves}
     return {name: named[name] for name in sorted(named)}
 
 

@@ -50,6 +50,10 @@ class CatalogEntry:
     mean_return: float | None = None
     mean_length: float | None = None
 
+    def is_of(self, game: str | None) -> bool:
+        """Whether it is a run of this game, in any case; None stands for all games."""
+        return game is None or self.game.lower() == game.lower()
+
 
 def local_runs() -> list[CatalogEntry]:
     """The datasets below ``$RLX_HOME``, by id. One whose manifest cannot be read is listed without steps."""
@@ -75,22 +79,18 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
     base = open_base(source) if source else None
     if isinstance(base, DirectoryBase):
         runs = [_remote(run.id, str(base.root), len(run.shards()), run.id in here) for run in find_runs(base.root)]
-        return [entry for entry in runs if _is_of(entry, game)]
+        return [entry for entry in runs if entry.is_of(game)]
     table = [
         _remote(f"{name}/{run}", source or rl_unplugged.URL, rl_unplugged.num_shards(name), f"{name}/{run}" in here)
         for name in (*rl_unplugged.GAMES, *(rl_unplugged.GAMES_MISSING if base else ()))
         for run in rl_unplugged.RUNS
     ]
-    wanted = [entry for entry in table if _is_of(entry, game)]
+    wanted = [entry for entry in table if entry.is_of(game)]
     if base is None:
         return [replace(entry, asked=False) for entry in wanted]
     patient = replace(base, retry=_FEW_RETRIES) if isinstance(base, HttpBase) else base
     there = present_runs(patient, [(entry.game, entry.run or 0) for entry in wanted])
     return [entry for entry in wanted if (entry.game, entry.run) in there]
-
-
-def _is_of(entry: CatalogEntry, game: str | None) -> bool:
-    return game is None or entry.game.lower() == game.lower()
 
 
 def _local(id: str) -> CatalogEntry:

@@ -18,7 +18,7 @@ from rlx.buffer.transform.frame_stack import FrameStack
 from rlx.buffer.transform.n_step import NStep
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.quantities import size
-from rlx.schema import Field, Role, Schema
+from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset
 from rlx.store.leaf import to_rows
 
@@ -141,7 +141,6 @@ def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
         kinds = {(field.dtype, field.shape) for field in fields}
         if len(kinds) > 1:
             found = " and ".join(sorted(f"{dtype}{list(shape)}" for dtype, shape in kinds))
-            name = key if isinstance(key, str) else "/".join(key)
-            raise SchemaMismatchError(f"datasets differ: {name} is {found}; expected the same in all")
+            raise SchemaMismatchError(f"datasets differ: {name_of(key)} is {found}; expected the same in all")
     joined: TensorDictBase = TensorDict.cat([batch.select(*common) for batch in batches])
     return joined

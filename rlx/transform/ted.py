@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_collection
 
 from rlx.errors import SchemaMismatchError, TransformError
-from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema, name_of
 from rlx.store.leaf import to_leaf, to_rows
 from rlx.transform.stretch import Stretch
 
@@ -151,7 +151,7 @@ def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
     """The arrays of a TensorDict by their fields' names, without what is derived."""
     leaves: dict[str, Rows] = {}
     for key, leaf in tree.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
-        name = key if isinstance(key, str) else "/".join(key)
+        name = name_of(key)
         if name in ("index", "collector/traj_ids"):
             continue
         try:
