@@ -14,6 +14,7 @@ from rlx.collector import DistributedCollector, MultiCollector, RayCollector, RP
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError
 from tests.collector.environments import Counter, Tagged, make_failing, one
+from tests.collector.memory import Talkative, recurrent
 from tests.collector.policies import Constant
 from tests.collector.test_multi_collector import EPISODE, PID, TAG, TIME, assert_consecutive
 
@@ -60,6 +61,32 @@ def test_new_weights_are_in_use_from_the_next_batch() -> None:
             found.append((batch["policy_version"].unique().tolist(), batch["action"].unique().tolist()))
             collector.update_policy_weights_({"action": torch.tensor(number % 3)})
     assert found == [([0], [0]), ([1], [1]), ([2], [2])]
+
+
+def test_workers_send_what_a_policy_writes_and_environments_say() -> None:
+    policy: Any = recurrent()
+    found: list[Any] = []
+    options: dict[str, Any] = {"frames_per_batch": 40, "total_frames": 80, "sync": True, "track_policy_version": True}
+    sources = [partial(Talkative, lane) for lane in range(2)]
+    with DistributedCollector(sources, policy, drop=["logits"], info_keys="all", **options, **HALF) as collector:
+        for batch in collector:
+            found.append(batch)
+            collector.update_policy_weights_()
+    assert [batch["policy_version"].unique().tolist() for batch in found] == [[0], [1]]
+    whole: Any = torch.cat(found, -1)  # [2, 40]
+    assert "logits" not in whole
+    assert (whole["action_log_prob"] < 0).all()
+    is_init = whole["is_init"][..., 0]
+    assert torch.equal(whole["next", "h"][:, :-1][~is_init[:, 1:]], whole["h"][:, 1:][~is_init[:, 1:]])
+    assert not whole["h"][is_init].any()
+    inputs = whole["observation"].flatten(0, 1), whole["h"].flatten(0, 1)
+    with torch.no_grad():
+        expected = policy[0].module(*inputs).reshape(whole["next", "h"].shape)
+    torch.testing.assert_close(whole["next", "h"], expected)
+    info = whole["next", "info"]
+    assert set(info.keys()) == {"t", "vector", "who", "odd", "last"}
+    assert info["who"] == [["lane 0"] * 40, ["lane 1"] * 40]
+    assert torch.equal(info["vector"][..., 0], info["t"] / 2)
 
 
 def test_a_worker_that_is_killed_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
