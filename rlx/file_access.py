@@ -55,6 +55,21 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
     return FileAccessError(message, hint=hint or None)
 
 
+def check_readable(path: Path) -> None:
+    """Raise unless a file can be opened, before a decoder reports any failure to read it as damage.
+
+    Raises:
+        SourceNotFoundError: there is no such file.
+        FileAccessError: it is there and cannot be read.
+    """
+    try:
+        path.open("rb").close()
+    except OSError as exc:
+        if exc.errno in ABSENT:
+            raise SourceNotFoundError(f"{path} is missing") from exc
+        raise file_error(exc, path) from exc
+
+
 @contextmanager
 def reading(path: object) -> Iterator[None]:
     """Translate what the operating system says when a file of a dataset is read.

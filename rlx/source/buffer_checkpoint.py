@@ -16,6 +16,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.file_access import check_readable
 from rlx.source.episode_scan import Recording
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import RowType
@@ -204,13 +205,12 @@ def _state(path: Path) -> tuple[int, bool]:
     """
     import torch  # noqa: PLC0415  (workers, which get what is found here, do without)
 
+    check_readable(path)
     try:
         state = torch.load(path, weights_only=True, mmap=True)
         if isinstance(state["storage"], Mapping) and "dataset" in state["storage"]:
             raise SourceError(f"{path.parent.parent} is of a buffer over a dataset, which has the steps")
         lanes, length = math.prod(state["lane_shape"]), int(state["length"])
         return lanes, int(state["write_count"]) <= length
-    except FileNotFoundError as exc:
-        raise SourceNotFoundError(f"{path} is missing") from exc
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as exc:
         raise CorruptShardError(f"{path} is damaged: {exc}") from exc

@@ -14,7 +14,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.errors import CorruptShardError
+from rlx.file_access import check_readable
 from rlx.source.finite import check_finite
 from rlx.source.hdf5_chunks import check_chunks
 from rlx.source.provenance import KEY, told_notes
@@ -31,10 +32,10 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
     Raises:
         SourceNotFoundError: there is none.
+        FileAccessError: it cannot be read.
         CorruptShardError: it is not HDF5, or shorter than it was written.
     """
-    if not path.is_file():
-        raise SourceNotFoundError(f"{path} is missing")
+    check_readable(path)
     try:
         file = h5py.File(path, "r")
     except _FAILURES as exc:

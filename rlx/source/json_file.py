@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.errors import CorruptShardError
+from rlx.file_access import check_readable
 
 _MAX_BYTES = 2**24
 
@@ -15,15 +16,15 @@ def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
 
     Raises:
         SourceNotFoundError: there is no such file.
+        FileAccessError: it cannot be read.
         CorruptShardError: it is larger than any such file, no JSON, or no object.
     """
+    check_readable(path)
     try:
         if (size := path.stat().st_size) > max_bytes:
             raise CorruptShardError(f"{path}: expected at most {max_bytes:,} bytes, found {size:,}")
         found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as exc:
-        raise SourceNotFoundError(f"{path} is missing") from exc
-    except (OSError, ValueError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:
         raise CorruptShardError(f"{path}: expected JSON, found: {exc}") from exc
     if not isinstance(found, dict):
         raise CorruptShardError(f"{path}: expected an object, found {found!r:.80}")

@@ -12,7 +12,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.errors import CorruptShardError
+from rlx.file_access import check_readable
 from rlx.schema import TEXT
 from rlx.source.extra_fields import RowType
 from rlx.source.npy_header import MalformedNpyError, read_header
@@ -178,10 +179,10 @@ def opened(path: Path) -> Iterator[Archive]:
 
     Raises:
         SourceNotFoundError: there is none.
+        FileAccessError: it cannot be read.
         CorruptShardError: it is no archive, or shorter than it was written.
     """
-    if not path.is_file():
-        raise SourceNotFoundError(f"{path} is missing")
+    check_readable(path)
     with _translated(str(path)):
         archive = zipfile.ZipFile(path)
     with archive:

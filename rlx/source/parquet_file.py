@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.errors import CorruptShardError
+from rlx.file_access import check_readable
 from rlx.store.arrow import pyarrow
 
 _BUFFER_BYTES = 2**18
@@ -79,11 +80,11 @@ def opened(path: Path) -> Iterator[ParquetFile]:
 
     Raises:
         SourceNotFoundError: there is none.
+        FileAccessError: it cannot be read.
         CorruptShardError: it is no Parquet, or shorter than it was written.
         MissingExtraError: pyarrow is not installed.
     """
-    if not path.is_file():
-        raise SourceNotFoundError(f"{path} is missing")
+    check_readable(path)
     _, parquet = pyarrow()
     with translated(path):
         # Else pyarrow reads ahead all row groups that are asked for, and keeps what it has read of each.

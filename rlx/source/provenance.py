@@ -57,7 +57,7 @@ def told_beside(directory: Path) -> Mapping[str, Any]:
         if path.stat().st_size > _MAX_BYTES:
             return {}
         return told_notes(json.loads(path.read_bytes())[KEY])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, RecursionError):
         return {}
 
 

@@ -96,6 +96,33 @@ def test_what_cannot_be_read(fault: str, cli: Cli, place: Path) -> None:
             assert fault.startswith("manifest") or "damaged" not in said or name == "doctor", (name, said)
 
 
+# What other programs need, and rlx does not read.
+UNREAD = frozenset({"stats.json", "tasks.parquet", "terminated.memmap", "truncated.memmap", "done.memmap"})
+FILE_NAMES = {"npz": "foreign.npz", "minari": "foreign-v0"}
+FOREIGN = ("d4rl", "robomimic", "d3rlpy", "minari", "lerobot", "rlds", "torchrl", "npz", "parquet")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_other_formats_that_cannot_be_read(name: str, cli: Cli, place: Path) -> None:
+    """Each file in turn is private: that is no damage, and nothing is left out for it."""
+    foreign = place / FILE_NAMES.get(name, "foreign")
+    made = cli("convert", place / "data", foreign, "--to", name)
+    assert made.code == 0, made
+    files = [path for path in [foreign, *foreign.rglob("*")] if path.is_file()]
+    for number, file in enumerate(files):
+        for choice in ([], ["--from", name]):
+            mode = file.stat().st_mode
+            file.chmod(0)
+            with unprivileged():
+                result = cli("convert", foreign, place / f"out-{number}-{len(choice)}", "--jobs", "1", *choice)
+            file.chmod(mode)
+            if result.code != 0:
+                assert result.code == 1, (file, choice, result)
+                assert "who may read" in result.err, (file, choice, result)
+            else:
+                assert file.name in UNREAD, (file, choice)
+
+
 def read_only(place: Path) -> Path:
     (place / "closed").mkdir()
     (place / "closed").chmod(0o555)
