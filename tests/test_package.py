@@ -1,0 +1,81 @@
+"""What is built for others to install: small, whole, and working without the repository."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SAMPLE_RUN
+from tests.docs.pages import ROOT
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with the sdist, and the wheel that was made of it."""
+    directory = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(directory), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    return directory
+
+
+def test_the_wheel_is_small_and_has_nothing_but_the_program(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert wheel.stat().st_size < 1_000_000
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"rlx", "rlx_cli"}
+    assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_sdist_has_what_tests_need(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "constraints.txt", "tests/conftest.py", "scripts/check"} <= names
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``bin`` of an environment with the wheel and, beside it, the packages that it needs, but not the repository."""
+    directory = tmp_path_factory.mktemp("env")
+    venv.create(directory, with_pip=False)
+    (site,) = directory.glob("lib/python*/site-packages")
+    # A path is added and its .pth files are not read, so that the editable install of the repository is not seen.
+    (site / "needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (wheel,) = built.glob("*.whl")
+    install = [sys.executable, "-m", "pip", "--python", str(directory / "bin/python"), "install"]
+    options = ["--quiet", "--no-deps", "--no-index", "--ignore-installed", str(wheel)]
+    subprocess.run([*install, *options], check=True, capture_output=True)
+    return directory / "bin"
+
+
+def _run(bin_path: Path, home: Path, *words: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RLX"))}
+    environment = {**clean, "RLX_HOME": str(home), "HOME": str(home)}
+    result = subprocess.run(
+        [str(bin_path / words[0]), *words[1:]], capture_output=True, text=True, cwd=home, env=environment
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_wheel_alone_runs(installed: Path, tmp_path: Path) -> None:
+    where = _run(installed, tmp_path, "python", "-c", "import rlx, rlx_cli; print(rlx.__file__, rlx_cli.__file__)")
+    assert str(ROOT) not in where
+    assert "rlx download Pong/5" in _run(installed, tmp_path, "rlx", "--help")
+    _run(installed, tmp_path, "rlx", "collect", "CartPole-v1", "--steps", "50", "--quiet")
+    _run(installed, tmp_path, "rlx", "download", "Pong/5", "--source", str(SAMPLE_RUN), "--quiet")
+    _run(installed, tmp_path, "rlx", "verify", "Pong/5")
+    assert "CartPole-v1" in _run(installed, tmp_path, "rlx", "list", "--local")
+
+
+def test_the_version_is_said_once() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version} - " in (ROOT / "CHANGELOG.md").read_text()
