@@ -93,9 +93,9 @@ class Dataset:
                 self._shards.verify(number)
         elif problems := verify_dataset(self._root).problems:
             first = problems[0]
-            if first.kind is Kind.UNREADABLE:
-                raise FileAccessError(f"{self._root}: {first.shard or ''}/{first.file or ''} {first.problem}")
             where = "/".join(part for part in (first.shard, first.file) if part)
+            if first.kind is Kind.UNREADABLE:
+                raise FileAccessError(f"{self._root}: {where} {first.problem}")
             raise CorruptDatasetError(
                 f"{self._root} is damaged: {where}: {first.problem}", hint=f"rlx repair {self._root}"
             )

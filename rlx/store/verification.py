@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isclose
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -172,12 +173,13 @@ def _unreadable(shard: str | None, file: str, exc: OSError) -> Problem:
 
 def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
     """What is wrong with a file; raises OSError where that cannot be said."""
-    if isinstance(path, Path) and not path.is_file():
-        return "is missing"
     try:
+        # is_file() says no, from Python 3.14 on, where a directory above may not be searched.
+        if isinstance(path, Path) and not S_ISREG(path.stat().st_mode):
+            return "is missing"
         found = file_record(path)
-    except (FileNotFoundError, CorruptDatasetError):
-        return "is missing"  # at a URL, where nobody asked before, or since a moment
+    except (FileNotFoundError, NotADirectoryError, CorruptDatasetError):
+        return "is missing"
     if found.bytes != expected.bytes:
         return f"has {found.bytes:,} bytes, expected {expected.bytes:,}"
     return None if found == expected else f"has crc32c {found.crc32c}, expected {expected.crc32c}"

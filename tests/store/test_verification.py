@@ -1,4 +1,5 @@
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,12 +9,19 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import CorruptDatasetError, DatasetNotFoundError, FormatVersionError, IncompleteDatasetError
+from rlx.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    FileAccessError,
+    FormatVersionError,
+    IncompleteDatasetError,
+)
 from rlx.manifest import Manifest, ShardRecord
 from rlx.store.dataset import Dataset
 from rlx.store.verification import UNLISTED, Kind, Problem, verify
 from tests.factories import LARGE, make_block, relist, write_dataset
 from tests.gcs_server import GcsServer
+from tests.privileges import unprivileged
 
 SHARDS = [[make_block([3, 5], first_episode=2 * shard, schema=LARGE)] for shard in range(2)]
 
@@ -113,6 +121,25 @@ def test_missing_truncated_and_longer_files(path: Path) -> None:
     assert verify(path).problems == [Problem("00000", below, "is missing")]
     file.mkdir()
     assert verify(path).problems == [Problem("00000", below, "is missing")]
+
+
+def test_a_shard_that_nobody_may_search(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are not missing; the second time as from Python 3.14 on, where ``is_file`` passes over the refusal."""
+    shard = path / "shards" / "00000"
+    for is_file in (Path.is_file, os.path.isfile):
+        monkeypatch.setattr(Path, "is_file", is_file)
+        shard.chmod(0)
+        with unprivileged():
+            problems = verify(path).problems
+        shard.chmod(0o755)
+        assert {problem.kind for problem in problems} == {Kind.UNREADABLE}
+
+
+def test_shards_that_nobody_may_list(path: Path) -> None:
+    (path / "shards").chmod(0)
+    with unprivileged(), pytest.raises(FileAccessError, match=f"^{path}: shards cannot be read"):
+        Dataset(path, verify=True)
+    (path / "shards").chmod(0o755)
 
 
 def test_a_missing_shard(path: Path) -> None:
