@@ -1,6 +1,5 @@
 """A plain directory as a location, say on a disk that several machines share."""
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,6 +8,7 @@ from threading import get_ident
 
 from rlx.cloud.location import Stored, checked_name
 from rlx.errors import DiskFullError, DownloadError, ForbiddenError, SourceError, SourceNotFoundError
+from rlx.file_access import FULL
 from rlx.manifest import sync_directory
 
 _PIECE_BYTES = 1 << 20
@@ -151,6 +151,6 @@ def _translated(path: Path) -> Iterator[None]:
     except PermissionError as exc:
         raise ForbiddenError(f"{path}: access denied ({exc.strerror})") from exc
     except OSError as exc:
-        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if exc.errno in FULL:
             raise DiskFullError(f"no room for {path}", hint="free some room and run the command again") from exc
         raise DownloadError(f"{path} cannot be read or written: {exc.strerror}") from exc

@@ -6,7 +6,6 @@ the Atari layouts are gzip by themselves. So nothing is unwrapped here, and a se
 """
 
 import base64
-import errno
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from rlx.file_access import FULL
 from rlx.progress import Progress
 from rlx.source.base import FileStat, local_path
 from rlx.source.cancel import Cancel
@@ -255,6 +255,6 @@ def _room_for(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if exc.errno not in FULL:
             raise
         raise DiskFullError(f"no room for {path}", hint=f"free some space; {_RESUME_HINT}") from exc

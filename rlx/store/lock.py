@@ -3,7 +3,6 @@
 A lock ends with its process, however that ends. A lock file that is left behind locks nobody out.
 """
 
-import errno
 import fcntl
 import os
 import platform
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rlx.errors import DatasetError, DatasetLockedError, EngineError
+from rlx.file_access import FULL
 
 FILE_NAME = ".lock"
 _LOOKS = 20
@@ -117,7 +117,7 @@ def _open(path: Path, target: Path) -> TextIO | None:
     except FileNotFoundError:
         return None
     except OSError as exc:
-        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if exc.errno in FULL:
             raise
         raise DatasetError(f"{target} cannot be written: {exc.strerror}", hint="choose another directory") from exc
 

@@ -1,6 +1,5 @@
 """Write a file or a directory in full, or not at all; one writer per target at a time."""
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,11 +8,11 @@ from pathlib import Path
 
 from rlx.cloud.location import check_no_url
 from rlx.errors import DatasetExistsError, DiskFullError
+from rlx.file_access import FULL
 from rlx.manifest import sync_directory
 from rlx.store import lock
 from rlx.store.writer import sync_tree
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _Identity = tuple[int, int, int] | None
 
 
@@ -54,7 +53,7 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
         for directory in missing:
             with suppress(OSError):  # another writer's target is in it
                 directory.rmdir()
-        if isinstance(exc, OSError) and exc.errno in _FULL:
+        if isinstance(exc, OSError) and exc.errno in FULL:
             raise DiskFullError(f"{path}: no room on the disk") from exc
         raise
 

@@ -1,6 +1,5 @@
 """Writing one shard: blocks in, a directory of arrays and its record out; nothing that looks whole before it is."""
 
-import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.cloud.remote_path import AnyPath
 from rlx.errors import DiskFullError, SchemaMismatchError
+from rlx.file_access import FULL
 from rlx.manifest import FileRecord, ShardRecord, sync_directory
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayWriter, Store
@@ -268,7 +268,7 @@ def disk_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if exc.errno not in FULL:
             raise
         raise DiskFullError(
             f"no room left on the disk of {directory}: {exc.strerror}", hint="free some room and run the command again"
