@@ -12,20 +12,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
-from rlx.source.episode_scan import (
-    CUT,
-    DONE,
-    EPISODE,
-    FROM_RESET,
-    INIT,
-    MASK,
-    TERMINATED,
-    TRAJECTORY,
-    TRUNCATED,
-    EpisodeScan,
-    FoundEpisodes,
-    scan_following,
-)
+from rlx.source.episode_scan import SCANNED, EpisodeScan, FoundEpisodes, scan_following
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import RowType, not_taken_note
@@ -44,7 +31,6 @@ _LAYOUT = (
 )
 _MAGIC = b"PAR1"
 _SCANNED_ROWS = 4096
-_SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +133,7 @@ def open_parquet(path: Path) -> Parquet:
 
 
 def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: TedFields) -> FoundEpisodes:
-    told = (*_SCANNED, *([INIT] if fields.tells_resets else []))
-    flags, after = [name for name in told if kinds.get(name)], list(fields.after.values())
+    flags, after = [name for name in fields.scanned if kinds.get(name)], list(fields.after.values())
     scan, known = EpisodeScan(), 0
     for batch in _batches(file, kinds, [*flags, *after], batch_rows(fields.schema)):
         recorded = _recorded(batch, after)
@@ -202,7 +187,7 @@ def _unfit(file: ParquetFile, kinds: Mapping[str, RowType | None]) -> dict[str, 
 
 def _is_needed(path: str) -> bool:
     name = path.removeprefix("next/")
-    return path in _SCANNED or name == "reward" or is_observation(name) or is_action(name)
+    return path in SCANNED or name == "reward" or is_observation(name) or is_action(name)
 
 
 def _batches(

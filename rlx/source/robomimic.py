@@ -130,7 +130,7 @@ def _extras(
         rows = len(hdf5_file.numbers(demo, "actions"))
         for leaf in leaves:
             found[leaf] = found.get(leaf, 0) + (rows_in(demo, leaf) == rows)
-        attributes |= {name for name in demo.attrs if name not in _ATTRIBUTES}
+        attributes |= {name for name in hdf5_file.marks(demo) if name not in _ATTRIBUTES}
     first = hdf5_file.group(file, f"data/demo_{demos[0]}")
     rows = len(hdf5_file.numbers(first, "actions"))
     whole = [leaf for leaf, count in found.items() if count == len(demos)]

@@ -3,40 +3,26 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
-from rlx.source.episode_scan import CUT, DONE, EPISODE, FROM_RESET, INIT, MASK, TERMINATED, TRAJECTORY, TRUNCATED
+from rlx.source.episode_scan import DONE, INIT, SCANNED, TERMINATED, TRUNCATED
 from rlx.source.extra_fields import ExtraFields, RowType
 from rlx.source.finite import check_finite
 from rlx.source.needed_fields import missing_field
 
 _FLAGS = ("terminated", "truncated")
 # What follows from these at the root of TED, and what says where the steps belong.
-_TOLD = frozenset(
-    {
-        "index",
-        "done",
-        "terminated",
-        "truncated",
-        TERMINATED,
-        TRUNCATED,
-        DONE,
-        TRAJECTORY,
-        EPISODE,
-        FROM_RESET,
-        CUT,
-        MASK,
-    }
-)
+_TOLD = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not go on from step to step"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TedFields:
     """What arrays by TED path hold.
 
@@ -52,7 +38,7 @@ class TedFields:
     after: Mapping[str, str]
     not_taken: Mapping[str, str]
 
-    @property
+    @cached_property
     def observations(self) -> list[str]:
         """Names of what a learner sees; any other field may hold anything, NaN included."""
         seen = self.schema.names(Role.OBSERVATION)
@@ -69,6 +55,11 @@ class TedFields:
         """Whether a field says of every step whether its episode begins with it."""
         init = self.schema.fields.get(INIT)
         return init is not None and init.dtype == "bool" and math.prod(init.shape) == 1
+
+    @property
+    def scanned(self) -> tuple[str, ...]:
+        """TED paths that a scan for episodes reads besides the observations, as far as they are there."""
+        return (*SCANNED, INIT) if self.tells_resets else SCANNED
 
     def check(self, name: str, rows: NDArray[Any], place: str, first: int) -> None:
         """Raises CorruptShardError if rows of an observation, an action or the reward have NaN or infinity in them.
@@ -120,7 +111,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
         if needed not in columns:
             raise CorruptShardError(f"{place}: {needed} is missing")
-    for path in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK):
+    for path in ("next/reward", *SCANNED):
         _check_single(path, columns.get(path, _SINGLE), place)
     extras = ExtraFields(_FLAGS)
     after: dict[str, str] = {}

@@ -13,20 +13,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.schema import Schema
-from rlx.source.episode_scan import (
-    CUT,
-    DONE,
-    EPISODE,
-    FROM_RESET,
-    INIT,
-    MASK,
-    TERMINATED,
-    TRAJECTORY,
-    TRUNCATED,
-    EpisodeScan,
-    FoundEpisodes,
-    Recording,
-)
+from rlx.source.episode_scan import EpisodeScan, FoundEpisodes, Recording
 from rlx.source.episode_table import EpisodeTable
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import RowType, not_taken_note
@@ -37,7 +24,6 @@ from rlx.source.row_runs import RowRuns
 from rlx.source.ted_rows import TedFields
 
 PADDING = "padding"
-_SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 
 
 class Leaf(Protocol):
@@ -175,8 +161,7 @@ class _Columns:
 def scanned(fields: TedFields, kinds: Mapping[str, RowType]) -> dict[str, RowType]:
     """The leaves that ``make_run`` needs: those of fields, and those that tell of episodes."""
     needed = {path: kinds[path] for path in (*fields.paths.values(), *fields.after.values())}
-    needed |= {path: kinds[path] for path in _SCANNED if path in kinds}
-    return needed | ({INIT: kinds[INIT]} if fields.tells_resets else {})
+    return needed | {path: kinds[path] for path in fields.scanned if path in kinds}
 
 
 def make_run(
@@ -228,8 +213,7 @@ def _scan(
     leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
 ) -> FoundEpisodes:
     """The episodes of rows of lanes, each of so many."""
-    told = (*_SCANNED, *([INIT] if fields.tells_resets else []))
-    names = {name for name in told if name in leaves} | {*fields.after, *fields.after.values()}
+    names = {name for name in fields.scanned if name in leaves} | {*fields.after, *fields.after.values()}
     size, rows = batch_rows(fields.schema), runs.rows
     scan = EpisodeScan(fields.after, fields.decides)
     for start in range(0, rows, size):
