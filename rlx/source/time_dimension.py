@@ -69,7 +69,7 @@ def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mappin
     one, other = one[goes_on], other[goes_on]
     if not len(one):
         return None
-    told = [name for name in fields.decides if name in fields.after]
+    told = fields.decides
     if not told and TRAJECTORY not in leaves:
         return 0.0
     follows = np.ones(len(one), bool)
