@@ -53,7 +53,7 @@ class Block:
         return len(self.lengths) - int(self.is_open)
 
     def check(self, schema: Schema) -> None:
-        """Raises SchemaMismatchError unless the block fits the schema to the last dtype and row."""
+        """Raise SchemaMismatchError unless the block fits the schema to the last dtype and row."""
         if set(self.data) != set(schema):
             missing, extra = sorted(set(schema) - set(self.data)), sorted(set(self.data) - set(schema))
             raise SchemaMismatchError(f"block: fields missing {missing}, extra {extra}; expected {sorted(schema)}")
@@ -84,7 +84,7 @@ class Block:
 def single(
     data: Mapping[str, NDArray[np.generic]], *, episode: int, from_reset: bool = True, final_recorded: bool = True
 ) -> Block:
-    """A block that is exactly one whole trajectory of ``len(data["reward"])`` steps."""
+    """Return a block that is exactly one whole trajectory of ``len(data["reward"])`` steps."""
     return Block(
         data,
         np.array([len(data["reward"])], np.int64),

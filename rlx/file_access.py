@@ -31,7 +31,7 @@ _HINTS: Mapping[int, str] = MappingProxyType(
 
 
 def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxError:
-    """The error of this project that an error of the operating system is.
+    """Return the error of this project that an error of the operating system is.
 
     Args:
         exc: the error.

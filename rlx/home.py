@@ -15,7 +15,7 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
 def home() -> Path:
-    """The directory below which a dataset's id is its path."""
+    """Return the directory below which a dataset's id is its path."""
     if chosen := os.environ.get("RLX_HOME"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -23,7 +23,7 @@ def home() -> Path:
 
 
 def below_home(id: str) -> Path:
-    """Where a dataset of this id lies.
+    """Return where a dataset of this id lies.
 
     Raises:
         DatasetError: the id, which may be anybody's, leads out of ``$RLX_HOME``.
@@ -34,7 +34,7 @@ def below_home(id: str) -> Path:
 
 
 def locate(dataset: str | os.PathLike[str]) -> Path:
-    """The directory, or file, that a path or an id means; it need not hold a dataset.
+    """Return the directory, or file, that a path or an id means; it need not hold a dataset.
 
     A path wins: an id is looked up only where no dataset lies at that path.
 
@@ -65,7 +65,7 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
 
 
 def dataset_ids() -> list[str]:
-    """Ids of the datasets below ``$RLX_HOME``, sorted; their manifests are not read."""
+    """Return ids of the datasets below ``$RLX_HOME``, sorted; their manifests are not read."""
     return sorted(path.relative_to(home()).as_posix() for path in _datasets(home(), 0))
 
 

@@ -47,7 +47,7 @@ class FileRecord:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The file that a manifest describes."""
+        """Return the file that a manifest describes."""
         record = cls(**described)
         if not isinstance(record.bytes, int) or record.bytes < 0 or not _CRC32C.fullmatch(record.crc32c):
             raise ValueError(f"{record}")
@@ -83,7 +83,7 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The shard that a manifest describes."""
+        """Return the shard that a manifest describes."""
         files = {name: FileRecord.from_json(record) for name, record in described["files"].items()}
         if bad := [name for name in files if not _FILE_NAME.fullmatch(name)]:
             raise ValueError(f"file name {bad[0]!r}")
@@ -156,16 +156,16 @@ class Manifest:
         return [name for name in self.planned if name not in listed]
 
     def with_shard(self, record: ShardRecord) -> Self:
-        """The manifest with one more shard (or that shard anew), in the order of the names."""
+        """Return the manifest with one more shard (or that shard anew), in the order of the names."""
         others = [shard for shard in self.shards if shard.name != record.name]
         return replace(self, shards=sorted([*others, record], key=lambda shard: shard.name))
 
     def without_shards(self, names: set[str]) -> Self:
-        """The manifest less some shards; they stay planned."""
+        """Return the manifest less some shards; they stay planned."""
         return replace(self, shards=[shard for shard in self.shards if shard.name not in names])
 
     def difference(self, other: "Manifest") -> str | None:
-        """Why no shard of another dataset could join this one, in words; None if one could."""
+        """Return why no shard of another dataset could join this one, in words; None if one could."""
         for key in ("id", "store", "codec", "schema"):
             there, wanted = getattr(self, key), getattr(other, key)
             if there != wanted:
@@ -183,7 +183,7 @@ class Manifest:
         return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
 
     def save(self, dataset: Path) -> None:
-        """Writes ``rlx.json`` in one step: whoever looks sees the old one or the new one."""
+        """Write ``rlx.json`` in one step: whoever looks sees the old one or the new one."""
         path = dataset / FILE_NAME
         partial = path.with_name(FILE_NAME + ".partial")
         with partial.open("wb") as file:
@@ -195,7 +195,7 @@ class Manifest:
 
     @classmethod
     def load(cls, dataset: Path) -> Self:
-        """Reads ``rlx.json``.
+        """Read ``rlx.json``.
 
         Raises:
             DatasetNotFoundError: there is no such directory, or nothing of rlx in it.
@@ -220,7 +220,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, raw: builtins.bytes, path: Path | str, *, hint: str | None = None) -> Self:
-        """The manifest that these bytes are.
+        """Return the manifest that these bytes are.
 
         Args:
             raw: content of the file.
@@ -242,7 +242,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any], path: Path | str) -> Self:
-        """The manifest as it stands in a file; a wrong type or value raises what it happens to raise."""
+        """Return the manifest as it stands in a file; a wrong type or value raises what it happens to raise."""
         version = described["format_version"]
         if version != FORMAT_VERSION:
             raise FormatVersionError(
@@ -281,7 +281,7 @@ class _NoManifest(Exception):
 
 
 def _decode(raw: bytes) -> Any:
-    """The JSON of a manifest whose last line is the crc32c of all before it."""
+    """Return the JSON of a manifest whose last line is the crc32c of all before it."""
     tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
     if tail is None:
         raise _NoManifest("a crc32c on its last line", f"{raw[-_TAIL_BYTES:]!r}")
@@ -296,7 +296,7 @@ _KEYS = ("format_version", "id", "store", "codec", "schema", "notes", "lineage",
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes renames in a directory survive a power cut."""
+    """Make renames in a directory survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -17,7 +17,7 @@ class Silent:
     """Progress that nobody looks at."""
 
     def expect(self, unit: str, amount: int) -> None:
-        """Ignores it."""
+        """Ignore it."""
 
     def advance(self, unit: str, amount: int) -> None:
-        """Ignores it."""
+        """Ignore it."""

@@ -7,7 +7,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in decimal units, three digits.
+    """Return bytes in decimal units, three digits.
 
     Example:
         >>> size(999), size(12_345_678), size(3e12)
@@ -22,7 +22,7 @@ def size(num_bytes: float) -> str:
 
 
 def sizes(done: float, total: float) -> str:
-    """Some bytes of all, in the unit of all.
+    """Return some bytes of all, in the unit of all.
 
     Example:
         >>> sizes(1_200_000, 50_000_000_000), sizes(424_000, 566_000)
@@ -34,7 +34,7 @@ def sizes(done: float, total: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the two units that matter.
+    """Return a time in the two units that matter.
 
     Example:
         >>> duration(0.42), duration(75), duration(7380)
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things.
+    """Return a number of things.
 
     Example:
         >>> plural(1, "shard"), plural(12_000, "trajectory"), plural(2, "key")
@@ -60,7 +60,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """A measured number, four digits.
+    """Return a measured number, four digits.
 
     Example:
         >>> number(-20.51234), number(12345678.0), number(None)
@@ -74,7 +74,7 @@ def number(value: float | None) -> str:
 
 
 def shape(dimensions: Sequence[int]) -> str:
-    """A shape.
+    """Return a shape.
 
     Example:
         >>> shape((84, 84)), shape(())
@@ -84,7 +84,7 @@ def shape(dimensions: Sequence[int]) -> str:
 
 
 def excerpt(text: str, characters: int) -> str:
-    """A text on one line, cut to so many characters; what a terminal would obey is a space.
+    """Return a text on one line, cut to so many characters; what a terminal would obey is a space.
 
     Example:
         >>> excerpt("pick up\\nthe cube", 20), excerpt("pick up the cube", 10)

@@ -86,7 +86,7 @@ class Field:
 
     @classmethod
     def of(cls, rows: NDArray[Any], role: Role, space: Mapping[str, Any] | None = None) -> Self:
-        """The field whose rows [n, ...] these are; an array of objects is text.
+        """Return the field whose rows [n, ...] these are; an array of objects is text.
 
         Example:
             >>> Field.of(np.zeros((5, 2), "uint8"), Role.STEP), Field.of(np.array(["go"], object), Role.NEXT).dtype
@@ -129,13 +129,13 @@ class Field:
         return np.full(shape, "", object) if self.is_text else np.zeros(shape, self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """The field as it stands in the manifest."""
+        """Return the field as it stands in the manifest."""
         described = {"dtype": self.dtype, "shape": list(self.shape), "role": str(self.role)}
         return described if self.space is None else {**described, "space": dict(self.space)}
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The field that a manifest describes."""
+        """Return the field that a manifest describes."""
         shape = tuple(described["shape"])
         return cls(described["dtype"], shape, Role(described["role"]), described.get("space"))
 
@@ -183,7 +183,7 @@ class Schema:
         reward: str = "float32",
         action_space: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The schema of a plain environment: one observation, one action, a reward and the two flags."""
+        """Return the schema of a plain environment: one observation, one action, a reward and the two flags."""
         return cls(
             {
                 "observation": Field(*observation, Role.OBSERVATION),
@@ -209,26 +209,26 @@ class Schema:
         return len(self.fields)
 
     def names(self, role: Role) -> list[str]:
-        """Names of the fields with this role, in the schema's order."""
+        """Return names of the fields with this role, in the schema's order."""
         return [name for name, field in self.fields.items() if field.role == role]
 
     def raw_bytes(self, steps: int, trajectories: int) -> int:
-        """Bytes of so many steps if every observation were stored once and nothing compressed."""
+        """Return bytes of so many steps if every observation were stored once and nothing compressed."""
         rows = {Role.OBSERVATION: steps + trajectories, Role.STEP: steps, Role.NEXT: steps}
         return sum(field.row_bytes * rows[field.role] for field in self.fields.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as it stands in the manifest."""
+        """Return the schema as it stands in the manifest."""
         return {name: field.to_json() for name, field in self.fields.items()}
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The schema that a manifest describes."""
+        """Return the schema that a manifest describes."""
         return cls({name: Field.from_json(field) for name, field in described.items()})
 
 
 def name_of(key: str | tuple[Any, ...]) -> str:
-    """Name of the field that a key of a TensorDict means.
+    """Return name of the field that a key of a TensorDict means.
 
     Example:
         >>> name_of("logits"), name_of(("next", "value"))
@@ -238,7 +238,7 @@ def name_of(key: str | tuple[Any, ...]) -> str:
 
 
 def is_action(name: str) -> bool:
-    """Whether a field of this name is an action, or a part of one.
+    """Return whether a field of this name is an action, or a part of one.
 
     Example:
         >>> [name for name in ("action", "agents/action", "action/arm", "reaction") if is_action(name)]
@@ -248,7 +248,7 @@ def is_action(name: str) -> bool:
 
 
 def is_observation(name: str) -> bool:
-    """Whether a field of this name is an observation, or a part of one.
+    """Return whether a field of this name is an observation, or a part of one.
 
     Example:
         >>> [name for name in ("observation", "agents/observation", "pixels") if is_observation(name)]
@@ -258,7 +258,7 @@ def is_observation(name: str) -> bool:
 
 
 def check_name(name: str, field: Field) -> None:
-    """Raises SchemaMismatchError if no schema could hold a field of this name."""
+    """Raise SchemaMismatchError if no schema could hold a field of this name."""
     parts = name.split("/")
     if not all(_PART.fullmatch(part) for part in parts):
         raise SchemaMismatchError(f"field name {name!r}: expected words of letters, digits and _.- joined by /")

@@ -15,7 +15,7 @@ from rlx.store.dataset import normalize
 
 
 def as_steps(steps: TensorDictBase, ndim: int, time_dim: int | None = None) -> TensorDictBase:
-    """Steps [*lanes, n, ...], ``ndim`` dimensions before those that belong to a row.
+    """Return steps [*lanes, n, ...], ``ndim`` dimensions before those that belong to a row.
 
     Args:
         steps: steps, or longer rows.
@@ -36,7 +36,7 @@ def as_steps(steps: TensorDictBase, ndim: int, time_dim: int | None = None) -> T
 
 
 def rows_of(index: Any, storage: Storage) -> Rows:
-    """The rows that an index means: [] of an integer, [n] of a 1-d list or array, [*lanes, n] of a slice.
+    """Return the rows that an index means: [] of an integer, [n] of a 1-d list or array, [*lanes, n] of a slice.
 
     Args:
         index: rows, or a slice of the rows of every lane; negative ones count from the end. A tuple indexes the
@@ -74,7 +74,7 @@ def steps_at(index: Any, storage: Storage) -> TensorDictBase:
 
 
 def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
-    """Writes what a sampler says into a batch, by TED key.
+    """Write what a sampler says into a batch, by TED key.
 
     A flag under ``next`` stays set where it was set: a slice's end must not hide a truncation, nor an n-step transition
     that ends an episode be undone by the flags of its first step.

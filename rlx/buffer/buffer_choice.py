@@ -59,7 +59,7 @@ class BufferChoice:
         self.draws = Draws(seed, generator)
 
     def among(self, chosen: Sequence[int]) -> "BufferChoice":
-        """The same choice among some of the buffers, by their probabilities.
+        """Return the same choice among some of the buffers, by their probabilities.
 
         Raises:
             ValueError: none of them is likely.
@@ -74,14 +74,14 @@ class BufferChoice:
         )
 
     def next(self) -> list[int]:
-        """The buffers of the next batch."""
+        """Return the buffers of the next batch."""
         if self.takes_all:
             return list(range(self.count))
         chosen: list[int] = self.draws.next().choice(self.count, size=self.number, p=self.p).tolist()
         return chosen
 
     def share(self, batch_size: int) -> int:
-        """Steps of a batch that each of the chosen buffers gives.
+        """Return steps of a batch that each of the chosen buffers gives.
 
         Raises:
             SamplingError: the batch cannot be split evenly.

@@ -62,7 +62,7 @@ def save(
     *,
     write_beside: Callable[[Path], None] | None = None,
 ) -> None:
-    """Writes a checkpoint in place of the one that is there, if any; parents are made.
+    """Write a checkpoint in place of the one that is there, if any; parents are made.
 
     Args:
         path: the directory.
@@ -133,7 +133,7 @@ def _sync(path: Path) -> None:
 
 
 def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterator[TensorDictBase]]:
-    """The state and the blocks of steps of a checkpoint; blocks are read when they are asked for.
+    """Return the state and the blocks of steps of a checkpoint; blocks are read when they are asked for.
 
     Raises:
         DatasetNotFoundError: there is none.
@@ -152,7 +152,7 @@ def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterat
 
 
 def files_of(path: Path) -> Path:
-    """Returns the directory of a checkpoint's files.
+    """Return the directory of a checkpoint's files.
 
     Raises:
         DatasetNotFoundError, FormatVersionError, CorruptDatasetError: as ``load`` does.

@@ -64,12 +64,12 @@ class CompressedStorage(LazyTensorStorage):
         self._tensors = small
 
     def _log_of(self, path: Path) -> Path:
-        """The key whose log a key's frames are in: an observation and the next one share theirs."""
+        """Return the key whose log a key's frames are in: an observation and the next one share theirs."""
         now = _log_key(path)
         return now if self._schema.get(now) == self._schema[path] else path
 
     def empty(self) -> None:
-        """Forgets everything but the schema, and what was learnt about the images."""
+        """Forget everything but the schema, and what was learnt about the images."""
         super().empty()
         self._latest.clear()
         for log in self._logs.values():
@@ -100,7 +100,7 @@ class CompressedStorage(LazyTensorStorage):
                 log.release(place)
 
     def _write_pairs(self, log: FrameLog, key: Path, rows: Rows, now: Frames, after: Frames) -> None:
-        """Writes observations and next ones; an observation that was the next of the step before only once."""
+        """Write observations and next ones; an observation that was the next of the step before only once."""
         known = np.zeros(len(rows), bool)
         place, size = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
         lane = rows // self._ring.size
@@ -129,7 +129,7 @@ class CompressedStorage(LazyTensorStorage):
         self._keep_latest(log, latest, lane, np.append(starts[1:], len(rows)) - 1, after, after_place, after_size)
 
     def _put(self, log: FrameLog, path: Path, rows: Rows, place: Rows, size: NDArray[np.int32]) -> None:
-        """Points rows at frames, and lets go of those that they pointed at."""
+        """Point rows at frames, and let go of those that they pointed at."""
         refs = self._refs[path]
         log.hold(place)
         old = refs.place[rows]
@@ -146,7 +146,7 @@ class CompressedStorage(LazyTensorStorage):
         place: Rows,
         size: NDArray[np.int32],
     ) -> None:
-        """Remembers the last next observation of every lane, which the lane's next step is likely to start with."""
+        """Remember the last next observation of every lane, which the lane's next step is likely to start with."""
         log.hold(place[last])
         lanes = lane[last].tolist()
         log.release(np.array([latest[b][1] for b in lanes if b in latest], np.int64))
@@ -173,7 +173,7 @@ class CompressedStorage(LazyTensorStorage):
 
 
 def _log_key(path: Path) -> Path:
-    """The key of the observation that a next one may become."""
+    """Return the key of the observation that a next one may become."""
     return path[1:] if path[0] == "next" and len(path) > 1 else path
 
 

@@ -43,7 +43,7 @@ _29, _31, _32 = np.uint64(29), np.uint64(31), np.uint64(32)
 
 
 def observed(keys: Collection[Path]) -> list[Path]:
-    """The leaves that a step has now and under ``next``, whose equality says that two steps follow each other.
+    """Return the leaves that a step has now and under ``next``, whose equality says that two steps follow each other.
 
     Example:
         >>> observed([("pixels",), ("next", "pixels"), ("next", "reward"), ("done",), ("next", "done")])
@@ -141,7 +141,7 @@ class Links:
         return self._digests(at, 1, self.following)
 
     def settle(self, begins: Rows, expects: Rows) -> None:
-        """Computes at once what ``begins`` [m] and ``expects`` [k] give of these steps, in half of the time."""
+        """Compute at once what ``begins`` [m] and ``expects`` [k] give of these steps, in half of the time."""
         if not self._pairs or any(now.device.type != "cpu" for now, _ in self._pairs):
             return
         both = [np.concatenate([_picked(now, begins), _picked(after, expects)]) for now, after in self._pairs]
@@ -180,7 +180,7 @@ def digests(observations: Sequence[Column], origin: Rows) -> Rows:
 
 
 def _column(leaf: torch.Tensor) -> Column:
-    """The numbers of a leaf as numpy has them."""
+    """Return the numbers of a leaf as numpy has them."""
     if leaf.is_complex():
         leaf = torch.view_as_real(leaf)
     array: Column = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy(force=True)

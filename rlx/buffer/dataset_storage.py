@@ -64,11 +64,11 @@ class DatasetStorage:
         return ordinals
 
     def has(self, key: Any) -> bool:
-        """Whether every step has this TED leaf."""
+        """Return whether every step has this TED leaf."""
         return as_path(key) in self._leaves
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows as TED, in the order asked for.
+        """Return the steps [n] at these rows as TED, in the order asked for.
 
         Raises:
             IndexError: no such row.
@@ -82,7 +82,7 @@ class DatasetStorage:
         return self._some(rows, [as_path(key) for key in keys])
 
     def _some(self, rows: Rows, keys: list[Path]) -> TensorDictBase:
-        """Those leaves of the steps that lie at or below keys; nothing else is read."""
+        """Return those leaves of the steps that lie at or below keys; nothing else is read."""
         for key in keys:
             if not any(_below(path, key) for path in self._leaves):
                 raise KeyError(f"{'/'.join(key)!r} is not stored")
@@ -111,7 +111,7 @@ class DatasetStorage:
         return observed[name][path[0] == "next"]
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
-        """The index of the dataset's trajectories, which these keys cannot change.
+        """Return the index of the dataset's trajectories, which these keys cannot change.
 
         Raises:
             SamplingError: a key is not stored.
@@ -123,30 +123,30 @@ class DatasetStorage:
         return self._index
 
     def append(self, steps: TensorDictBase) -> Rows:
-        """Raises TypeError."""
+        """Raise TypeError."""
         self._refuse(f"{list(steps.batch_size)} steps cannot be appended")
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:  # noqa: ARG002
-        """Raises TypeError."""
+        """Raise TypeError."""
         self._refuse(f"{len(rows)} steps cannot be written")
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:  # noqa: ARG002
-        """Raises TypeError."""
+        """Raise TypeError."""
         self._refuse(f"{len(rows)} steps cannot be changed")
 
     def empty(self) -> None:
-        """Raises TypeError."""
+        """Raise TypeError."""
         self._refuse("it cannot be emptied")
 
     def _refuse(self, what: str) -> NoReturn:
         raise TypeError(f"dataset {self.dataset.manifest.id} is read-only: {what}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Which dataset it is."""
+        """Return which dataset it is."""
         return {"dataset": self.dataset.manifest.id, "steps": len(self)}
 
     def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:  # noqa: ARG002
-        """Does nothing if the state is this dataset's.
+        """Do nothing if the state is this dataset's.
 
         Raises:
             SchemaMismatchError: it is another's.

@@ -15,7 +15,7 @@ ORDERS = _WORD - 1
 
 
 def fresh_seed(seed: int | None, generator: torch.Generator | None) -> int:
-    """The seed given, or one drawn from the generator, or from the system's entropy; 0 to 2**63.
+    """Return the seed given, or one drawn from the generator, or from the system's entropy; 0 to 2**63.
 
     Raises:
         TypeError: both were given.
@@ -28,7 +28,7 @@ def fresh_seed(seed: int | None, generator: torch.Generator | None) -> int:
 
 
 def stream(seed: int, worker: int, epoch: int, number: int) -> np.random.Generator:
-    """The random numbers of one batch; those of different arguments have nothing to do with each other.
+    """Return the random numbers of one batch; those of different arguments have nothing to do with each other.
 
     Example:
         >>> int(stream(seed=1, worker=0, epoch=0, number=7).integers(100))
@@ -76,7 +76,7 @@ class Share:
             raise ValueError(f"shard index of range({self.count}) expected, found {self.index}")
 
     def of(self, length: int) -> int:
-        """How many of so many ordinals are this worker's."""
+        """Return how many of so many ordinals are this worker's."""
         return max(0, -(-(length - self.index) // self.count))
 
     def ordinals(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -105,7 +105,7 @@ class Draws:
         self._worker: Worker | None = None
 
     def enter_worker(self) -> bool:
-        """Whether this is a worker of a ``DataLoader`` and nothing was drawn in it yet: the share is split then.
+        """Return whether this is a worker of a ``DataLoader`` and nothing was drawn in it yet: the share is split then.
 
         What a worker draws depends on its number and on the loader's seed of this epoch (``torch.manual_seed``).
         """
@@ -120,22 +120,22 @@ class Draws:
         return True
 
     def give_share(self, share: Share) -> None:
-        """Makes these the draws of one of several workers."""
+        """Make these the draws of one of several workers."""
         self.enter_worker()
         self.share = share
 
     def next(self) -> np.random.Generator:
-        """The random numbers of the next batch."""
+        """Return the random numbers of the next batch."""
         self.enter_worker()
         self.number += 1
         return stream(self.seed, self.share.index, 0, self.number - 1)
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands."""
+        """Return the state that ``load_state_dict`` takes."""
         return {"seed": self.seed, "number": self.number, "shard": self.share.index, "shards": self.share.count}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""
         self._worker = worker_here()
         self.seed, self.number = state["seed"], state["number"]
         self.share = Share(state["shard"], state["shards"])

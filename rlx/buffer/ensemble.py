@@ -101,11 +101,11 @@ class ReplayBufferEnsemble(SavedTogether):
         self._collate = _stacked if collate_fn is None else collate_fn
 
     def __len__(self) -> int:
-        """Steps in all buffers."""
+        """Return steps in all buffers."""
         return sum(map(len, self._buffers))
 
     def __getitem__(self, index: Any) -> Any:
-        """A buffer, some of them as an ensemble, or the steps at rows of one or of several, stacked.
+        """Return a buffer, some of them as an ensemble, or the steps at rows of one or of several, stacked.
 
         Args:
             index: a buffer or several, and rows as ``ReplayBuffer`` takes them: ``ensemble[0]``, ``ensemble[1:]``,
@@ -166,7 +166,7 @@ class ReplayBufferEnsemble(SavedTogether):
         return WriterEnsemble(*(buffer.writer for buffer in self._buffers))
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
-        """Adds a transform of whole batches behind the others; with ``invert``, its ``inv``. Returns the ensemble.
+        """Add a transform of whole batches behind the others; with ``invert``, its ``inv``. Returns the ensemble.
 
         Raises:
             ValueError: the transform needs neighbours.
@@ -174,19 +174,19 @@ class ReplayBufferEnsemble(SavedTogether):
         return self.insert_transform(len(self._transform), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Adds a transform of whole batches before the index-th, as ``append_transform`` does."""
+        """Add a transform of whole batches before the index-th, as ``append_transform`` does."""
         if any(isinstance(part, NeighbourTransform) for part in Compose(transform).transforms):
             raise ValueError("a transform that needs neighbours belongs to the buffers, not to their ensemble")
         self._transform.insert(index, Inverted(transform) if invert else transform)
         return self
 
     def empty(self) -> None:
-        """Forgets all steps of all buffers."""
+        """Forget all steps of all buffers."""
         for buffer in self._buffers:
             buffer.empty()
 
     def shutdown(self) -> None:
-        """Ends the threads with which the buffers read ahead."""
+        """End the threads with which the buffers read ahead."""
         for buffer in self._buffers:
             buffer.shutdown()
 
@@ -199,7 +199,7 @@ class ReplayBufferEnsemble(SavedTogether):
     def sample(
         self, batch_size: int | None = None, return_info: bool = False
     ) -> TensorDictBase | tuple[TensorDictBase, dict[Any, Any]]:
-        """A batch; with ``return_info`` also a dict with ``buffer_ids`` [n] and the buffers' own (``infos``).
+        """Return a batch; with ``return_info`` also a dict with ``buffer_ids`` [n] and the buffers' own (``infos``).
 
         Raises:
             SamplingError: the batch cannot be split evenly, or a buffer has nothing that fits.
@@ -217,16 +217,16 @@ class ReplayBufferEnsemble(SavedTogether):
         return batch, {"buffer_ids": torch.tensor(numbers), "infos": [info for _, info in pairs]}
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """Batches without end."""
+        """Yield batches without end."""
         while True:
             yield self.sample()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next batches depend on, the buffers included."""
+        """Return all that the next batches depend on, the buffers included."""
         return self._own_state() | {"buffers": [buffer.state_dict() for buffer in self._buffers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""
         self._load_own_state(state)
         for buffer, its in zip(self._buffers, state["buffers"], strict=True):
             buffer.load_state_dict(its)
@@ -247,7 +247,7 @@ def _joined(
     writers: WriterEnsemble | None,
     collate_fns: Sequence[Collate | None] | None,
 ) -> tuple[ReplayBuffer, ...]:
-    """Buffers of these parts.
+    """Return buffers of these parts.
 
     Raises:
         ValueError: not as many of each.
@@ -270,7 +270,7 @@ def _joined(
 
 
 def _mark(batch: TensorDictBase, number: int) -> None:
-    """Puts the buffer's number beside the rows, if there are any."""
+    """Put the buffer's number beside the rows, if there are any."""
     rows = batch.get("index", None)
     index = batch.select().set(
         "buffer_ids", torch.full(batch.batch_size, number, dtype=torch.int64, device=batch.device)

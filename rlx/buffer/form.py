@@ -25,7 +25,7 @@ class Form:
     cls: Any = None
 
     def back(self, steps: TensorDictBase) -> Any:
-        """Steps in this form; what a tensorclass has no field for is left out."""
+        """Return steps in this form; what a tensorclass has no field for is left out."""
         if self.name == "tensor":
             return steps[ITEM]
         if self.name == "dict":
@@ -39,7 +39,7 @@ TENSORDICT = Form("tensordict")
 
 
 def form_of(data: Any) -> Form:
-    """The form of data, or of the elements of a list.
+    """Return the form of data, or of the elements of a list.
 
     Raises:
         SchemaMismatchError: it cannot be stored.
@@ -69,7 +69,7 @@ def form_of(data: Any) -> Form:
 
 
 def in_tensordict(data: Any, dim: int = 0, *, may_differ: bool = False) -> TensorDictBase:
-    """Data [n, ...], or a list of n elements, as a TensorDict.
+    """Return data [n, ...], or a list of n elements, as a TensorDict.
 
     Args:
         data: in any form.

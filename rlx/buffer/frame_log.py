@@ -35,7 +35,7 @@ class FrameLog:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all frames; not the dictionary."""
+        """Forget all frames; not the dictionary."""
         self._pieces: dict[int, bytearray] = {}
         self._codec_of: dict[int, ZstdChunks] = {}
         self._used: dict[int, int] = {}
@@ -68,7 +68,7 @@ class FrameLog:
         return places, sizes
 
     def _learn(self, frames: Frames) -> None:
-        """Collects references, and makes the dictionary when there are enough."""
+        """Collect references, and make the dictionary when there are enough."""
         if len(self._codecs) > 1:
             return
         self._references += list(frames[-self._seen % _EVERY :: _EVERY].copy())
@@ -80,7 +80,7 @@ class FrameLog:
             self._filled = _PIECE  # what is compressed against it needs a piece of its own
 
     def _room(self, needed: int) -> int:
-        """Bytes left in the current piece; a new one if those are fewer than needed."""
+        """Return bytes left in the current piece; a new one if those are fewer than needed."""
         if self._current not in self._pieces or self._filled + needed > len(self._pieces[self._current]):
             self._drop_unused(self._current)
             self._current += 1
@@ -108,7 +108,7 @@ class FrameLog:
             self._pieces.pop(piece, None)
 
     def read(self, places: Places, sizes: NDArray[np.int32]) -> Frames:
-        """The frames [n, frame_bytes] at these places; one that is asked for twice is decoded once."""
+        """Return the frames [n, frame_bytes] at these places; one that is asked for twice is decoded once."""
         unique, first, inverse = np.unique(places, return_index=True, return_inverse=True)
         if not len(unique):
             return np.empty((0, self.frame_bytes), np.uint8)

@@ -59,7 +59,7 @@ class TensorStorage(LazyTensorStorage):
 
 
 def flat_leaves(steps: TensorDictBase, ndim: int) -> dict[Path, torch.Tensor]:
-    """Plain tensors [n, ...] over the memory of steps, by path, with the first ``ndim`` dimensions joined.
+    """Return plain tensors [n, ...] over the memory of steps, by path, with the first ``ndim`` dimensions joined.
 
     Raises:
         SchemaMismatchError: something is no tensor.

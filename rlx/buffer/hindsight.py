@@ -140,7 +140,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         )
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Adds a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer.
+        """Add a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer.
 
         Raises:
             ValueError: the transform sums rewards, or would come before a ``FrameStack``.

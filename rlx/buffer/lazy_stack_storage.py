@@ -40,13 +40,13 @@ class LazyStackStorage(ListStorage):
         self._rest: dict[int, TensorDictBase] = {}
 
     def has(self, key: Any) -> bool:
-        """Whether every step has this leaf; false before the first write."""
+        """Return whether every step has this leaf; false before the first write."""
         path = as_path(key)
         rest = self._rest.values()
         return super().has(key) or (bool(rest) and all(path in _leaves(step) for step in rest))
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows, in the order asked for; a copy.
+        """Return the steps [n] at these rows, in the order asked for; a copy.
 
         Raises:
             IndexError: a row that holds nothing.
@@ -61,37 +61,37 @@ class LazyStackStorage(ListStorage):
         return stacked
 
     def append(self, steps: TensorDictBase) -> Rows:
-        """Writes steps [n] behind the others; returns their rows."""
+        """Write steps [n] behind the others; return their rows."""
         alike, rest = _parted(steps)
         rows = super().append(alike)
         self._keep(rows, rest)
         return rows
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Writes new steps [n] at rows: appended where they go on with their lanes, else each follows nothing."""
+        """Write new steps [n] at rows: appended where they go on with their lanes, else each follows nothing."""
         alike, rest = _parted(steps)
         super().set(rows, alike)
         self._keep(rows, rest)
 
     def replace(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Puts other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
+        """Put other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
         alike, rest = _parted(steps)
         super().replace(rows, alike)
         self._keep(rows, rest)
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Changes the stored steps [n] at rows, which keep their place in time."""
+        """Change the stored steps [n] at rows, which keep their place in time."""
         alike, rest = _parted(steps)
         super().update(rows, alike)
         self._keep(rows, rest)
 
     def empty(self) -> None:
-        """Forgets all steps."""
+        """Forget all steps."""
         super().empty()
         self._rest.clear()
 
     def state_dict(self) -> NoReturn:
-        """Raises SchemaMismatchError: steps of different shapes are no blocks."""
+        """Raise SchemaMismatchError: steps of different shapes are no blocks."""
         raise SchemaMismatchError(
             f"{self!r} cannot be saved: its steps may have different shapes", hint="use a ListStorage to save a buffer"
         )
@@ -127,12 +127,12 @@ def _is_alike(path: Path, leaf: Any) -> bool:
 
 
 def _leaves(step: TensorDictBase) -> dict[Path, Any]:
-    """Tensors and texts by their paths."""
+    """Return tensors and texts by their paths."""
     leaves = step.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     return {as_path(key): value for key, value in leaves}
 
 
 def _joined(rest: TensorDictBase, alike: TensorDictBase, keys: Sequence[Path] | None) -> TensorDictBase:
-    """One step, or these keys of it; a copy."""
+    """Return one step, or these keys of it; a copy."""
     joined = rest.copy().update(alike)
     return (joined if keys is None else joined.select(*keys)).clone()

@@ -38,6 +38,6 @@ class ListStorage(RingStorage):
         return {path: torch.stack([item[path] for item in items]) for path in paths}
 
     def empty(self) -> None:
-        """Forgets everything but the schema."""
+        """Forget everything but the schema."""
         super().empty()
         self._items.clear()

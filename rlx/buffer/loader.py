@@ -18,10 +18,10 @@ class StepSource(Protocol):
     """Where steps are: a ``Dataset`` or a ``ReplayBuffer``."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
 
     def __getitem__(self, index: Rows, /) -> TensorDictBase:
-        """Those at these places."""
+        """Return those at these places."""
 
 
 class StepDataset(IterableDataset[TensorDictBase]):
@@ -77,7 +77,7 @@ class StepDataset(IterableDataset[TensorDictBase]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of this epoch; without, each is the same."""
+        """Make the next iteration that of this epoch; without, each is the same."""
         self._epoch.fill_(epoch)
 
     def __iter__(self) -> Iterator[TensorDictBase]:
@@ -86,7 +86,7 @@ class StepDataset(IterableDataset[TensorDictBase]):
             yield batch if self._transform is None else self._transform(batch)
 
     def _batches(self) -> Iterator[Rows]:
-        """Places in the source, batch after batch, of this worker."""
+        """Yield places in the source, batch after batch, of this worker."""
         worker = get_worker_info()
         workers, number = (1, 0) if worker is None else (worker.num_workers, worker.id)
         total, part, parts = len(self._source), self._rank * workers + number, self._world * workers
@@ -103,7 +103,7 @@ class StepDataset(IterableDataset[TensorDictBase]):
             yield rows_at(self._source, places)
 
     def _part(self, total: int, part: int, parts: int) -> tuple[int, int]:
-        """First step of a part, and the one behind its last."""
+        """Return first step of a part, and the one behind its last."""
         if not self._drop_last:
             return total * part // parts, total * (part + 1) // parts
         length = total // parts // self._batch_size * self._batch_size
@@ -111,7 +111,7 @@ class StepDataset(IterableDataset[TensorDictBase]):
 
 
 def unchanged(batch: Any) -> Any:
-    """The batch: what a ``DataLoader``, which cannot convert TensorDicts, is to do with them."""
+    """Return the batch: what a ``DataLoader``, which cannot convert TensorDicts, is to do with them."""
     return batch
 
 

@@ -48,7 +48,7 @@ class OpenTrajectories:
         spare: Rows,
         wandering: Set[int] = frozenset(),
     ) -> Assigned:
-        """The trajectory of each run [m], in the order in which they were written.
+        """Return the trajectory of each run [m], in the order in which they were written.
 
         A run continues the trajectory of its lane that matches, else the only one of another lane. Where several match
         it continues none: that two sources become one is worse than that one becomes two.
@@ -85,7 +85,7 @@ class OpenTrajectories:
         return Assigned(*(np.array(numbers, np.int64) for numbers in (trajectory, started_by, closed)))
 
     def _take(self, key: int, digest: int, lane: int, *, is_local: bool) -> int:
-        """Removes and returns the one that a run in a lane continues; -1 if there is none, or no telling which."""
+        """Remove and return the one that a run in a lane continues; -1 if there is none, or no telling which."""
         lanes = self._open.get((key, digest))
         if lanes is None:
             return -1
@@ -109,17 +109,17 @@ class OpenTrajectories:
             del self._open[key, digest]
 
     def wait(self, numbers: Rows, ids: Rows, lanes: Rows, expects: Rows) -> None:
-        """Remembers open trajectories of which nothing is stored any more."""
+        """Remember open trajectories of which nothing is stored any more."""
         places = zip(ids.tolist(), lanes.tolist(), expects.tolist(), strict=True)
         self._waiting.update(zip(numbers.tolist(), places, strict=True))
 
     def put(self, number: int, key: int, lane: int, expect: int) -> None:
-        """Adds an open trajectory of which nothing is stored."""
+        """Add an open trajectory of which nothing is stored."""
         self.hold(number, key, lane, expect)
         self._waiting[number] = (key, lane, expect)
 
     def hold(self, number: int, key: int, lane: int, expect: int) -> None:
-        """Adds an open trajectory."""
+        """Add an open trajectory."""
         self._open.setdefault((key, expect), {}).setdefault(lane, []).append(number)
 
     def forget(self) -> Rows:
@@ -138,7 +138,7 @@ class OpenTrajectories:
 
 
 def _in_several_lanes(keys: Rows, lane: Rows) -> set[int]:
-    """The ids that come up in more than one lane: they cannot be one trajectory."""
+    """Return the ids that come up in more than one lane: they cannot be one trajectory."""
     if len(lane) == 0 or lane.min() == lane.max():
         return set()
     pairs = np.unique(np.stack([keys, lane]), axis=1)[0]

@@ -81,7 +81,8 @@ class StorageEnsemble(SavedTogether):
         return len(self.storages)
 
     def __getitem__(self, index: Any) -> Any:
-        """A storage, some of them as an ensemble, or the stored steps at rows of one or a list of those of several.
+        """Return a storage, some of them as an ensemble, or the stored steps at rows of one or a list of those of
+        several.
 
         Args:
             index: a storage or several, and rows: ``storages[0]``, ``storages[1:]``, ``storages[0, 5]``,
@@ -120,7 +121,7 @@ class WriterEnsemble(SavedTogether):
         return len(self.writers)
 
     def __getitem__(self, index: Any) -> "Writer | Self":
-        """A writer, or some of them as an ensemble.
+        """Return a writer, or some of them as an ensemble.
 
         Raises:
             IndexError: no such writer.

@@ -76,7 +76,7 @@ class Prefetcher:
         on_fork(self, Prefetcher._renew)
 
     def take(self) -> tuple[Draw, TensorDictBase]:
-        """The next batch, and the draw it comes from.
+        """Return the next batch, and the draw it comes from.
 
         Raises:
             SamplingError: nothing can be drawn.
@@ -140,7 +140,7 @@ class Prefetcher:
                 ticket.is_stale = ticket.is_stale or bool(np.isin(ticket.draw.rows, rows).any())
 
     def pending(self) -> list[Draw]:
-        """The draws that were made and not taken yet, in order."""
+        """Return the draws that were made and not taken yet, in order."""
         return [ticket.draw for ticket in self._ahead]
 
     def discard(self) -> None:
@@ -154,7 +154,7 @@ class Prefetcher:
             self._ahead.clear()
 
     def shutdown(self) -> None:
-        """Waits for the threads to end; draws that were not taken stay drawn."""
+        """Wait for the threads to end; draws that were not taken stay drawn."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=False)
             self._pool = None

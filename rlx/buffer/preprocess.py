@@ -52,7 +52,7 @@ class Mapping:
     run: str = ""
 
     def read(self, start: int, stop: int) -> TensorDictBase:
-        """The steps from ``start`` to ``stop``."""
+        """Return the steps from ``start`` to ``stop``."""
         assert self.storage is not None
         return self.storage.get(np.arange(start, stop))
 
@@ -73,7 +73,7 @@ class Mapping:
         return result
 
     def write(self, span: Span, steps: TensorDictBase | None = None) -> None:
-        """Puts a chunk where it belongs.
+        """Put a chunk where it belongs.
 
         Raises:
             SchemaMismatchError: its keys, dtypes or shapes are not those of the first chunk.
@@ -98,7 +98,7 @@ def _opened(target: Path, run: str) -> TensorDict:  # noqa: ARG001  (part of the
 
 
 def put(storage: TensorDictBase, chunk: TensorDictBase, span: Span) -> None:
-    """Writes a chunk into the memory-mapped steps from ``span[0]`` to ``span[1]``."""
+    """Write a chunk into the memory-mapped steps from ``span[0]`` to ``span[1]``."""
     expected, found = _kinds(storage), _kinds(chunk)
     differing = [key for key in sorted({*expected, *found}) if expected.get(key) != found.get(key)]
     if differing:
@@ -108,7 +108,7 @@ def put(storage: TensorDictBase, chunk: TensorDictBase, span: Span) -> None:
 
 
 def _kinds(steps: TensorDictBase) -> dict[str, str]:
-    """dtype and shape of every leaf."""
+    """Return dtype and shape of every leaf."""
     return {
         name_of(key): f"{leaf.dtype}{list(leaf.shape[1:])}"
         for key, leaf in steps.items(include_nested=True, leaves_only=True)
@@ -134,7 +134,7 @@ class Workers:
     threads: int = 1
 
     def run(self, mapping: Mapping, spans: Sequence[Span]) -> Iterator[None]:
-        """Writes all chunks, in any order; yields after each."""
+        """Write all chunks, in any order; yield after each."""
         if self.pool is None and not self.count:
             for span in spans:
                 mapping.write(span)
@@ -162,7 +162,7 @@ class Workers:
 
 
 def _few_at_a_time(submit: Callable[[_Task], Callable[[], None]], tasks: Iterable[_Task], limit: int) -> Iterator[None]:
-    """Submits tasks, and yields after each that is done; no more than so many are under way, and in memory."""
+    """Submit tasks, and yield after each that is done; no more than so many are under way, and in memory."""
     waiting: deque[Callable[[], None]] = deque()
     for task in tasks:
         if len(waiting) >= limit:
@@ -186,7 +186,7 @@ def _write(task: _Task) -> None:
 
 
 def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list[Span]:
-    """The chunks that so many steps are cut into.
+    """Return the chunks that so many steps are cut into.
 
     Args:
         steps: how many.
@@ -206,7 +206,7 @@ def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list
 
 
 def preprocess(mapping: Mapping, spans: Sequence[Span], dest: Path, workers: Workers) -> Iterator[None]:
-    """Writes what ``fn`` makes of these chunks as a memory-mapped TensorDict at ``dest``; yields after each chunk.
+    """Write what ``fn`` makes of these chunks as a memory-mapped TensorDict at ``dest``; yield after each chunk.
 
     The directory is there when all of it is.
 

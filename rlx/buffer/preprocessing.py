@@ -41,7 +41,7 @@ class Preprocessing:
         mp_start_method: str | None = None,
         num_frames: int | None = None,
     ) -> MappedStorage:
-        """Applies a function to all steps; returns a memory-mapped storage of the results, which lie at ``dest``.
+        """Apply a function to all steps; return a memory-mapped storage of the results, which lie at ``dest``.
 
         Steps are given as they are stored, row by row, and every step stays one: to leave some out, or cut others, use
         ``rlx preprocess``. Neither the sampler nor the transform has a part in it.

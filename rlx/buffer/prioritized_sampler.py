@@ -85,7 +85,7 @@ class PrioritizedSampler(SeededSampler):
         return rows, {PRIORITY_WEIGHT: self._weights(rows)}
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Gives the rows that were just written the priority of new ones."""
+        """Give the rows that were just written the priority of new ones."""
         self._check_capacity(storage)
         rows = rows.reshape(-1)
         new = np.unique(rows[self._mins.get(rows) == np.inf])
@@ -93,7 +93,7 @@ class PrioritizedSampler(SeededSampler):
         self._set(rows, self._new_weight())
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
-        """Sets the priorities of rows; of a row that is there more than once the last one counts.
+        """Set the priorities of rows; of a row that is there more than once the last one counts.
 
         Args:
             rows: [n] rows; those that hold nothing, as after the storage was emptied, and -1 are passed over.
@@ -116,14 +116,14 @@ class PrioritizedSampler(SeededSampler):
             self._set(rows[holds], weights)
 
     def emptied(self) -> None:
-        """Forgets all priorities."""
+        """Forget all priorities."""
         for tree in self._trees():
             tree.clear()
         self._known = 0
         self._largest = self._power(np.float64(1.0))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next samples depend on."""
+        """Return all that the next samples depend on."""
         everything = np.arange(self._mins.capacity)
         rows = everything[self._mins.get(everything) < np.inf]
         return super().state_dict() | {
@@ -136,7 +136,7 @@ class PrioritizedSampler(SeededSampler):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there.
+        """Continue from a state of ``state_dict``.
 
         Raises:
             SamplingError: the state is of a larger capacity, or of another alpha or eps.
@@ -182,7 +182,7 @@ class PrioritizedSampler(SeededSampler):
         return float(self._largest)
 
     def _catch_up(self, storage: Storage) -> None:
-        """Gives rows that were written before the storage had this sampler the priority of new ones."""
+        """Give rows that were written before the storage had this sampler the priority of new ones."""
         self._check_capacity(storage)
         if self._known < len(storage):
             rows = storage.row_at(np.arange(len(storage)))

@@ -119,7 +119,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         return rows, info | {PRIORITY_WEIGHT: self._weights(rows)}
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Gives the rows that were just written the priority of new ones, and shows what they may have made valid."""
+        """Give the rows that were just written the priority of new ones, and show what they may have made valid."""
         rows = rows.reshape(-1)
         self._hidden[rows] = False
         super().extended(storage, rows)
@@ -134,17 +134,17 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             self._show(np.flatnonzero(self._hidden))
 
     def emptied(self) -> None:
-        """Forgets all priorities."""
+        """Forget all priorities."""
         super().emptied()
         self._hidden.fill(False)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next samples depend on."""
+        """Return all that the next samples depend on."""
         hidden = torch.from_numpy(np.flatnonzero(self._hidden))
         return super().state_dict() | {"hidden": hidden, "hidden_for": self._hidden_for}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there.
+        """Continue from a state of ``state_dict``.
 
         Raises:
             SamplingError: the state is of a larger capacity, or of another alpha or eps.

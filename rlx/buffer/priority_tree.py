@@ -54,7 +54,7 @@ class PriorityTree:
         return self._levels[0].reshape(-1)[rows]
 
     def set(self, rows: NDArray[np.int64], values: NDArray[np.float64] | float) -> None:
-        """Sets leaves; of a row that is there more than once the last value counts.
+        """Set leaves; of a row that is there more than once the last value counts.
 
         Args:
             rows: [n], each of range(capacity).
@@ -87,7 +87,7 @@ class PriorityTree:
         return nodes
 
     def clear(self) -> None:
-        """Makes every leaf what changes nothing."""
+        """Make every leaf what changes nothing."""
         for level in self._levels:
             level.fill(self._nothing)
 

@@ -28,7 +28,7 @@ class TrajectoryIndex(Protocol):
         """Changes with every write, so that whoever caches something knows."""
 
     def __len__(self) -> int:
-        """Rows stored."""
+        """Return rows stored."""
 
     def row_at(self, ordinals: Rows) -> Rows:
         """[n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
@@ -62,7 +62,7 @@ class Storage(Protocol):
     ndim: int
 
     def __len__(self) -> int:
-        """Rows stored."""
+        """Return rows stored."""
 
     @property
     def lane_shape(self) -> tuple[int, ...]:
@@ -76,10 +76,11 @@ class Storage(Protocol):
         """[n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""
 
     def has(self, key: NestedKey) -> bool:
-        """Whether every step has this TED leaf; false before the first write."""
+        """Return whether every step has this TED leaf; false before the first write."""
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows, in the order asked for; a copy, never a view. Threads may call it at once.
+        """Return the steps [n] at these rows, in the order asked for; a copy, never a view. Threads may call it at
+        once.
 
         Args:
             rows: [n] rows.
@@ -91,7 +92,7 @@ class Storage(Protocol):
         """
 
     def append(self, steps: TensorDictBase) -> Rows:
-        """Writes steps [*lane_shape, n] behind those of their lanes; returns their rows, of the same shape.
+        """Write steps [*lane_shape, n] behind those of their lanes; return their rows, of the same shape.
 
         The oldest are overwritten. Of more steps than a lane has rows the last are kept, and rows come up again.
 
@@ -101,7 +102,7 @@ class Storage(Protocol):
         """
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Writes new steps [n] at rows, in time order within a lane.
+        """Write new steps [n] at rows, in time order within a lane.
 
         Rows that go on where their lanes stand are appended; anywhere else each step follows nothing.
 
@@ -110,7 +111,7 @@ class Storage(Protocol):
         """
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Changes the stored steps [n] at rows, which keep their place in time: what ``rb[rows] = steps`` does.
+        """Change the stored steps [n] at rows, which keep their place in time: what ``rb[rows] = steps`` does.
 
         Raises:
             IndexError: a row that holds nothing.
@@ -118,19 +119,20 @@ class Storage(Protocol):
         """
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
-        """The index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next", "done").
+        """Return the index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next",
+        "done").
 
         ``end_key`` may be a list of keys, any of which ends a trajectory.
         """
 
     def empty(self) -> None:
-        """Forgets everything but the schema."""
+        """Forget everything but the schema."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where its lanes stand and which rows follow each other, without the steps: numbers, lists and tensors."""
+        """Return where its lanes stand and which rows follow each other, without the steps: numbers, lists and tensors."""
 
     def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
-        """Becomes what a storage of the same ``max_size`` and ``ndim`` was, whatever it holds.
+        """Become what a storage of the same ``max_size`` and ``ndim`` was, whatever it holds.
 
         Args:
             state: what the other's ``state_dict`` said.
@@ -158,13 +160,13 @@ class Sampler(Protocol):
         """Told that the storage was emptied."""
 
     def shard(self, index: int, count: int) -> Self:
-        """A copy for one of ``count`` workers; without replacement, no two of them draw the same."""
+        """Return a copy for one of ``count`` workers; without replacement, no two of them draw the same."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next samples depend on; goes through ``torch.save`` with ``weights_only=True``."""
+        """Return all that the next samples depend on; goes through ``torch.save`` with ``weights_only=True``."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""
 
 
 class Writer(Protocol):
@@ -173,13 +175,13 @@ class Writer(Protocol):
     cursor: int
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
-        """Writes steps [n], or [*lanes, n] into a storage of more dimensions; returns their rows [n] or [*lanes, n]."""
+        """Write steps [n], or [*lanes, n] into a storage of more dimensions; return their rows [n] or [*lanes, n]."""
 
     def empty(self) -> None:
-        """Starts at row 0 again."""
+        """Start at row 0 again."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Return the state that ``load_state_dict`` takes."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""

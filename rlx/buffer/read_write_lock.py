@@ -69,7 +69,7 @@ class ReadWriteLock:
                 self._release()
 
     def _acquire(self, timeout: float | None) -> bool:
-        """Waits until nobody is inside; whether this thread is the writer then."""
+        """Wait until nobody is inside; whether this thread is the writer then."""
         self._waiting_writers += 1
         try:
             is_free = self._condition.wait_for(lambda: self._writer is None and not self._readers, timeout)
@@ -93,7 +93,7 @@ class ReadWriteLock:
             )
 
     def _hold(self, timeout: float) -> None:
-        """Keeps everybody out during a fork, but for a thread that forks inside."""
+        """Keep everybody out during a fork, but for a thread that forks inside."""
         me = threading.get_ident()
         with self._condition:
             if me != self._writer and me not in self._readers and self._acquire(timeout):
@@ -106,7 +106,7 @@ class ReadWriteLock:
                 self._release()
 
     def _renew(self) -> None:
-        """Lets go of what other threads held in the parent."""
+        """Let go of what other threads held in the parent."""
         me = threading.get_ident()
         self._condition = threading.Condition(threading.Lock())
         self._is_torn = self._is_torn or not (self._is_forking or self._writer in (None, me))

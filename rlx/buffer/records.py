@@ -34,7 +34,7 @@ class Records:
         return taken
 
     def give(self, numbers: Rows) -> None:
-        """Makes records free again."""
+        """Make records free again."""
         if len(numbers):
             self._free = np.concatenate([self._free, numbers])
 
@@ -65,7 +65,7 @@ class LaneLog:
         return np.searchsorted(self._keys.ravel(), _key(lanes, times), side="right") - 1
 
     def append(self, lanes: Rows, times: Rows, numbers: Rows) -> None:
-        """Adds segments [n] behind those of their lanes; within a lane they come in order of time."""
+        """Add segments [n] behind those of their lanes; within a lane they come in order of time."""
         if not len(lanes):
             return
         rank = rank_within(lanes)
@@ -77,7 +77,7 @@ class LaneLog:
         np.maximum.at(self._behind, lanes, places + 1)
 
     def _make_room(self, segments: int) -> None:
-        """Moves what is live to the front of its stretch, each of which then has twice the room that is needed."""
+        """Move what is live to the front of its stretch, each of which then has twice the room that is needed."""
         lanes = len(self._keys)
         live = self._behind - self._first
         grown = 2 * max(segments, int(live.max()))

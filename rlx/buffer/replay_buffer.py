@@ -102,7 +102,7 @@ class ReplayBuffer(Preprocessing):
         self._arrive()
 
     def _arrive(self) -> None:
-        """Gets what every process has of its own."""
+        """Get what every process has of its own."""
         self._sampler_lock = threading.Lock()
         self._prefetcher = self._new_prefetcher()
         on_fork(self, ReplayBuffer._renew_lock)
@@ -151,7 +151,7 @@ class ReplayBuffer(Preprocessing):
     # ---- writing
 
     def add(self, step: Any) -> int | torch.Tensor:
-        """Writes one step [*lanes]; returns its row, or [*lanes] rows in a storage of more dimensions.
+        """Write one step [*lanes]; return its row, or [*lanes] rows in a storage of more dimensions.
 
         Args:
             step: what ``extend`` takes a list of.
@@ -160,7 +160,7 @@ class ReplayBuffer(Preprocessing):
         return rows if rows.ndim else int(rows)
 
     def extend(self, steps: Any) -> torch.Tensor:
-        """Writes steps and returns their rows, int64.
+        """Write steps and return their rows, int64.
 
         A step that does not observe what the one before led to does not continue it, whatever its trajectory id.
 
@@ -191,7 +191,7 @@ class ReplayBuffer(Preprocessing):
         return torch.from_numpy(rows)
 
     def _check_form(self, form: Form) -> None:
-        """Raises SchemaMismatchError unless data of this form may be written beside what is stored."""
+        """Raise SchemaMismatchError unless data of this form may be written beside what is stored."""
         if self._form is not None and self._form != form and len(self._storage):
             raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
 
@@ -199,7 +199,7 @@ class ReplayBuffer(Preprocessing):
         """Told of steps [*lanes, n] that were just written at rows of the same shape."""
 
     def __setitem__(self, index: Any, steps: TensorDictBase) -> None:
-        """Changes stored steps; their place in time stays."""
+        """Change stored steps; their place in time stays."""
         with self._lock.write():
             rows = rows_of(index, self._storage)
             given = in_tensordict(steps if rows.ndim else [steps])
@@ -213,7 +213,7 @@ class ReplayBuffer(Preprocessing):
             self._prefetcher.written(rows)
 
     def empty(self) -> None:
-        """Forgets all steps."""
+        """Forget all steps."""
         with self._lock.write(), self._sampler_lock:
             self._storage.empty()
             self._writer.empty()
@@ -222,7 +222,7 @@ class ReplayBuffer(Preprocessing):
             self._discard()
 
     def update_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
-        """Tells the sampler how surprising steps were.
+        """Tell the sampler how surprising steps were.
 
         Args:
             rows: [n] rows, as in ``info["index"]``; or one.
@@ -252,7 +252,7 @@ class ReplayBuffer(Preprocessing):
     def sample(
         self, batch_size: int | None = None, return_info: bool = False
     ) -> TensorDictBase | tuple[TensorDictBase, dict[Any, Any]]:
-        """A batch; with ``return_info`` also a dict of what the sampler said and the rows (``index``).
+        """Return a batch; with ``return_info`` also a dict of what the sampler said and the rows (``index``).
 
         Args:
             batch_size: steps, if not as many as the buffer was made for.
@@ -268,7 +268,7 @@ class ReplayBuffer(Preprocessing):
         return batch, {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in self._info(draw).items()}
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """Batches of the buffer's own size without end; of a sampler without replacement, those of one epoch."""
+        """Yield batches of the buffer's own size without end; of a sampler without replacement, those of one epoch."""
         size = self._size(None)
         ends = False
         while not ends:
@@ -312,7 +312,7 @@ class ReplayBuffer(Preprocessing):
         return steps
 
     def _index(self) -> TrajectoryIndex:
-        """Which steps follow each other: by the keys of the slices, where the sampler draws slices."""
+        """Return which steps follow each other: by the keys of the slices, where the sampler draws slices."""
         with self._sampler_lock:
             index = self._chosen_index()
             # An index may put off work until it is asked: not by several threads at once.
@@ -332,7 +332,7 @@ class ReplayBuffer(Preprocessing):
         return self._back(batch)
 
     def _back(self, batch: Any) -> Any:
-        """A batch in the form in which data were written."""
+        """Return a batch in the form in which data were written."""
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
 
     def _info(self, draw: Draw) -> dict[Any, Any]:
@@ -343,7 +343,7 @@ class ReplayBuffer(Preprocessing):
         return draw.info
 
     def __getitem__(self, index: Any) -> Any:
-        """The steps at rows, transformed; or a key of all steps.
+        """Return the steps at rows, transformed; or a key of all steps.
 
         Args:
             index: an integer, a list or 1-d array of rows; a slice of every lane's rows; a lane and rows in it, as in
@@ -366,11 +366,11 @@ class ReplayBuffer(Preprocessing):
     # ---- parts
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
-        """Adds a transform behind the others; with ``invert`` its two directions are swapped. Returns the buffer."""
+        """Add a transform behind the others; with ``invert`` its two directions are swapped. Returns the buffer."""
         return self.insert_transform(len(self._transform), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Adds a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer."""
+        """Add a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer."""
         with self._lock.write():
             self._transform.insert(index, Inverted(transform) if invert else transform)
             pending = self._pending()
@@ -379,7 +379,7 @@ class ReplayBuffer(Preprocessing):
         return self
 
     def set_storage(self, storage: Storage) -> Storage:
-        """Uses another storage; returns the one before. The sampler is told of what it holds."""
+        """Use another storage; return the one before. The sampler is told of what it holds."""
         with self._lock.write(), self._sampler_lock:
             before, self._storage = self._storage, storage
             self._sampler.emptied()
@@ -389,7 +389,7 @@ class ReplayBuffer(Preprocessing):
         return before
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Uses another sampler; returns the one before. The new one is told of what is stored."""
+        """Use another sampler; return the one before. The new one is told of what is stored."""
         with self._lock.write(), self._sampler_lock:
             before, self._sampler = self._sampler, sampler
             if len(self._storage):
@@ -398,7 +398,7 @@ class ReplayBuffer(Preprocessing):
         return before
 
     def set_writer(self, writer: Writer) -> Writer:
-        """Uses another writer; returns the one before."""
+        """Use another writer; return the one before."""
         with self._lock.write():
             before, self._writer = self._writer, writer
         return before
@@ -415,12 +415,12 @@ class ReplayBuffer(Preprocessing):
     # ---- at rest
 
     def state_dict(self) -> dict[str, Any]:
-        """All of the buffer, the steps included; goes through ``torch.save`` with ``weights_only=True``."""
+        """Return all of the buffer, the steps included; goes through ``torch.save`` with ``weights_only=True``."""
         with self._lock.read(), self._sampler_lock:
             return {**self._state(), "steps": steps_state(self._storage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there: the next batches are those that the other buffer would have given.
+        """Continue from a state of ``state_dict``: the next batches are those that the other buffer would have given.
 
         Raises:
             SchemaMismatchError: more steps than this buffer's storage holds, or of other dimensions.
@@ -428,7 +428,7 @@ class ReplayBuffer(Preprocessing):
         self._restore(state, steps_of(state["steps"]))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Writes the buffer to a directory, in place of the checkpoint that may be there; that one stays until then.
+        """Write the buffer to a directory, in place of the checkpoint that may be there; that one stays until then.
 
         Raises:
             DatasetExistsError: there is something else.
@@ -439,7 +439,7 @@ class ReplayBuffer(Preprocessing):
             save(Path(path), state, blocks(self._storage), self._save_hooks)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Becomes what ``dumps`` wrote, as ``load_state_dict`` does.
+        """Become what ``dumps`` wrote, as ``load_state_dict`` does.
 
         Into a storage of another capacity, if it is large enough, steps are written anew: the sampler begins anew too.
 
@@ -458,11 +458,11 @@ class ReplayBuffer(Preprocessing):
     save = dumps
 
     def register_save_hook(self, hook: Hook) -> None:
-        """Adds what is done to each block of steps [n] before ``dumps`` writes it."""
+        """Add what is done to each block of steps [n] before ``dumps`` writes it."""
         self._save_hooks.append(hook)
 
     def register_load_hook(self, hook: Hook) -> None:
-        """Adds what is done to each block of steps [n] after ``loads`` read it."""
+        """Add what is done to each block of steps [n] after ``loads`` read it."""
         self._load_hooks.append(hook)
 
     def _state(self) -> dict[str, Any]:
@@ -479,7 +479,7 @@ class ReplayBuffer(Preprocessing):
                 self._form = Form(state.get("form", TENSORDICT.name))
 
     def shutdown(self) -> None:
-        """Ends the threads that read ahead; sampling starts them again. Without it they end with the buffer."""
+        """End the threads that read ahead; sampling starts them again. Without it they end with the buffer."""
         if self._prefetcher is not None:
             self._prefetcher.shutdown()
 

@@ -34,7 +34,7 @@ class Ring:
         return int((self.tail - self.head).sum())
 
     def push(self, lanes: Rows, steps: Rows) -> None:
-        """Moves lanes (each named once) on by so many steps; the oldest are overwritten."""
+        """Move lanes (each named once) on by so many steps; the oldest are overwritten."""
         self.tail[lanes] += steps
         np.maximum(self.head, self.tail - self.size, out=self.head)
 
@@ -74,7 +74,7 @@ class Ring:
         return int(rows[chosen][0])
 
     def continues(self, rows: Rows) -> bool:
-        """Whether steps written at rows go on where their lanes stand, lane after lane, in time order."""
+        """Return whether steps written at rows go on where their lanes stand, lane after lane, in time order."""
         lane, place = np.divmod(rows, self.size)
         first = run_starts(lane)
         if len(np.unique(lane[first])) != len(first):

@@ -45,18 +45,18 @@ class RingStorage(SavedSteps, ABC):
 
     @abstractmethod
     def _allocate(self) -> None:
-        """Makes room for steps of the schema."""
+        """Make room for steps of the schema."""
 
     @abstractmethod
     def _write(self, rows: Rows, leaves: Leaves) -> None:
-        """Writes leaves [n, ...] at rows [n], each once."""
+        """Write leaves [n, ...] at rows [n], each once."""
 
     @abstractmethod
     def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
-        """Copies of these leaves at rows [n] that hold something."""
+        """Return copies of these leaves at rows [n] that hold something."""
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
-        """Writes leaves [lanes, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes."""
+        """Write leaves [lanes, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes."""
         flat = {path: leaf.reshape(rows.size, *leaf.shape[2:]) for path, leaf in leaves.items()}
         self._write(rows.reshape(-1), flat)
 
@@ -86,11 +86,11 @@ class RingStorage(SavedSteps, ABC):
         return self._ring.row_at(ordinals)
 
     def has(self, key: Any) -> bool:
-        """Whether every step has this leaf; false before the first write."""
+        """Return whether every step has this leaf; false before the first write."""
         return as_path(key) in self._schema
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows, in the order asked for; a copy.
+        """Return the steps [n] at these rows, in the order asked for; a copy.
 
         Raises:
             IndexError: a row that holds nothing.
@@ -101,18 +101,18 @@ class RingStorage(SavedSteps, ABC):
         return TensorDict(nested(self._texts.decoded(leaves)), [len(rows), *self._row_shape])
 
     def get_coded(self, rows: Rows) -> TensorDictBase:
-        """The steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""
+        """Return the steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""
         return TensorDict(nested(self._read(rows, list(self._schema))), [len(rows)])
 
     def _leaves(self, steps: TensorDictBase) -> dict[Path, torch.Tensor]:
-        """The leaves of steps, texts as numbers."""
+        """Return the leaves of steps, texts as numbers."""
         if self._texts.is_full and len(self):
             rows = self._ring.row_at(np.arange(len(self)))
             self._texts.keep(list(self._read(rows, sorted(self._texts.paths)).values()))
         return self._texts.leaves(steps, settled=bool(self._schema))
 
     def __getitem__(self, index: Any) -> TensorDictBase:
-        """The steps at rows, which a buffer's own index names the same way; a copy.
+        """Return the steps at rows, which a buffer's own index names the same way; a copy.
 
         Raises:
             IndexError: a row that holds nothing.
@@ -130,7 +130,7 @@ class RingStorage(SavedSteps, ABC):
         return list(chosen)
 
     def append(self, steps: TensorDictBase) -> Rows:
-        """Writes steps [*lane_shape, n] behind those of their lanes; returns their rows, of the same shape.
+        """Write steps [*lane_shape, n] behind those of their lanes; return their rows, of the same shape.
 
         Further dimensions belong to a row: [B, T] into a storage of one dimension are B rows of T steps each.
 
@@ -160,7 +160,7 @@ class RingStorage(SavedSteps, ABC):
         return rows.reshape(shape)
 
     def _completed(self, rows: Rows, leaves: dict[Path, torch.Tensor], given: Leaves) -> dict[Path, torch.Tensor]:
-        """Leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each trajectory."""
+        """Return leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each trajectory."""
         if IS_INIT not in leaves or IS_INIT in given or not self._indices:
             return leaves
         first = torch.from_numpy(next(iter(self._indices.values())).at_reset(rows.reshape(-1)))
@@ -170,7 +170,7 @@ class RingStorage(SavedSteps, ABC):
     def _admit(
         self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = ()
     ) -> dict[Path, torch.Tensor]:
-        """The leaves to be stored of steps [*lane_shape, n]; the first settle the schema and the lanes."""
+        """Return the leaves to be stored of steps [*lane_shape, n]; the first settle the schema and the lanes."""
         lane_shape = shape[:-1]
         if not self._schema:
             schema = schema_of({path: leaf for path, leaf in given.items() if path != ORIGIN}, len(shape))
@@ -199,7 +199,7 @@ class RingStorage(SavedSteps, ABC):
         self._indices.clear()
 
     def _note(self, rows: Rows, flat: Leaves) -> None:
-        """Tells the indices of steps about to be written at rows [N], lane after lane, by their leaves [N, ...]."""
+        """Tell the indices of steps about to be written at rows [N], lane after lane, by their leaves [N, ...]."""
         if not len(rows) or self._row_shape:
             return
         links = Links.of(flat, rows // self._ring.size)
@@ -211,7 +211,7 @@ class RingStorage(SavedSteps, ABC):
         self._seams.note(rows, links)
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Writes new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
+        """Write new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
 
         Raises:
             IndexError: a row that does not go on with its lane and holds nothing.
@@ -239,7 +239,7 @@ class RingStorage(SavedSteps, ABC):
             self._admit(given, (count,))
 
     def replace(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Puts other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
+        """Put other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
         given = self._leaves(steps)
         blank = fitted(given, self._schema, rows.shape)
         if IS_INIT in blank and IS_INIT not in given:
@@ -250,7 +250,7 @@ class RingStorage(SavedSteps, ABC):
             index.changed(rows)
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Changes the stored steps [n] at rows, which keep their place in time.
+        """Change the stored steps [n] at rows, which keep their place in time.
 
         Raises:
             IndexError: a row that holds nothing.
@@ -273,7 +273,8 @@ class RingStorage(SavedSteps, ABC):
         self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
-        """The index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next", "done").
+        """Return the index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next",
+        "done").
 
         Raises:
             SamplingError: the keys are not stored, or nothing that tells trajectories is.
@@ -294,11 +295,11 @@ class RingStorage(SavedSteps, ABC):
         return _Columns(self, keys)
 
     def empty(self) -> None:
-        """Forgets everything but the schema."""
+        """Forget everything but the schema."""
         self._lay_out(self._lane_shape)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where its lanes stand and which rows follow each other, without the steps."""
+        """Return where its lanes stand and which rows follow each other, without the steps."""
         return {
             "lane_shape": list(self._lane_shape),
             "row_shape": list(self._row_shape),
@@ -314,7 +315,7 @@ class RingStorage(SavedSteps, ABC):
         }
 
     def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
-        """Becomes what a storage of the same ``max_size`` and ``ndim`` was.
+        """Become what a storage of the same ``max_size`` and ``ndim`` was.
 
         Args:
             state: what the other's ``state_dict`` said.
@@ -351,7 +352,7 @@ class _Columns:
         self._keys = keys
 
     def said(self, rows: Rows) -> tuple[Rows | None, Flags]:
-        """Ids (or None) and ends."""
+        """Return ids (or None) and ends."""
         self._storage._ring.locate(rows)
         return self._keys.read(self._storage._read(rows, self._keys.leaves), len(rows))
 

@@ -16,7 +16,7 @@ from rlx.errors import SamplingError
 
 
 def stored_steps(storage: Storage, batch_size: int) -> int:
-    """How many steps are stored.
+    """Return how many steps are stored.
 
     Raises:
         SamplingError: none.
@@ -47,7 +47,7 @@ class SeededSampler(SavedState):
         return self._draws.seed
 
     def seed_from(self, generator: torch.Generator) -> None:
-        """Takes a new seed from a generator; to be called before anything is drawn."""
+        """Take a new seed from a generator; to be called before anything is drawn."""
         self._draws = Draws(None, generator)
 
     @property
@@ -65,7 +65,7 @@ class SeededSampler(SavedState):
         """Told that the storage was emptied."""
 
     def shard(self, index: int, count: int) -> Self:
-        """A copy for worker ``index`` of ``count``: without replacement, no two of them draw the same.
+        """Return a copy for worker ``index`` of ``count``: without replacement, no two of them draw the same.
 
         With replacement the workers' draws are independent of each other.
         """
@@ -74,11 +74,11 @@ class SeededSampler(SavedState):
         return mine
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next samples depend on."""
+        """Return all that the next samples depend on."""
         return {"draws": self._draws.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""
         self._draws.load_state_dict(state["draws"])
 
 
@@ -163,7 +163,7 @@ class SamplerWithoutReplacement(SeededSampler):
             self._begin_epoch(self._epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next samples depend on."""
+        """Return all that the next samples depend on."""
         return super().state_dict() | {
             "epoch": self._epoch,
             "drawn": self._drawn,
@@ -172,7 +172,7 @@ class SamplerWithoutReplacement(SeededSampler):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""
         super().load_state_dict(state)
         self._epoch, self._drawn, self._length = state["epoch"], state["drawn"], state["length"]
         self._ran_out = state["ran_out"]

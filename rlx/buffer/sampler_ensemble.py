@@ -80,7 +80,7 @@ class SamplerEnsemble(SavedState):
         return len(self.samplers)
 
     def __getitem__(self, index: Any) -> "Sampler | SamplerEnsemble":
-        """A sampler, or some of them as an ensemble that keeps their probabilities.
+        """Return a sampler, or some of them as an ensemble that keeps their probabilities.
 
         Raises:
             IndexError: no such sampler.
@@ -98,7 +98,7 @@ class SamplerEnsemble(SavedState):
         return any(getattr(sampler, "ran_out", False) for sampler in self.samplers)
 
     def sample(self, storages: Sequence[Storage], batch_size: int) -> list[Portion]:
-        """Portions that make up a batch; a storage that is chosen twice gives two.
+        """Return portions that make up a batch; a storage that is chosen twice gives two.
 
         Raises:
             SamplingError: ``batch_size`` cannot be divided among so many, or a storage lacks what is asked of it.
@@ -109,7 +109,7 @@ class SamplerEnsemble(SavedState):
         return [Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self.choice.next()]
 
     def shard(self, index: int, count: int) -> Self:
-        """A copy for worker ``index`` of ``count``, and so is each of its samplers."""
+        """Return a copy for worker ``index`` of ``count``, and so is each of its samplers."""
         mine = copy.copy(self)
         mine.choice = copy.deepcopy(self.choice)
         mine.choice.draws.give_share(Share(index, count))
@@ -117,14 +117,14 @@ class SamplerEnsemble(SavedState):
         return mine
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next samples depend on."""
+        """Return all that the next samples depend on."""
         return {
             "draws": self.choice.draws.state_dict(),
             "samplers": [sampler.state_dict() for sampler in self.samplers],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there.
+        """Continue from a state of ``state_dict``.
 
         Raises:
             SamplingError: the state is of another number of samplers.

@@ -37,7 +37,7 @@ class Seams:
         return np.zeros(self._size * self._lanes, np.uint8)
 
     def note(self, rows: Rows, links: Links) -> None:
-        """Marks new steps [n] at rows, lane after lane, each lane in order of time."""
+        """Mark new steps [n] at rows, lane after lane, each lane in order of time."""
         lane = links.lane
         first, last = links.first, links.last
         fresh, breaks = links.fresh | links.jumps, links.breaks.copy()
@@ -48,7 +48,7 @@ class Seams:
         self._origin[lane[last]] = links.following[last]
 
     def replaced(self, rows: Rows, tail: Rows) -> None:
-        """Marks steps that replace others: they continue nothing, and nothing continues them.
+        """Mark steps that replace others: they continue nothing, and nothing continues them.
 
         Args:
             rows: [n] their rows.
@@ -66,7 +66,7 @@ class Seams:
         return StoredLinks(read, rows, (marks & _FRESH) > 0, marks > 0)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The marked rows [n, 2] with their marks, and what each lane expects [lanes, 2]; int64."""
+        """Return the marked rows [n, 2] with their marks, and what each lane expects [lanes, 2]; int64."""
         rows = np.flatnonzero(self._marks)
         return {
             "marked": torch.from_numpy(np.stack([rows, self._marks[rows].astype(np.int64)], axis=1)),
@@ -85,7 +85,7 @@ class Seams:
             self._marks[rows] = marks
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Becomes what ``state_dict`` described.
+        """Become what ``state_dict`` described.
 
         Raises:
             SchemaMismatchError: it has other rows or lanes.

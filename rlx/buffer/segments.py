@@ -90,7 +90,7 @@ class Segments:
         expects: Rows | None = None,
         wandering: Set[int] = frozenset(),
     ) -> None:
-        """Adds runs [m] of consecutive steps of one trajectory each, every one where its lane stands.
+        """Add runs [m] of consecutive steps of one trajectory each, every one where its lane stands.
 
         Args:
             lane: the lane of each.
@@ -125,7 +125,7 @@ class Segments:
         self._trajectories.give(self._open.forget())
 
     def _chain(self, run: NDArray[np.void]) -> None:
-        """Makes segments of runs, or the last segment of a lane longer, and links them to what they follow."""
+        """Make segments of runs, or the last segment of a lane longer, and link them to what they follow."""
         lane, length, trajectory = run["lane"], run["length"], run["trajectory"]
         owners, inverse = distinct(trajectory)
         order = np.argsort(inverse, kind="stable")
@@ -161,7 +161,7 @@ class Segments:
         return number
 
     def _place(self, run: NDArray[np.void], number: Rows) -> None:
-        """Writes runs down as segments."""
+        """Write runs down as segments."""
         lanes, inverse = distinct(run["lane"])
         newest = self.log.last(run["lane"])
         joins, new = number == newest, number != newest
@@ -174,7 +174,7 @@ class Segments:
         self.ring.push(lanes, np.bincount(inverse, run["length"]).astype(np.int64))
 
     def _trim(self, lanes: Rows) -> None:
-        """Drops what the ring has overwritten."""
+        """Drop what the ring has overwritten."""
         heads = self.ring.head[lanes]
         if not heads.any():  # until a lane is full, nothing is overwritten
             return
@@ -192,7 +192,7 @@ class Segments:
         self._records.give(dead)
 
     def _bury(self, numbers: Rows) -> None:
-        """Frees the trajectories of which nothing is stored; those that may go on are remembered."""
+        """Free the trajectories of which nothing is stored; those that may go on are remembered."""
         if not len(numbers):
             return
         empty = numbers[self.trajectories["head"][numbers] < 0]
@@ -203,7 +203,7 @@ class Segments:
         self._trajectories.give(empty[~waiting])
 
     def _split(self, trajectory: int, dead: Rows) -> None:
-        """Cuts a trajectory that lies in several lanes where one of them has lost a part of it."""
+        """Cut a trajectory that lies in several lanes where one of them has lost a part of it."""
         pieces, number = self._pieces(trajectory, set(dead.tolist()))
         head = int(self.trajectories["head"][trajectory])
         last = pieces.pop() if number else []
@@ -216,7 +216,7 @@ class Segments:
         self._bury(np.array([trajectory]))
 
     def _pieces(self, trajectory: int, dead: set[int]) -> tuple[list[list[int]], bool]:
-        """Segments of a trajectory between which nothing is lost, and whether the last of them is its end."""
+        """Return segments of a trajectory between which nothing is lost, and whether the last of them is its end."""
         pieces: list[list[int]] = []
         number, is_linked = int(self.trajectories["head"][trajectory]), False
         while number >= 0:
@@ -231,7 +231,7 @@ class Segments:
         return pieces, is_linked
 
     def _part(self, piece: list[int], origin: int, *, is_first: bool) -> None:
-        """Makes segments whose continuation is lost a trajectory of their own, which is over."""
+        """Make segments whose continuation is lost a trajectory of their own, which is over."""
         number = self._trajectories.take(1)
         end, record = self.table[piece[-1]], self.trajectories[[origin]]
         record["head"], record["tail"], record["lane"] = piece[0], piece[-1], end["lane"]
@@ -245,7 +245,7 @@ class Segments:
         self.trajectories[number] = record
 
     def remember(self, other: "Segments") -> None:
-        """Takes over the open trajectories of which nothing is stored."""
+        """Take over the open trajectories of which nothing is stored."""
         for number, place in other._open.waiting.items():
             mine = self._trajectories.take(1)
             self.trajectories[mine] = other.trajectories[number]
@@ -262,7 +262,7 @@ class Segments:
         return self._serial
 
     def mark(self, detached: Flags, sealed: Flags, begins: Rows, expects: Rows) -> None:
-        """Sets these columns of all segments, in the order of their writing."""
+        """Set these columns of all segments, in the order of their writing."""
         number = self.in_order()
         self.table["detached"][number], self.table["sealed"][number] = detached, sealed
         self.table["begins"][number], self.table["expects"][number] = begins, expects
@@ -275,7 +275,7 @@ class Segments:
         return number[np.argsort(self.table["serial"][number], kind="stable")]
 
     def rename(self, ids: Rows, born: Rows, waiting: NDArray[np.int64], serial: int) -> None:
-        """Gives ids to trajectories [N] that were added as 0 to N, and adds waiting ones.
+        """Give ids to trajectories [N] that were added as 0 to N, and add waiting ones.
 
         Args:
             ids: [N] the id of each.

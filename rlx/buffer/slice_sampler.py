@@ -207,7 +207,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             self._begin_epoch(self._epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next samples depend on."""
+        """Return all that the next samples depend on."""
         return super().state_dict() | {
             "epoch": self._epoch,
             "drawn": self._drawn,
@@ -216,7 +216,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there; the storage must hold the trajectories it held."""
+        """Continue from a state of ``state_dict``; the storage must hold the trajectories it held."""
         super().load_state_dict(state)
         self._epoch, self._drawn, self._trajectories = state["epoch"], state["drawn"], state["trajectories"]
         self._ran_out = state["ran_out"]

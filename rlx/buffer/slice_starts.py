@@ -39,7 +39,7 @@ class SliceStarts:
 
     @classmethod
     def count(cls, index: TrajectoryIndex, slicing: Slicing, slice_len: int | None) -> Self:
-        """Counts them.
+        """Count them.
 
         Raises:
             SliceTooLongError: no trajectory is that long.

@@ -46,7 +46,7 @@ class Slicing:
             raise ValueError(f"a number of at least 1 expected, found {self.num_slices or self.slice_len}")
 
     def shape(self, batch_size: int) -> tuple[int, int | None]:
-        """How many slices a batch has, and of how many steps each; None: as many as its trajectory has.
+        """Return how many slices a batch has, and of how many steps each; None: as many as its trajectory has.
 
         Raises:
             SamplingError: the batch cannot be divided so.
@@ -64,7 +64,7 @@ class Slicing:
         return slices, self.slice_len or batch_size // slices
 
     def index(self, storage: Storage) -> TrajectoryIndex:
-        """The storage's index by these keys; by the usual ones if the one that is named is not stored."""
+        """Return the storage's index by these keys; by the usual ones if the one that is named is not stored."""
         try:
             return storage.index(self.traj_key, self.end_key)
         except SamplingError:
@@ -74,7 +74,7 @@ class Slicing:
             raise
 
     def reach(self, slice_len: int) -> tuple[int, int]:
-        """How many steps of a slice may lie before its trajectory, and how many behind it.
+        """Return how many steps of a slice may lie before its trajectory, and how many behind it.
 
         Raises:
             ValueError: as many as the slice has.
@@ -146,12 +146,12 @@ class Slicing:
 
 
 def both_sides(span: int | bool | tuple[int | bool, int | bool]) -> tuple[int | bool, int | bool]:
-    """The span to the left and to the right."""
+    """Return the span to the left and to the right."""
     return span if isinstance(span, tuple) else (span, span)
 
 
 def either(name: str, value: Any, other_name: str, other: Any) -> Any:
-    """The one of two arguments that is given, or None.
+    """Return the one of two arguments that is given, or None.
 
     Raises:
         TypeError: both are.
@@ -162,14 +162,14 @@ def either(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 
 def _flag_keys(truncated_key: NestedKey) -> tuple[NestedKey, NestedKey, NestedKey]:
-    """The keys of truncated, done and terminated, which lie side by side."""
+    """Return the keys of truncated, done and terminated, which lie side by side."""
     key = _plain(truncated_key)
     parent = () if isinstance(key, str) else key[:-1]
     return key, _plain((*parent, "done")), _plain((*parent, "terminated"))
 
 
 def _plain(key: NestedKey) -> NestedKey:
-    """A str, or a tuple of at least two."""
+    """Return a str, or a tuple of at least two."""
     plain: NestedKey = unravel_key(key)  # type: ignore[no-untyped-call]
     return plain
 
@@ -186,7 +186,7 @@ def _stored(storage: Storage, rows: Rows, keys: Sequence[NestedKey]) -> Mapping[
 def _ends(
     stored: Mapping[NestedKey, NDArray[np.bool_]], truncated_key: NestedKey, is_last: NDArray[np.bool_]
 ) -> dict[Any, NDArray[Any]]:
-    """Truncated and done with the ends of the slices marked, and which of the marks were added."""
+    """Return truncated and done with the ends of the slices marked, and which of the marks were added."""
     truncated, done, _ = _flag_keys(truncated_key)
     is_open = np.ones(len(is_last), bool)
     for flags in stored.values():

@@ -19,7 +19,7 @@ BLOCK_BYTES = 8 << 20
 
 
 def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[Draw]) -> dict[str, Any]:
-    """All but the steps: numbers, strings, lists and tensors."""
+    """Return all but the steps: numbers, strings, lists and tensors."""
     return describe_storage(storage) | {
         "sampler": sampler.state_dict(),
         "writer": writer.state_dict(),
@@ -28,7 +28,7 @@ def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[D
 
 
 def describe_storage(storage: Storage) -> dict[str, Any]:
-    """All of a storage but the steps: numbers, strings, lists and tensors."""
+    """Return all of a storage but the steps: numbers, strings, lists and tensors."""
     return {
         "capacity": storage.max_size,
         "ndim": storage.ndim,
@@ -48,7 +48,7 @@ def ordered_rows(storage: Storage) -> Rows:
 
 
 def blocks(storage: Storage) -> Iterator[TensorDictBase]:
-    """The stored steps in time order: blocks [lanes * n] of n steps of every lane."""
+    """Yield the stored steps in time order: blocks [lanes * n] of n steps of every lane."""
     rows = ordered_rows(storage)
     if not rows.size:
         return
@@ -61,7 +61,7 @@ def blocks(storage: Storage) -> Iterator[TensorDictBase]:
 def restore(
     state: Mapping[str, Any], steps: Iterable[TensorDictBase], storage: Storage, sampler: Sampler, writer: Writer
 ) -> list[Draw]:
-    """Makes these parts what ``describe`` and ``blocks`` said; returns the draws that were pending.
+    """Make these parts what ``describe`` and ``blocks`` said; return the draws that were pending.
 
     Into a storage of another capacity the steps are written anew, oldest first: their rows may differ, so the sampler
     begins anew as well, and nothing is pending.
@@ -84,7 +84,7 @@ def restore(
 
 
 def keeps_rows(state: Mapping[str, Any], storage: Storage) -> bool:
-    """Whether the steps of a state keep their rows in a storage; in one of another capacity they do not.
+    """Return whether the steps of a state keep their rows in a storage; in one of another capacity they do not.
 
     Raises:
         SchemaMismatchError: the storage is too small, or of other dimensions.
@@ -107,7 +107,7 @@ def _kind(state: Mapping[str, Any]) -> str:
 
 
 def rows_and_steps(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[tuple[Rows, TensorDictBase]]:
-    """The blocks of a state's steps, each with the rows [n] that they had."""
+    """Yield the blocks of a state's steps, each with the rows [n] that they had."""
     rows, done = state["rows"].numpy(), 0
     for block in steps:
         count = block.batch_size[0] // len(rows)
@@ -116,7 +116,7 @@ def rows_and_steps(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) ->
 
 
 def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
-    """The blocks of a state's steps as they are appended to a storage: [*lanes, n]."""
+    """Yield the blocks of a state's steps as they are appended to a storage: [*lanes, n]."""
     row_shape = state["storage"].get("row_shape", [])
     texts = Texts.restored(state["storage"].get("texts", Texts().state_dict()))
     for block in steps:
@@ -131,25 +131,25 @@ def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Itera
 
 
 def _coded(storage: Storage, rows: Rows) -> TensorDictBase:
-    """The steps at rows, texts as the numbers that the storage's state explains."""
+    """Return the steps at rows, texts as the numbers that the storage's state explains."""
     coded: TensorDictBase = getattr(storage, "get_coded", storage.get)(rows)
     return coded
 
 
 def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:
-    """The stored steps in the order of ``ordered_rows``, by key."""
+    """Return the stored steps in the order of ``ordered_rows``, by key."""
     rows = ordered_rows(storage)
     return leaves(_coded(storage, rows.reshape(-1))) if rows.size else []
 
 
 def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[TensorDictBase]:
-    """The steps [n] of ``steps_state``, as one block; none if it was empty."""
+    """Yield the steps [n] of ``steps_state``, as one block; none if it was empty."""
     if state:
         yield tree(dict(state), len(state[0][1]))
 
 
 def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
-    """The tensors of steps by their paths.
+    """Return the tensors of steps by their paths.
 
     Raises:
         SchemaMismatchError: something is no tensor.
@@ -160,7 +160,7 @@ def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
 
 
 def tree(named: Mapping[tuple[str, ...], torch.Tensor], count: int) -> TensorDictBase:
-    """Steps [count] of tensors by their paths."""
+    """Return steps [count] of tensors by their paths."""
     steps = TensorDict({}, [count])
     for path, value in named.items():
         steps.set(path, value)

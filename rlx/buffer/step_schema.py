@@ -33,12 +33,12 @@ def parted(steps: TensorDictBase) -> tuple[dict[Path, torch.Tensor], dict[Path, 
 
 
 def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:
-    """The tensors of steps by their paths; not their texts."""
+    """Return the tensors of steps by their paths; not their texts."""
     return {path: leaf for path, leaf in _collected(steps) if isinstance(leaf, torch.Tensor)}
 
 
 def text_leaves(steps: TensorDictBase) -> dict[Path, Any]:
-    """The non-tensor data of steps by their paths.
+    """Return the non-tensor data of steps by their paths.
 
     Raises:
         SchemaMismatchError: something is neither a tensor nor non-tensor data.
@@ -60,7 +60,7 @@ def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path
 
 
 def schema_of(leaves: Leaves, dims: int) -> StepSchema:
-    """Dtype and shape of one step's leaves, of steps with so many leading dimensions.
+    """Return dtype and shape of one step's leaves, of steps with so many leading dimensions.
 
     Raises:
         SchemaMismatchError: there are none.
@@ -71,7 +71,7 @@ def schema_of(leaves: Leaves, dims: int) -> StepSchema:
 
 
 def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Path, torch.Tensor]:
-    """The leaves of steps [*shape] to be stored: sources need not agree on what says where a step comes from.
+    """Return the leaves of steps [*shape] to be stored: sources need not agree on what says where a step comes from.
 
     ``index`` and ``is_init`` are left out if the first steps had none. If they had, steps without them get an index of
     -1 and an ``is_init`` of False, for the storage to set.
@@ -87,7 +87,7 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
 
 
 def check(leaves: Leaves, schema: StepSchema, dims: int) -> None:
-    """Raises SchemaMismatchError unless the leaves of steps, with so many leading dimensions, are of this schema."""
+    """Raise SchemaMismatchError unless the leaves of steps, with so many leading dimensions, are of this schema."""
     for path in leaves.keys() | schema.keys():
         if path not in leaves or path not in schema:
             what = "is missing" if path in schema else "is none of"
@@ -105,7 +105,7 @@ def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
 
 
 def nested(leaves: Mapping[Path, Any]) -> dict[str, Any]:
-    """The leaves as dictionaries in dictionaries."""
+    """Return the leaves as dictionaries in dictionaries."""
     tree: dict[str, Any] = {}
     for path, leaf in leaves.items():
         branch = tree

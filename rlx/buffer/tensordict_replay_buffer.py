@@ -60,7 +60,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self._priority_key = priority_key
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
-        """Takes the priorities of a batch, by its ``index`` and what stands at the priority key, [n] or [n, ...].
+        """Take the priorities of a batch, by its ``index`` and what stands at the priority key, [n] or [n, ...].
 
         Several numbers per step are reduced as the sampler's ``reduction`` says: to the largest by default.
 

@@ -42,7 +42,7 @@ class Texts:
         return len(self._texts)
 
     def leaves(self, steps: TensorDictBase, *, settled: bool) -> dict[Path, torch.Tensor]:
-        """The leaves of steps, texts as numbers.
+        """Return the leaves of steps, texts as numbers.
 
         Args:
             steps: steps.
@@ -75,7 +75,7 @@ class Texts:
         return code
 
     def decoded(self, leaves: Leaves) -> dict[Path, Any]:
-        """Leaves with the texts that numbers stand for."""
+        """Return leaves with the texts that numbers stand for."""
         return {path: self._decoded(leaf) if path in self.paths else leaf for path, leaf in leaves.items()}
 
     def _decoded(self, codes: torch.Tensor) -> Any:
@@ -91,7 +91,7 @@ class Texts:
         return len(self._texts) > 2 * self._used + _SPARE
 
     def keep(self, codes: Sequence[torch.Tensor]) -> None:
-        """Forgets all texts but those that these numbers stand for."""
+        """Forget all texts but those that these numbers stand for."""
         used = set(np.unique(np.concatenate([leaf.numpy(force=True).reshape(-1) for leaf in codes])).tolist())
         for code in [code for code in self._texts if code not in used]:
             del self._codes[self._texts.pop(code)]
@@ -99,12 +99,12 @@ class Texts:
         self._used = len(used)
 
     def state_dict(self) -> dict[str, Any]:
-        """The leaves that are text, and the texts with their numbers."""
+        """Return the leaves that are text, and the texts with their numbers."""
         return {"paths": [list(path) for path in sorted(self.paths)], "texts": list(self._texts.items())}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> "Texts":
-        """The texts whose ``state_dict`` this is."""
+        """Return the texts whose ``state_dict`` this is."""
         texts = cls()
         texts.paths = frozenset(tuple(path) for path in state["paths"])
         texts._texts = {int(code): str(text) for code, text in state["texts"]}

@@ -47,7 +47,7 @@ class RingTrajectoryIndex:
 
     @classmethod
     def of(cls, ring: Ring, columns: Columns) -> Self:
-        """The index of what the lanes of a ring hold already, as if lane after lane had been written."""
+        """Return the index of what the lanes of a ring hold already, as if lane after lane had been written."""
         index = cls(ring.size, ring.lanes, head=ring.head, columns=columns)
         if len(ring):
             rows = ring.row_at(np.arange(len(ring)))
@@ -61,7 +61,7 @@ class RingTrajectoryIndex:
 
     @classmethod
     def restored(cls, ring: Ring, columns: Columns, state: Mapping[str, torch.Tensor]) -> Self:
-        """The index whose ``state_dict`` this is, over a ring that stands where its ring stood.
+        """Return the index whose ``state_dict`` this is, over a ring that stands where its ring stood.
 
         Raises:
             SchemaMismatchError: the state does not fit the ring.
@@ -79,7 +79,7 @@ class RingTrajectoryIndex:
         return len(self._segments.ring)
 
     def write(self, rows: Rows, ids: Rows | None, done: Flags, links: Links | None = None) -> None:
-        """Takes note of new steps, in time order within a lane, each where its lane stands.
+        """Take note of new steps, in time order within a lane, each where its lane stands.
 
         Args:
             rows: [n] where they go; more than a lane has if the first are overwritten at once.
@@ -93,7 +93,7 @@ class RingTrajectoryIndex:
         self.write_runs(*run, **_evidence(links, start, last))
 
     def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags, **evidence: Any) -> None:
-        """Takes note of runs [m] of steps of one trajectory each: what ``write`` makes of rows.
+        """Take note of runs [m] of steps of one trajectory each: what ``write`` makes of rows.
 
         Args:
             lane: the lane of each.
@@ -107,7 +107,7 @@ class RingTrajectoryIndex:
         self.generation += 1
 
     def changed(self, replaced: Rows) -> None:
-        """Takes note that ids or flags of stored steps changed; everything is cut anew when next needed.
+        """Take note that ids or flags of stored steps changed; everything is cut anew when next needed.
 
         Args:
             replaced: [n] rows that now hold other steps, which follow nothing; may be empty.
@@ -212,7 +212,7 @@ class RingTrajectoryIndex:
         return time, segment["before"] + time - segment["time"]
 
     def _settle(self) -> None:
-        """Cuts everything anew if ids or flags were changed."""
+        """Cut everything anew if ids or flags were changed."""
         if self._stale is None:
             return
         if self._columns is None:
@@ -225,7 +225,7 @@ class RingTrajectoryIndex:
 def _runs(
     lane: Rows, ids: Rows | None, done: Flags, links: Links | StoredLinks | None
 ) -> tuple[Rows, Rows, tuple[Rows, Rows, Rows | None, Flags]]:
-    """First and last step, lane, length, id and done of the runs among steps in the order of writing."""
+    """Return first and last step, lane, length, id and done of the runs among steps in the order of writing."""
     starts = _run_starts(lane, ids, done, None if links is None else links.breaks | links.fresh)
     last = np.append(starts[1:], len(lane)) - 1
     return starts, last, (lane[starts], last + 1 - starts, None if ids is None else ids[starts], done[last])
@@ -257,7 +257,7 @@ def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None 
 
 
 def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
-    """The same steps in the order of their writing, cut by what ids and flags say now."""
+    """Return the same steps in the order of their writing, cut by what ids and flags say now."""
     numbers = old.in_order()
     segment = old.table[numbers]
     begin = np.maximum(segment["time"], old.ring.head[segment["lane"]])

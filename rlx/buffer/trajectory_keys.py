@@ -32,7 +32,7 @@ class TrajectoryKeys:
 
     @classmethod
     def find(cls, stored: Collection[Path], traj_key: Any = None, end_key: Any = None) -> "TrajectoryKeys":
-        """The leaves that keys mean; the usual ones, as far as they are stored, where none is given.
+        """Return the leaves that keys mean; the usual ones, as far as they are stored, where none is given.
 
         Args:
             stored: the leaves that there are.
@@ -64,7 +64,7 @@ class TrajectoryKeys:
         return self.ends if self.ids is None else (self.ids, *self.ends)
 
     def read(self, leaves: Mapping[Path, torch.Tensor], count: int) -> tuple[Rows | None, Flags]:
-        """Ids [count] (or None) and ends [count] of steps whose leaves are given, in any number of dimensions."""
+        """Return ids [count] (or None) and ends [count] of steps whose leaves are given, in any number of dimensions."""
         ids = None if self.ids is None else _flat(leaves[self.ids], count)[:, 0].astype(np.int64)
         done = np.zeros(count, bool)
         for key in self.ends:
@@ -73,7 +73,7 @@ class TrajectoryKeys:
 
 
 def as_path(key: Any) -> Path:
-    """A TED key, nested in any way, as a tuple of names.
+    """Return a TED key, nested in any way, as a tuple of names.
 
     Example:
         >>> as_path("done"), as_path(("next", ("agents", "done")))

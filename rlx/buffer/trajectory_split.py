@@ -26,7 +26,8 @@ def split_trajectories(
     done_key: NestedKey = "done",
     as_nested: bool = False,
 ) -> TensorDictBase:
-    """Trajectories [N, T], T the longest one's steps, zeros or empty texts after the end of the others, by first step.
+    """Return trajectories [N, T], T the longest one's steps, zeros or empty texts after the end of the others, by first
+    step.
 
     ``("collector", "mask")`` (bool [N, T]) says where there are steps. A trajectory ends where ``("next", done)`` is
     set. Steps of one id in one row of the batch belong together until then, also where another id's come between, as

@@ -27,22 +27,22 @@ class RoundRobinWriter(SavedState):
         self.cursor = 0
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
-        """Writes steps [*lanes, n]; returns their rows, of the same shape."""
+        """Write steps [*lanes, n]; return their rows, of the same shape."""
         rows = storage.append(steps)
         if rows.size:
             self.cursor = (int(rows.reshape(-1, rows.shape[-1])[0, -1]) + 1) % (storage.max_size // storage.lanes)
         return rows
 
     def empty(self) -> None:
-        """Starts at row 0 again."""
+        """Start at row 0 again."""
         self.cursor = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Return the state that ``load_state_dict`` takes."""
         return {"cursor": self.cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""
         self.cursor = int(state["cursor"])
 
 
@@ -50,7 +50,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
     """A ``RoundRobinWriter`` that also stores, as ``index`` (int64), the row of every step."""
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
-        """Writes steps [*lanes, n]; returns their rows, of the same shape."""
+        """Write steps [*lanes, n]; return their rows, of the same shape."""
         shape = steps.batch_size[: storage.ndim]
         lanes, count = shape[:-1].numel(), shape[-1]
         size = storage.max_size // max(1, lanes)
@@ -71,11 +71,11 @@ class ImmutableDatasetWriter(SavedState):
         self.cursor = 0
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
-        """Raises TypeError: what is stored is never changed."""
+        """Raise TypeError: what is stored is never changed."""
         raise TypeError(f"{storage!r} is read-only: {list(steps.batch_size)} steps cannot be written")
 
     def empty(self) -> None:
-        """Raises TypeError: what is stored is never changed."""
+        """Raise TypeError: what is stored is never changed."""
         raise TypeError("a read-only storage cannot be emptied")
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class ImmutableDatasetWriter(SavedState):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class TensorDictMaxValueWriter(SavedState):
@@ -106,7 +106,7 @@ class TensorDictMaxValueWriter(SavedState):
         self._ranks: NDArray[np.float64] = np.empty(0)
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
-        """Writes the highest of steps [n]; returns the row of each, -1 where it was dropped.
+        """Write the highest of steps [n]; return the row of each, -1 where it was dropped.
 
         Raises:
             SchemaMismatchError: steps have no rank, or the storage has lanes.
@@ -130,7 +130,7 @@ class TensorDictMaxValueWriter(SavedState):
     def _displace(
         self, storage: RingStorage, steps: TensorDictBase, ranks: NDArray[np.float64], rows: Rows, done: int
     ) -> None:
-        """Puts the highest of what did not fit in the place of the lowest."""
+        """Put the highest of what did not fit in the place of the lowest."""
         left = np.arange(done, len(ranks))
         # Of stored and new ones together the highest stay; a stable order lets stored ones stay where ranks are equal.
         order = np.argsort(-np.append(self._ranks, ranks[left]), kind="stable")
@@ -145,13 +145,13 @@ class TensorDictMaxValueWriter(SavedState):
         rows[new], self._ranks[place] = place, ranks[new]
 
     def empty(self) -> None:
-        """Forgets all ranks."""
+        """Forget all ranks."""
         self.cursor, self._ranks = 0, np.empty(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The ranks of what is stored."""
+        """Return the ranks of what is stored."""
         return {"cursor": self.cursor, "ranks": torch.from_numpy(self._ranks.copy())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continue from a state of ``state_dict``."""
         self.cursor, self._ranks = int(state["cursor"]), state["ranks"].numpy().copy()

@@ -73,14 +73,14 @@ class BucketLocation:
         return store_for(self._address)
 
     def stat(self, name: str) -> Stored:
-        """Length, version and checksum of a file, by one HEAD request."""
+        """Return length, version and checksum of a file, by one HEAD request."""
         import obstore  # noqa: PLC0415  (an extra)
 
         with self._asking(name):
             return _stored(name, obstore.get(self._store, checked_name(name), options={"head": True}))
 
     def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
-        """A whole small file."""
+        """Return a whole small file."""
         import obstore  # noqa: PLC0415
 
         def whole() -> tuple[bytes, Stored]:
@@ -95,7 +95,7 @@ class BucketLocation:
             return _retried(whole)
 
     def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
-        """The bytes from start to stop, by one request."""
+        """Return the bytes from start to stop, by one request."""
         import obstore  # noqa: PLC0415
 
         def piece() -> tuple[bytes, Stored]:
@@ -110,7 +110,7 @@ class BucketLocation:
             return _retried(piece)
 
     def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """The bytes from start to the end; by one request, and one more whenever the connection breaks."""
+        """Yield the bytes from start to the end; by one request, and one more whenever the connection breaks."""
         reached, version, retries = start, None, _Retries()
         with self._asking(name):
             while True:
@@ -127,7 +127,7 @@ class BucketLocation:
                     return
 
     def _pieces(self, name: str, start: int) -> Iterator[tuple[bytes, object]]:
-        """The bytes from start on by one request, and the version of the file that they are of."""
+        """Yield the bytes from start on by one request, and the version of the file that they are of."""
         import obstore  # noqa: PLC0415
 
         options: Any = {"range": {"offset": start}} if start else None
@@ -143,7 +143,7 @@ class BucketLocation:
             yield bytes(piece), (result.meta["last_modified"], result.meta["size"])
 
     def list(self, below: str) -> Iterator[Stored]:
-        """The files below a prefix."""
+        """Yield the files below a prefix."""
         import obstore  # noqa: PLC0415
 
         with self._asking(below):
@@ -152,7 +152,7 @@ class BucketLocation:
                     yield _described(meta["path"], meta, None)
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
-        """Writes a file, in parts where it is large; its checksum is kept as the object's metadata."""
+        """Write a file, in parts where it is large; its checksum is kept as the object's metadata."""
         import obstore  # noqa: PLC0415
 
         attributes = {_CRC32C: crc32c}
@@ -171,7 +171,7 @@ class BucketLocation:
             )
 
     def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
-        """Writes a small file if what is there is still what was seen; a store that cannot tell just writes it."""
+        """Write a small file if what is there is still what was seen; a store that cannot tell just writes it."""
         import obstore  # noqa: PLC0415
         from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError  # noqa: PLC0415
 
@@ -189,7 +189,7 @@ class BucketLocation:
         return True
 
     def delete(self, names: Sequence[str]) -> None:
-        """Removes files, many by one request where the store can."""
+        """Remove files, many by one request where the store can."""
         import obstore  # noqa: PLC0415
 
         for name in names:
@@ -200,7 +200,7 @@ class BucketLocation:
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """Says what went wrong in the words of this project."""
+        """Say what went wrong in the words of this project."""
         from obstore import exceptions  # noqa: PLC0415
 
         _obstore.check()
@@ -244,7 +244,7 @@ class _BrokenBodyError(Exception):
 
 @contextmanager
 def _body() -> Iterator[None]:
-    """Tells what goes wrong within the body of an answer from what goes wrong before."""
+    """Tell what goes wrong within the body of an answer from what goes wrong before."""
     from obstore.exceptions import BaseError  # noqa: PLC0415
 
     try:
@@ -260,12 +260,12 @@ class _Retries:
         self.advanced()
 
     def advanced(self) -> None:
-        """Begins the count anew."""
+        """Begin the count anew."""
         self._failures = 0
         self._last = time.monotonic()
 
     def wait(self, error: _BrokenBodyError) -> None:
-        """Waits until the next try; raises the error where there has been enough."""
+        """Wait until the next try; raise the error where there has been enough."""
         self._failures += 1
         if self._failures > environment.MAX_RETRIES or time.monotonic() - self._last > environment.RETRY_S:
             raise error

@@ -13,7 +13,7 @@ CLAIM = "rlx.json.pushing"
 
 @contextmanager
 def claimed_for(location: Location, manifest: Manifest, *, overwrite: bool) -> Iterator[None]:
-    """Keeps another dataset from being mixed with one that is on its way to a location.
+    """Keep another dataset from being mixed with one that is on its way to a location.
 
     The claim is that one's manifest. It stays when its push is interrupted, for then files of it lie there; whoever
     pushes the same dataset, or what has become of it, takes it over: that writes the same under the same names.
@@ -41,7 +41,7 @@ def claimed_for(location: Location, manifest: Manifest, *, overwrite: bool) -> I
 
 
 def check_claim(location: Location, manifest: Manifest) -> None:
-    """Raises DatasetLockedError if another dataset has taken the place of the one that was on its way."""
+    """Raise DatasetLockedError if another dataset has taken the place of the one that was on its way."""
     with suppress(SourceNotFoundError):  # somebody else has brought it there; the manifest tells
         content, _ = location.get(CLAIM, max_bytes=MAX_BYTES)
         if content != manifest.encode():
@@ -52,7 +52,7 @@ def check_claim(location: Location, manifest: Manifest) -> None:
 
 
 def _seen(location: Location, manifest: Manifest, *, overwrite: bool) -> Stored | None:
-    """The version of the claim that may be replaced; None where there is none."""
+    """Return the version of the claim that may be replaced; None where there is none."""
     try:
         if overwrite:
             return location.stat(CLAIM)

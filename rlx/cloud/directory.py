@@ -35,7 +35,7 @@ class DirectoryLocation:
         return f"DirectoryLocation({self.url!r})"
 
     def stat(self, name: str) -> Stored:
-        """Length and version of a file."""
+        """Return length and version of a file."""
         path = self._path(name)
         with _translated(path):
             if not path.is_file():
@@ -43,7 +43,7 @@ class DirectoryLocation:
             return _stored(name, path)
 
     def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
-        """A whole small file."""
+        """Return a whole small file."""
         stored = self.stat(name)
         if stored.bytes > max_bytes:
             raise SourceError(f"{self._path(name)} has {stored.bytes:,} bytes, expected at most {max_bytes:,}")
@@ -51,14 +51,14 @@ class DirectoryLocation:
             return self._path(name).read_bytes(), stored
 
     def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
-        """The bytes from start to stop."""
+        """Return the bytes from start to stop."""
         stored = self.stat(name)
         with _translated(self._path(name)), self._path(name).open("rb") as file:
             file.seek(start)
             return file.read(stop - start), stored
 
     def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """The bytes from start to the end."""
+        """Yield the bytes from start to the end."""
         path = self._path(name)
         with _translated(path), path.open("rb") as file:
             file.seek(start)
@@ -66,7 +66,7 @@ class DirectoryLocation:
                 yield piece
 
     def list(self, below: str) -> Iterator[Stored]:
-        """The files in a directory; half-written ones are none."""
+        """Yield the files in a directory; half-written ones are none."""
         for folder, _, names in os.walk(self._path(below)):
             for name in names:
                 path = Path(folder) / name
@@ -75,7 +75,7 @@ class DirectoryLocation:
                         yield _stored(path.relative_to(self.root).as_posix(), path)
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
-        """Writes a file beside its place, and moves it there when it is whole."""
+        """Write a file beside its place, and move it there when it is whole."""
         path = self._path(name)
         with _translated(path):
             _make(path.parent)
@@ -94,7 +94,7 @@ class DirectoryLocation:
             sync_directory(path.parent)
 
     def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
-        """Writes a small file if what is there is still what was seen."""
+        """Write a small file if what is there is still what was seen."""
         try:
             found: Stored | None = self.stat(name)
         except SourceNotFoundError:
@@ -105,7 +105,7 @@ class DirectoryLocation:
         return True
 
     def delete(self, names: Sequence[str]) -> None:
-        """Removes files, and the directories that are empty then."""
+        """Remove files, and the directories that are empty then."""
         for name in names:
             path = self._path(name)
             with _translated(path):
@@ -143,7 +143,7 @@ def _stored(name: str, path: Path) -> Stored:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Says what went wrong with a file in the words of this project."""
+    """Say what went wrong with a file in the words of this project."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:

@@ -65,14 +65,14 @@ _ENDPOINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def is_anonymous(scheme: str) -> bool:
-    """Whether the environment holds no credentials for this kind of bucket."""
+    """Return whether the environment holds no credentials for this kind of bucket."""
     if scheme == "gs" and _GCLOUD_LOGIN.expanduser().exists():
         return False
     return not any(os.environ.get(name) for name in _CREDENTIALS[scheme])
 
 
 def endpoint(scheme: str) -> str | None:
-    """URL of the server, where it is another than the cloud's own."""
+    """Return URL of the server, where it is another than the cloud's own."""
     return next((found for name in _ENDPOINTS[scheme] if (found := os.environ.get(name))), None)
 
 

@@ -14,7 +14,7 @@ from rlx.manifest import Manifest
 def find_dataset(
     dataset: str | os.PathLike[str], *, cache_bytes: int = DEFAULT_CACHE_BYTES
 ) -> tuple[AnyPath, Manifest]:
-    """Where a dataset lies, and its manifest; nothing else is read.
+    """Return where a dataset lies, and its manifest; nothing else is read.
 
     Args:
         dataset: a directory, an id below ``$RLX_HOME`` or a URL.

@@ -54,32 +54,32 @@ class Location(Protocol):
         """What is known of a file without reading it."""
 
     def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
-        """A whole small file.
+        """Return a whole small file.
 
         Raises:
             SourceError: it is larger than that.
         """
 
     def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
-        """The bytes from start to stop, a range that is not empty and lies in the file."""
+        """Return the bytes from start to stop, a range that is not empty and lies in the file."""
 
     def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """The bytes from start to the end of the file, in pieces."""
+        """Yield the bytes from start to the end of the file, in pieces."""
 
     def list(self, below: str) -> Iterator[Stored]:
-        """The files in a directory and in those below it; their checksums are not known."""
+        """Yield the files in a directory and in those below it; their checksums are not known."""
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
-        """Writes a file of so many bytes, over what is there; nobody sees it before it is whole.
+        """Write a file of so many bytes, over what is there; nobody sees it before it is whole.
 
         What ``pieces`` raises ends the transfer, is raised, and leaves the location as it was.
         """
 
     def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
-        """Writes a small file if what is there is still what was seen (None: nothing); returns whether it did."""
+        """Write a small file if what is there is still what was seen (None: nothing); return whether it did."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Removes files; those that are not there are none of its business."""
+        """Remove files; those that are not there are none of its business."""
 
 
 def check_no_url(path: str | os.PathLike[str]) -> None:
@@ -104,7 +104,7 @@ def check_no_url(path: str | os.PathLike[str]) -> None:
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
-    """Whether this is a URL, and no path or id.
+    """Return whether this is a URL, and no path or id.
 
     Example:
         >>> is_url("s3://bucket/pong"), is_url("Pong/5"), is_url("/data/pong")
@@ -114,7 +114,7 @@ def is_url(location: str | os.PathLike[str]) -> bool:
 
 
 def open_location(location: str | os.PathLike[str]) -> Location:
-    """The location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
+    """Return the location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
 
     Raises:
         SourceError: a URL that is none, or of an unknown kind.
@@ -132,7 +132,7 @@ def open_location(location: str | os.PathLike[str]) -> Location:
 
 
 def local_path(location: str | os.PathLike[str]) -> Path | None:
-    """The path that a location means; None for one on a server.
+    """Return the path that a location means; None for one on a server.
 
     Raises:
         SourceError: a URL that is mistyped, or of an unknown kind.
@@ -156,7 +156,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
 
 
 def without_secrets(text: str) -> str:
-    """A text, in whose URLs nobody is named and nothing signed.
+    """Return a text, in whose URLs nobody is named and nothing signed.
 
     Example:
         >>> without_secrets("https://me:secret@host/set?token=secret: no such file")
@@ -166,7 +166,7 @@ def without_secrets(text: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """The name of a file that lies below its location.
+    """Return the name of a file that lies below its location.
 
     Raises:
         SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it.

@@ -30,7 +30,7 @@ class PageCache:
         self._lock = threading.Lock()
 
     def get(self, key: Key) -> bytes | None:
-        """The page, if it is here."""
+        """Return the page, if it is here."""
         with self._lock:
             page = self._pages.get(key)
             if page is not None:
@@ -38,7 +38,7 @@ class PageCache:
             return page
 
     def put(self, key: Key, page: bytes) -> None:
-        """Keeps a page, and lets go of others until there is room; one that is larger than the cache is not kept."""
+        """Keep a page, and let go of others until there is room; one that is larger than the cache is not kept."""
         with self._lock:
             self.bytes -= len(self._pages.pop(key, b""))
             if len(page) > self.max_bytes:

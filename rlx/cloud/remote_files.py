@@ -85,7 +85,7 @@ class RemoteFiles:
         return list(self._waiting[depth].map(read, items))
 
     def length(self, name: str) -> int:
-        """Bytes of a file, as the manifest has it.
+        """Return bytes of a file, as the manifest has it.
 
         Raises:
             CorruptDatasetError: it lists no such file.
@@ -95,7 +95,7 @@ class RemoteFiles:
         return self._lengths[name]
 
     def pieces(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
-        """The bytes of a file in these ranges; what lies behind its end is left out, as of a memory map.
+        """Return the bytes of a file in these ranges; what lies behind its end is left out, as of a memory map.
 
         Raises:
             CorruptDatasetError: it is not there, of another length than the manifest says, or has changed meanwhile.
@@ -112,7 +112,7 @@ class RemoteFiles:
         return [_cut(pages, start, stop) for start, stop in within]
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """A whole file in pieces, past the cache."""
+        """Yield a whole file in pieces, past the cache."""
         self._here.check()
         self._count(1, 0)
         try:
@@ -123,7 +123,9 @@ class RemoteFiles:
             raise self._missing(name) from exc
 
     def _pages(self, name: str, ranges: Sequence[Range]) -> dict[int, bytes]:
-        """Every page that holds a byte of the ranges. They are here until they are used, whatever the cache does."""
+        """Return every page that holds a byte of the ranges. They are here until they are used, whatever the cache
+        does.
+        """
         numbers = sorted(
             {
                 number
@@ -143,7 +145,7 @@ class RemoteFiles:
         return found
 
     def _fetch(self, name: str, run: Range) -> bytes:
-        """The content of the pages from the first to behind the last, by one request."""
+        """Return the content of the pages from the first to behind the last, by one request."""
         start, stop = run[0] * PAGE_BYTES, min(run[1] * PAGE_BYTES, self._lengths[name])
         try:
             content, stored = self.location.read(name, start, stop)
@@ -164,7 +166,7 @@ class RemoteFiles:
             raise self._missing(name) from exc
 
     def _check(self, name: str, stored: Stored) -> None:
-        """Raises CorruptDatasetError unless a file is the one that the manifest means, and the same as before."""
+        """Raise CorruptDatasetError unless a file is the one that the manifest means, and the same as before."""
         url = f"{self.location.url}/{name}"
         if stored.bytes != self._lengths[name]:
             raise CorruptDatasetError(f"{url} has {stored.bytes:,} bytes, expected {self._lengths[name]:,}")
@@ -180,7 +182,7 @@ class RemoteFiles:
 
 
 def _runs(numbers: Sequence[int]) -> list[Range]:
-    """The requests that bring these pages, ascending: where each begins, and behind which it ends.
+    """Return the requests that bring these pages, ascending: where each begins, and behind which it ends.
 
     Example:
         >>> _runs([0, 1, 4, 20, 21])
@@ -194,7 +196,7 @@ def _runs(numbers: Sequence[int]) -> list[Range]:
 
 
 def _cut(pages: Mapping[int, bytes], start: int, stop: int) -> memoryview:
-    """The bytes from start to stop of a file some of whose pages are given."""
+    """Return the bytes from start to stop of a file some of whose pages are given."""
     if start >= stop:
         return memoryview(b"")
     first, last = start // PAGE_BYTES, (stop - 1) // PAGE_BYTES

@@ -24,7 +24,7 @@ def read_manifest(location: Location) -> Manifest:
 
 
 def seen_manifest(location: Location) -> Stored | None:
-    """The version of the manifest that lies at a location now, whatever it holds; None where there is none."""
+    """Return the version of the manifest that lies at a location now, whatever it holds; None where there is none."""
     try:
         return location.stat(FILE_NAME)
     except SourceNotFoundError:
@@ -32,7 +32,7 @@ def seen_manifest(location: Location) -> Stored | None:
 
 
 def differing(there: Manifest, here: Manifest) -> str | None:
-    """Why two datasets cannot lie at one location, in words; None where the shards that both have are the same."""
+    """Return why two datasets cannot lie at one location, in words; None where the shards that both have are the same."""
     if different := there.difference(here):
         return different
     ours = {record.name: record.files for record in here.shards}
@@ -43,5 +43,5 @@ def differing(there: Manifest, here: Manifest) -> str | None:
 
 
 def listed_files(manifest: Manifest) -> dict[str, FileRecord]:
-    """Every file of the shards, by its name below the dataset."""
+    """Return every file of the shards, by its name below the dataset."""
     return {f"shards/{shard.name}/{name}": file for shard in manifest.shards for name, file in shard.files.items()}

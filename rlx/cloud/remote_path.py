@@ -27,7 +27,7 @@ class RemotePath:
         return f"{self.files.location.url}/{self.inner}" if self.inner.parts else self.files.location.url
 
     def joinpath(self, *names: str) -> "RemotePath":
-        """The path below this one."""
+        """Return the path below this one."""
         return RemotePath(self.files, self.inner.joinpath(*names))
 
     @property
@@ -40,15 +40,15 @@ class RemotePath:
         return self.files.length(str(self.inner))
 
     def pieces(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """The bytes of the file in these ranges; see ``RemoteFiles.pieces``."""
+        """Return the bytes of the file in these ranges; see ``RemoteFiles.pieces``."""
         return self.files.pieces(str(self.inner), ranges)
 
     def read_bytes(self) -> bytes:
-        """All of the file."""
+        """Return all of the file."""
         return bytes(self.pieces([(0, self.length)])[0])
 
     def stream(self) -> Iterator[bytes]:
-        """All of the file in pieces, past the cache."""
+        """Yield all of the file in pieces, past the cache."""
         return self.files.stream(str(self.inner))
 
 

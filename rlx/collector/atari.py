@@ -32,7 +32,7 @@ ATARI: Mapping[str, Any] = {
 
 
 def register(env_id: str) -> None:
-    """Tells gymnasium of Atari games, if the id is that of one.
+    """Tell gymnasium of Atari games, if the id is that of one.
 
     Raises:
         MissingExtraError: ale-py is not installed.
@@ -47,7 +47,7 @@ def register(env_id: str) -> None:
 
 
 def vector(env_id: str, game: str, num_envs: int, *, is_batched: bool) -> VectorEnvironment:
-    """Copies of a game in the emulator's own threads."""
+    """Return copies of a game in the emulator's own threads."""
     from ale_py import AtariVectorEnv  # noqa: PLC0415  (only some users have it)
 
     env = Unstacked(AtariVectorEnv(game, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **ATARI))
@@ -64,18 +64,18 @@ class Unstacked(gymnasium.vector.VectorObservationWrapper):
         self.single_observation_space: Any = gymnasium.spaces.Box(0, 255, size, dtype=np.uint8)
 
     def step(self, actions: Any) -> Any:
-        """gymnasium's five, of frames."""
+        """Return gymnasium's five, of frames."""
         observation, reward, terminated, truncated, info = self.env.step(actions)
         if "final_obs" in info:
             info["final_obs"] = info["final_obs"][:, 0]
         return observation[:, 0], reward, terminated, truncated, info
 
     def observations(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """The frames of stacks of one."""
+        """Return the frames of stacks of one."""
         return observations[:, 0]
 
 
 def emulator_seeds(seeds: Sequence[int]) -> NDArray[np.int64]:
-    """The seeds that ale-py's own environment makes of these for the emulator, which takes no negative ones."""
+    """Return the seeds that ale-py's own environment makes of these for the emulator, which takes no negative ones."""
     words = [np.random.SeedSequence(seed).generate_state(2)[1] for seed in seeds]
     return np.array(words, np.uint32).astype(np.int64) & 0x7FFFFFFF

@@ -34,7 +34,7 @@ class Background:
         return self._thread.is_alive() and not self._is_stopped
 
     def check(self) -> None:
-        """Raises what ended the thread, once.
+        """Raise what ended the thread, once.
 
         Raises:
             CollectError: the environment or the policy failed, or whatever else went wrong.
@@ -45,7 +45,7 @@ class Background:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Waits for the batch that is being collected; none is begun inside."""
+        """Wait for the batch that is being collected; none is begun inside."""
         with self._turn:
             self._pauses += 1
             self._turn.wait_for(lambda: not self._is_working)
@@ -57,7 +57,7 @@ class Background:
                 self._turn.notify_all()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Waits for the batch that is being collected, and ends the thread.
+        """Wait for the batch that is being collected, and end the thread.
 
         Raises:
             CollectError: the batch takes longer than ``timeout`` seconds.
@@ -85,7 +85,7 @@ class Background:
             logger.warning("collecting in the background ended: %s: %s", type(exc).__name__, exc)
 
     def _begins(self) -> bool:
-        """Waits until nobody pauses; whether another batch is begun."""
+        """Wait until nobody pauses; whether another batch is begun."""
         with self._turn:
             self._turn.wait_for(lambda: self._is_stopped or not self._pauses)
             self._is_working = not self._is_stopped

@@ -125,11 +125,11 @@ class BaseCollector(FreeRunning):
             self._expect_idle()
 
     def next(self) -> TensorDictBase | None:
-        """The next batch; None where it went to the replay buffer, or when all steps are done."""
+        """Return the next batch; None where it went to the replay buffer, or when all steps are done."""
         return next(iter(self), None)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Begins new episodes everywhere, those of a new collector with this ``seed``; gives a seed for another one.
+        """Begin new episodes everywhere, those of a new collector with this ``seed``; give a seed for another one.
 
         Args:
             seed: of all environments and random actions.
@@ -146,7 +146,7 @@ class BaseCollector(FreeRunning):
         return seed + 1
 
     def reset(self, reset_idx: Sequence[bool] | None = None) -> None:
-        """Gives up the running episodes: the next batch begins with new ones, under new ids.
+        """Give up the running episodes: the next batch begins with new ones, under new ids.
 
         Whole episodes that wait for their batch are dropped too, unless only some workers are reset. What is dropped
         does not count for ``total_frames``.
@@ -164,7 +164,7 @@ class BaseCollector(FreeRunning):
             self._begin_anew([worker for worker, is_chosen in enumerate(chosen) if is_chosen])
 
     def update_policy_weights_(self, policy_or_weights: NewWeights | None = None) -> None:
-        """Takes new weights: a state_dict, a TensorDict of parameters or another module; none where the policy's own
+        """Take new weights: a state_dict, a TensorDict of parameters or another module; none where the policy's own
 
         were changed in place. They are in use from the next batch that is begun. The version goes up by one.
 
@@ -202,7 +202,7 @@ class BaseCollector(FreeRunning):
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another collector stood, with new episodes, ids that it did not give and other seeds.
+        """Go on where another collector stood, with new episodes, ids that it did not give and other seeds.
 
         Of one state and seed follow the same batches, where they depend on the seed alone.
 
@@ -225,7 +225,7 @@ class BaseCollector(FreeRunning):
         self._next_episode = state["next_trajectory"]
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Closes the environments, after the batch that the thread of ``start`` is collecting, if there is one.
+        """Close the environments, after the batch that the thread of ``start`` is collecting, if there is one.
 
         Args:
             timeout: seconds to wait for that batch; as long as it takes by default.
@@ -273,7 +273,7 @@ class BaseCollector(FreeRunning):
             self._has_copies = True
 
     def _length(self, worker: int, description: Description) -> int:
-        """Steps of an environment of a worker's usual share."""
+        """Return steps of an environment of a worker's usual share."""
         frames, n = self._plan.frames, description.num_envs
         if frames is None:
             return _CHUNK_STEPS
@@ -282,7 +282,7 @@ class BaseCollector(FreeRunning):
         return frames[worker] // n
 
     def _check(self) -> None:
-        """Refuses what cannot be put together."""
+        """Refuse what cannot be put together."""
         first, n, total = self._described[0], sum(self._envs), self._plan.total_frames
         for worker, other in enumerate(self._described):
             if other.observation_space != first.observation_space or other.action_space != first.action_space:
@@ -300,7 +300,7 @@ class BaseCollector(FreeRunning):
             raise CollectError(f"total_frames={total}: expected a multiple of {n}, the lanes of the replay buffer")
 
     def _next_batch(self) -> TensorDictBase | None:
-        """The next batch; none when all steps are done. What goes wrong ends the collector."""
+        """Return the next batch; none when all steps are done. What goes wrong ends the collector."""
         if not self._close.alive:
             raise CollectError("the collector is shut down")
         try:
@@ -375,7 +375,7 @@ class BaseCollector(FreeRunning):
         return [taken[share.worker] for share in shares]
 
     def _order_ahead(self) -> None:
-        """Keeps workers busy, where nobody waits for the others."""
+        """Keep workers busy, where nobody waits for the others."""
         if self._plan.is_sync:
             return
         for open_orders in range(self._plan.slots):
@@ -390,7 +390,7 @@ class BaseCollector(FreeRunning):
                 self._give(replace(share, worker=worker), is_random=is_random)
 
     def _left(self) -> int | None:
-        """Steps that are to be ordered yet."""
+        """Return steps that are to be ordered yet."""
         total = self._plan.total_frames
         return None if total < 0 else max(0, total - self._ordered)
 
@@ -423,7 +423,7 @@ class BaseCollector(FreeRunning):
         self._ids[worker].begin()
 
     def _begin_anew(self, workers: Sequence[int]) -> None:
-        """Drops what these workers were ordered and have not ended; their next order begins new episodes.
+        """Drop what these workers were ordered and have not ended; their next order begins new episodes.
 
         If it is all of them, also whole episodes that wait.
         """
@@ -437,7 +437,7 @@ class BaseCollector(FreeRunning):
             self._due |= self._sessions_for(workers)
 
     def _drop_open(self, workers: Sequence[int]) -> None:
-        """Has the steps that these workers were ordered to make dropped as they come in; nobody waits for them."""
+        """Have the steps that these workers were ordered to make dropped as they come in; nobody waits for them."""
         for worker in workers:
             shares = self._shares[worker]
             self._ordered -= sum(share.steps for share in shares if share is not None)
@@ -448,7 +448,7 @@ class BaseCollector(FreeRunning):
         self._episodes[worker] = Episodes(self._envs[worker])
 
     def _uncount(self, steps: int) -> None:
-        """Takes back steps that were collected and are not given out."""
+        """Take back steps that were collected and are not given out."""
         self._frames -= steps
         self._ordered -= steps
 

@@ -48,7 +48,7 @@ class BatchDelivery:
         return 0 if self.replay_buffer is None else int(self.replay_buffer.storage.ndim) - 1
 
     def __call__(self, batch: TensorDictBase, *, is_batched: bool) -> TensorDictBase | None:
-        """The batch, or None if it went into the replay buffer.
+        """Return the batch, or None if it went into the replay buffer.
 
         Args:
             batch: steps.
@@ -80,6 +80,6 @@ class BatchDelivery:
 
 
 def _real(batch: TensorDictBase) -> TensorDictBase:
-    """The steps [S] of a batch with a mask, without it; any other as it is."""
+    """Return the steps [S] of a batch with a mask, without it; any other as it is."""
     mask = batch.get(MASK, None)
     return batch if mask is None else batch[mask].exclude(MASK)

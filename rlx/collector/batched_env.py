@@ -32,7 +32,7 @@ class _BatchedEnv(TedEnv):
         return f"{type(self).__name__}({self.num_workers}, {self.create_env_fn!r})"
 
     def _makes(self) -> tuple[str, list[MakeEnv]]:
-        """A name for messages, and a function for every copy."""
+        """Return a name for messages, and a function for every copy."""
         sources = self.create_env_fn
         if isinstance(sources, str) or not isinstance(sources, Sequence):
             sources = [sources] * self.num_workers
@@ -58,7 +58,7 @@ class SerialEnv(_BatchedEnv):
     """
 
     def open(self) -> Environment:
-        """The copies."""
+        """Return the copies."""
         name, makes = self._makes()
         return serial(makes, name, is_batched=True)
 
@@ -80,6 +80,6 @@ class ParallelEnv(_BatchedEnv):
         self.mp_start_method = mp_start_method
 
     def open(self) -> Environment:
-        """The copies, whose processes have started."""
+        """Return the copies, whose processes have started."""
         name, makes = self._makes()
         return parallel(makes, name, self.mp_start_method)

@@ -126,7 +126,7 @@ class Collector(BaseCollector):
 
 
 def names_of(keys: Sequence[NestedKey]) -> list[str]:
-    """Keys of a TensorDict as names of fields.
+    """Return keys of a TensorDict as names of fields.
 
     Example:
         >>> names_of(["logits", ("next", "value")])
@@ -138,7 +138,7 @@ def names_of(keys: Sequence[NestedKey]) -> list[str]:
 
 
 def made_by(factory: Callable[[], Any], policy: Any) -> Any:
-    """The policy that a factory makes.
+    """Return the policy that a factory makes.
 
     Raises:
         CollectError: there is a policy already.
@@ -149,12 +149,12 @@ def made_by(factory: Callable[[], Any], policy: Any) -> Any:
 
 
 def none_below_1(limit: int | None) -> int | None:
-    """A limit, or none where it is 0 or less, as TorchRL has it."""
+    """Return a limit, or none where it is 0 or less, as TorchRL has it."""
     return None if limit is None or limit < 1 else limit
 
 
 def exploration(given: InteractionType | str) -> str:
-    """Name of the ``InteractionType`` that is meant.
+    """Return name of the ``InteractionType`` that is meant.
 
     Example:
         >>> exploration("deterministic"), exploration(InteractionType.RANDOM)

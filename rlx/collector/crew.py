@@ -95,7 +95,7 @@ class Crew:
         self.descriptions = [self._introduced(worker) for worker in range(len(equipment))]
 
     def give(self, worker: int, order: Order) -> None:
-        """Gives a worker another order."""
+        """Give a worker another order."""
         member = self._members[worker]
         if len(member.given) == self._slots:
             raise ValueError(f"worker {worker} has {self._slots} open orders")
@@ -103,11 +103,11 @@ class Crew:
         self._send(worker, order, slot)
 
     def open_orders(self, worker: int) -> int:
-        """How many orders a worker has not answered."""
+        """Return how many orders a worker has not answered."""
         return len(self._members[worker].given)
 
     def next(self) -> Delivery:
-        """Waits for the first worker that has done what it was ordered to.
+        """Wait for the first worker that has done what it was ordered to.
 
         Raises:
             CollectError: its environment or policy failed, or it died again and again.
@@ -127,13 +127,13 @@ class Crew:
             return Delivery(worker, given.order, _steps(member.exchange, given.slot, answer))
 
     def halt(self, number: int) -> None:
-        """Has workers stop what they do for orders up to this number, where they share memory."""
+        """Have workers stop what they do for orders up to this number, where they share memory."""
         for member in self._members:
             if member.exchange is not None:
                 member.exchange.halt(number)
 
     def publish(self, weights: Weights) -> None:
-        """Lets workers have new weights, from their next order on."""
+        """Let workers have new weights, from their next order on."""
         with self._publishing:
             self._weights = weights
             for member in self._members:
@@ -141,7 +141,7 @@ class Crew:
                     member.exchange.put_weights(weights)
 
     def detach(self) -> None:
-        """Has workers of this process go on with copies of the policy."""
+        """Have workers of this process go on with copies of the policy."""
         for member in self._members:
             member.actor.call(Detach()).result()
 

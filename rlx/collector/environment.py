@@ -69,11 +69,11 @@ class Environment(Protocol):
         """
 
     def step(self, actions: Any) -> Outcome:
-        """Takes a step in every environment; begins a new episode where one ends.
+        """Take a step in every environment; begin a new episode where one ends.
 
         Raises:
             CollectError: an environment raised something.
         """
 
     def close(self) -> None:
-        """Ends its processes and threads."""
+        """End its processes and threads."""

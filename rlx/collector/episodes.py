@@ -76,7 +76,7 @@ class Episodes:
         return sum(running.steps for running in self._running)
 
     def add(self, steps: Steps, limit: int | None = None) -> list[Episode]:
-        """The episodes that these steps end.
+        """Return the episodes that these steps end.
 
         Args:
             steps: the next ones.
@@ -99,7 +99,7 @@ class Episodes:
         return ended
 
     def cut(self) -> list[Episode]:
-        """The episodes that have not ended, truncated where they are, by number of the environment."""
+        """Return the episodes that have not ended, truncated where they are, by number of the environment."""
         cut = []
         for running in self._running:
             if running.steps:
@@ -110,7 +110,7 @@ class Episodes:
 
 
 def join(episodes: Sequence[Episode], schema: Schema, first: int, stride: int = 1, *, rounds: bool = False) -> Block:
-    """One block of these episodes, numbered ``first``, ``first + stride``, ...
+    """Return one block of these episodes, numbered ``first``, ``first + stride``, ...
 
     Args:
         episodes: at least one; what they hold and the schema does not is refused, but ``is_init``, which is derived.

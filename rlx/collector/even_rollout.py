@@ -27,7 +27,7 @@ class EvenRollout:
         self._ahead: Steps | None = None
 
     def restart(self, seeds: Sequence[int]) -> None:
-        """Gives up all running episodes and begins new ones."""
+        """Give up all running episodes and begin new ones."""
         self._ahead = None
         self._rollout.restart(seeds)
 
@@ -73,14 +73,14 @@ class EvenRollout:
         into: Steps | None,
         should_stop: Callable[[], bool] | None,
     ) -> Steps:
-        """Some more steps, not the same number of all."""
+        """Return some more steps, not the same number of all."""
         steps = self._rollout.run(policy, length, into, should_stop)
         steps.version[...] = version
         return steps
 
 
 def _joined(first: Steps, second: Steps) -> Steps:
-    """The steps of every environment, one behind the other."""
+    """Return the steps of every environment, one behind the other."""
     joined = _empty(first, int((first.counts + second.counts).max()))
     joined.counts[:] = first.counts + second.counts
     joined.final.update(first.final)
@@ -98,7 +98,7 @@ def _joined(first: Steps, second: Steps) -> Steps:
 
 
 def _copy(steps: Steps, into: Steps, start: int) -> None:
-    """Copies the steps from a time on, as many as there is room for."""
+    """Copy the steps from a time on, as many as there is room for."""
     into.counts[:] = np.clip(steps.counts - start, 0, into.length)
     into.final.update(
         {(env, at - start): row for (env, at), row in steps.final.items() if start <= at < start + into.length}
@@ -110,7 +110,7 @@ def _copy(steps: Steps, into: Steps, start: int) -> None:
 
 
 def _tables(*steps: Steps) -> Iterator[tuple[Any, ...]]:
-    """The named arrays of some Steps side by side, each with the rows that they have more than steps."""
+    """Yield the named arrays of some Steps side by side, each with the rows that they have more than steps."""
     yield (1, *(one.observation for one in steps))
     yield (0, *(one.step for one in steps))
     yield (0, *(one.next for one in steps))
@@ -118,7 +118,7 @@ def _tables(*steps: Steps) -> Iterator[tuple[Any, ...]]:
 
 
 def _empty(steps: Steps, length: int) -> Steps:
-    """Room for so many steps like these."""
+    """Return room for so many steps like these."""
     return Steps(
         _rooms(steps.observation, length + 1),
         _rooms(steps.step, length),

@@ -92,11 +92,11 @@ class Exchange:
         self.path = self._arrays.path
 
     def unlink(self) -> None:
-        """Removes the file's name, when the other process has opened it."""
+        """Remove the file's name, when the other process has opened it."""
         self._arrays.unlink()
 
     def steps(self, slot: int, length: int) -> Steps:
-        """Steps [n, T] in a slot, yet to be made."""
+        """Return steps [n, T] in a slot, yet to be made."""
         return Steps(
             {name: self._arrays[f"{slot}/{name}"][:, : length + 1] for name in self._observations},
             {name: self._arrays[f"{slot}/{name}"][:, :length] for name in (*self._actions, IS_INIT)},
@@ -107,7 +107,7 @@ class Exchange:
         )
 
     def put(self, slot: int, steps: Steps) -> Remainder:
-        """Copies the last observations beside steps that were made in a slot; what has no room there is returned."""
+        """Copy the last observations beside steps that were made in a slot; what has no room there is returned."""
         finals = list(steps.final.values())
         room = _finals(self._room)
         for row, final in enumerate(finals[:room]):
@@ -122,7 +122,7 @@ class Exchange:
         return Remainder(steps.length, steps.counts, list(steps.final), overflow, more)
 
     def get(self, slot: int, remainder: Remainder) -> Steps:
-        """The steps in a slot; they are good until the worker is told to use the slot again."""
+        """Return the steps in a slot; they are good until the worker is told to use the slot again."""
         steps = self.steps(slot, remainder.length)
         steps.counts[:] = remainder.counts
         for table, more in zip((steps.observation, steps.step, steps.next), remainder.more, strict=True):
@@ -139,23 +139,23 @@ class Exchange:
         return int(self._arrays["edition"])
 
     def put_weights(self, weights: Weights) -> None:
-        """Lays out new weights."""
+        """Lay out new weights."""
         with self._arrays.locked():
             self._arrays["weights"][:] = weights.packed
             self._arrays["version"][...] = weights.version
             self._arrays["edition"][...] = self.edition + 1
 
     def get_weights(self) -> tuple[int, Weights]:
-        """The edition of the weights, and a copy of them."""
+        """Return the edition of the weights, and a copy of them."""
         with self._arrays.locked():
             return self.edition, Weights(int(self._arrays["version"]), self._arrays["weights"].copy())
 
     def halt(self, number: int) -> None:
-        """Has the worker stop, before its next step, what it does for orders up to this one."""
+        """Have the worker stop, before its next step, what it does for orders up to this one."""
         self._arrays["halted"][...] = number
 
     def is_halted(self, number: int) -> bool:
-        """Whether the order of this number is to be left at what there is."""
+        """Return whether the order of this number is to be left at what there is."""
         return bool(self._arrays["halted"] >= number)
 
 
@@ -191,7 +191,7 @@ def _layout(room: Room) -> Mapping[str, tuple[tuple[int, ...], str]]:
 
 
 def _shared(space: Space, name: str) -> dict[str, Space]:
-    """The spaces whose arrays memory can hold: texts are sent by value."""
+    """Return the spaces whose arrays memory can hold: texts are sent by value."""
     return {name: leaf for name, leaf in leaves(space, name).items() if not dtype_of(leaf).hasobject}
 
 

@@ -24,18 +24,18 @@ class FreeRunning(ABC):
 
     @abstractmethod
     def _collect_one(self) -> bool:
-        """Collects a batch and stores it; False when all steps are done."""
+        """Collect a batch and store it; return False when all steps are done."""
 
     @abstractmethod
     def _detach(self) -> None:
-        """Has the policy run as a copy, whose weights change by ``update_policy_weights_`` alone."""
+        """Have the policy run as a copy, whose weights change by ``update_policy_weights_`` alone."""
 
     @abstractmethod
     def shutdown(self, timeout: float | None = None) -> None:
-        """Ends the thread and closes the environments."""
+        """End the thread and close the environments."""
 
     def start(self) -> None:
-        """Collects into the replay buffer in a thread of its own, until ``total_frames`` or ``shutdown``.
+        """Collect into the replay buffer in a thread of its own, until ``total_frames`` or ``shutdown``.
 
         The policy runs as a copy: new weights are in use from the next batch after ``update_policy_weights_``. What
         ends the thread early is raised by the next method that is called.
@@ -68,12 +68,12 @@ class FreeRunning(ABC):
         self._end = weakref.finalize(self, _give_up, self._background)
 
     def is_running(self) -> bool:
-        """Whether the thread of ``start`` has more to collect."""
+        """Return whether the thread of ``start`` has more to collect."""
         return self._background is not None and self._background.is_running
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Waits for the batch that the thread of ``start`` collects; inside, nothing is written to the buffer.
+        """Wait for the batch that the thread of ``start`` collects; inside, nothing is written to the buffer.
 
         Raises:
             CollectError: nothing was started; or whatever ended the thread.
@@ -90,7 +90,7 @@ class FreeRunning(ABC):
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Keeps the thread, if there is one, between two batches; raises what ended it."""
+        """Keep the thread, if there is one, between two batches; raise what ended it."""
         self._here.check()
         if self._background is None:
             yield

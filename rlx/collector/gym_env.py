@@ -33,7 +33,7 @@ class GymEnv(TedEnv):
         self.options: Mapping[str, Any] = options
 
     def __call__(self) -> "gymnasium.Env[Any, Any]":
-        """A new environment.
+        """Return a new environment.
 
         Raises:
             CollectError: the id is unknown, or the environment cannot be made.
@@ -42,7 +42,7 @@ class GymEnv(TedEnv):
         return make(self.env_id, **self.options)
 
     def open(self, num_envs: int | None = None) -> Environment:
-        """Copies of the environment, stepped side by side; without a number, one without a dimension of copies."""
+        """Return copies of the environment, stepped side by side; without a number, one without a dimension of copies."""
         return of_id(self.env_id, self.options, num_envs or 1, is_batched=num_envs is not None)
 
     def __repr__(self) -> str:

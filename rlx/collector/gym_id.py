@@ -22,7 +22,7 @@ _UNKNOWN = (NameNotFound, NamespaceNotFound, VersionNotFound, UnregisteredEnv)
 
 
 def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched: bool) -> Environment:
-    """Copies of an environment.
+    """Return copies of an environment.
 
     Args:
         env_id: as gymnasium has it, or ``envpool/NAME``.
@@ -46,7 +46,7 @@ def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched:
 
 
 def make(env_id: str, **options: Any) -> "gymnasium.Env[Any, Any]":
-    """One environment by its id; Atari games with DQN preprocessing.
+    """Return one environment by its id; Atari games with DQN preprocessing.
 
     Raises:
         CollectError: the id is unknown, or the environment cannot be made.
@@ -71,7 +71,7 @@ def make(env_id: str, **options: Any) -> "gymnasium.Env[Any, Any]":
 
 
 def _near(env_id: str) -> list[str]:
-    """Known ids like an unknown one; of an Atari game without a namespace, or by an old name, the one with it."""
+    """Return known ids like an unknown one; of an Atari game without a namespace, or by an old name, the one with it."""
     if find_spec("ale_py") is not None:
         atari.register(atari.PREFIX)
     game = f"{atari.PREFIX}{re.split('NoFrameskip|Deterministic|-', env_id)[0]}-v5"
@@ -81,7 +81,7 @@ def _near(env_id: str) -> list[str]:
 
 
 def _install(message: str) -> str | None:
-    """The command in gymnasium's message, if it has one."""
+    """Return the command in gymnasium's message, if it has one."""
     return " && ".join(re.findall("`(pip install [^`]+)`", message)) or None
 
 

@@ -50,7 +50,7 @@ class Infos:
         steps: Steps,
         where: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> None:
-        """Writes what was said of one step.
+        """Write what was said of one step.
 
         Args:
             info: as vector environments of gymnasium give it.
@@ -77,7 +77,7 @@ class Infos:
             to[where] = self._fitting(name, rows, mask)[envs]
 
     def settle(self, steps: Steps) -> None:
-        """Adds the columns that have been written to no step of this batch; after the first batch no key is new."""
+        """Add the columns that have been written to no step of this batch; after the first batch no key is new."""
         if self._is_first and self._wanted != "all":
             for name in self._wanted:
                 self._rows.setdefault(name, _NUMBER)
@@ -113,7 +113,7 @@ class Infos:
         return {name: (rows, mask) for name, (rows, mask) in found.items() if mask.any()}
 
     def _entries(self, info: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any] | None, NDArray[np.bool_]]]:
-        """Key, rows [n, ...] (none if they cannot be kept), and which lanes have it."""
+        """Yield key, rows [n, ...] (none if they cannot be kept), and which lanes have it."""
         for name, value, mask in _entries(info, self._num_envs):
             if self._is_first or self._is_wanted(name):
                 yield name, _rows(value, mask, self._num_envs), mask
@@ -149,7 +149,7 @@ def fill_of(dtype: np.dtype[Any]) -> Any:
 
 
 def is_unseen(name: str, rows: NDArray[Any]) -> bool:
-    """Whether a column [n, T] stands for an entry of ``info`` that has not appeared yet; see ``Infos``."""
+    """Return whether a column [n, T] stands for an entry of ``info`` that has not appeared yet; see ``Infos``."""
     if not name.startswith(PREFIX) or (rows.dtype, rows.shape[2:]) != _NUMBER:
         return False
     return bool(np.isnan(rows).all())
@@ -160,7 +160,7 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _entries(info: Mapping[str, Any], num_envs: int, parents: str = "") -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
-    """Key, value as it is, and which lanes have it."""
+    """Yield key, value as it is, and which lanes have it."""
     for key, value in info.items():
         if (key.startswith("_") and key[1:] in info) or (not parents and key in _FINAL):
             continue
@@ -196,7 +196,7 @@ def _rows(value: Any, mask: NDArray[np.bool_], num_envs: int) -> NDArray[Any] | 
 
 
 def flat_keys(keys: Any) -> InfoKeys:
-    """Keys as a user gives them, strings or tuples, as names.
+    """Return keys as a user gives them, strings or tuples, as names.
 
     Example:
         >>> flat_keys(["lives", ("episode", "r")])

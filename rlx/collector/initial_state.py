@@ -15,7 +15,8 @@ _MOST_CALLS = 3
 
 
 def declared_state(policy: Any) -> State:
-    """The state of one environment by key: of ``initial_state``, or as ``make_tensordict_primer`` of torchrl has it.
+    """Return the state of one environment by key: of ``initial_state``, or as ``make_tensordict_primer`` of torchrl has
+    it.
 
     Args:
         policy: a function or a module; of a module, also those in it.
@@ -39,7 +40,7 @@ def declared_state(policy: Any) -> State:
 
 
 def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence[Key]) -> State:
-    """Zeros of one environment for each key, of the shape and dtype that the module gives back under ``next``.
+    """Return zeros of one environment for each key, of the shape and dtype that the module gives back under ``next``.
 
     A copy of the module is called, and no generator of torch moves on.
 
@@ -66,7 +67,7 @@ def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence
 
 
 def _settled(module: torch.nn.Module, given: TensorDictBase, zeros: State) -> State | None:
-    """Zeros of the shapes that the module gives back for these; none if it fails, or never gives back the same."""
+    """Return zeros of the shapes that the module gives back for these; none if it fails, or never gives back the same."""
     for _ in range(_MOST_CALLS):
         inputs = given.copy()
         for key, row in zeros.items():
@@ -83,7 +84,7 @@ def _settled(module: torch.nn.Module, given: TensorDictBase, zeros: State) -> St
 
 
 def _shapes(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
-    """Shapes worth trying: what recurrent modules say of themselves, then a number, then sizes of the parameters."""
+    """Yield shapes worth trying: what recurrent modules say of themselves, then a number, then sizes of the parameters."""
     for part in module.modules():
         if isinstance(size := getattr(part, "hidden_size", None), int):
             yield (size,)
@@ -95,7 +96,7 @@ def _shapes(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
 
 
 def _primed(primer: Any) -> State:
-    """The values that a primer of torchrl starts from, one for all or one a key."""
+    """Return the values that a primer of torchrl starts from, one for all or one a key."""
     defaults = primer.default_value
     found: State = {}
     for key, spec in primer.primers.items(True, True):

@@ -82,7 +82,7 @@ def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
 
 
 def fits_float32(rewards: NDArray[Any]) -> bool:
-    """Whether float32 holds these exactly; NaN and infinities are held."""
+    """Return whether float32 holds these exactly; NaN and infinities are held."""
     with np.errstate(over="ignore"):
         return np.array_equal(rewards.astype(np.float32).astype(rewards.dtype), rewards, equal_nan=True)
 

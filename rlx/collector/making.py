@@ -26,7 +26,7 @@ def called(function: MakeEnv) -> Any:
 
 
 def as_gymnasium(env: Any) -> Any:
-    """An environment of TorchRL as gymnasium's; anything else as it is."""
+    """Return an environment of TorchRL as gymnasium's; anything else as it is."""
     if not is_torchrl(env):
         return env
     from rlx.collector.torchrl_environment import adapted  # noqa: PLC0415  (torch takes seconds)
@@ -35,7 +35,7 @@ def as_gymnasium(env: Any) -> Any:
 
 
 def is_torchrl(env: Any) -> bool:
-    """Whether it is a ``torchrl.envs.EnvBase``."""
+    """Return whether it is a ``torchrl.envs.EnvBase``."""
     return any(
         kind.__name__ == "EnvBase" and kind.__module__.partition(".")[0] == "torchrl" for kind in type(env).__mro__
     )
@@ -59,7 +59,7 @@ def environment_name(env: Any) -> str:
 
 
 def one(source: MakeEnv) -> "gymnasium.Env[Any, Any]":
-    """The single environment that a function makes.
+    """Return the single environment that a function makes.
 
     Raises:
         CollectError: the function failed, or made something else.

@@ -37,7 +37,7 @@ class ModulePolicy(FunctionPolicy):
 
 
 def load_exported(path: Path) -> torch.nn.Module:
-    """The module in a file that ``torch.export.save`` wrote.
+    """Return the module in a file that ``torch.export.save`` wrote.
 
     Raises:
         CollectError: there is no such file, or it holds something else.
@@ -80,14 +80,14 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
 
 
 def device_of(module: torch.nn.Module, device: torch.device | str | None) -> torch.device:
-    """The device that is asked for, or else that of the module's parameters."""
+    """Return the device that is asked for, or else that of the module's parameters."""
     if device is not None:
         return torch.device(device)
     return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
 
 
 def tensors_of(tree: Any, device: torch.device) -> Any:
-    """The tensors of a tree of arrays; a tuple becomes a dict with the keys 0, 1, ..."""
+    """Return the tensors of a tree of arrays; a tuple becomes a dict with the keys 0, 1, ..."""
     if isinstance(tree, Mapping):
         return {key: tensors_of(part, device) for key, part in tree.items()}
     if isinstance(tree, tuple):

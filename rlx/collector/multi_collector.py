@@ -152,7 +152,7 @@ class MultiCollector(BaseCollector):
 def _policies(
     policy: Any, factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None, workers: int
 ) -> tuple[torch.nn.Module | None, Sequence[Any]]:
-    """The module whose weights all workers have, if there is one, and what each worker gets."""
+    """Return the module whose weights all workers have, if there is one, and what each worker gets."""
     if factory is None:
         policy = instance(policy)
         return policy if is_module(policy) else None, [policy] * workers
@@ -175,7 +175,7 @@ def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
 
 
 def _frames(frames: int | Sequence[int] | None, workers: int, *, sync: bool) -> Sequence[int] | None:
-    """Each worker's part of a batch."""
+    """Return each worker's part of a batch."""
     if isinstance(frames, Sequence):
         if len(frames) != workers:
             raise CollectError(

@@ -20,7 +20,7 @@ EnvSource = str | GymEnv | SerialEnv | ParallelEnv | MakeEnv | gymnasium.Env[Any
 
 
 def open_environment(source: EnvSource, num_envs: int | None = None) -> Environment:
-    """The environment that a user means.
+    """Return the environment that a user means.
 
     Args:
         source: a gymnasium id, or ``envpool/NAME``; a ``GymEnv``, ``SerialEnv`` or ``ParallelEnv``; a ``gymnasium.Env``
@@ -45,7 +45,7 @@ def open_environment(source: EnvSource, num_envs: int | None = None) -> Environm
 
 
 def with_options(source: EnvSource, options: Mapping[str, Any] | None) -> EnvSource:
-    """A source that makes the environment with these keyword arguments; an id gets them from ``gymnasium.make``.
+    """Return a source that makes the environment with these keyword arguments; an id gets them from ``gymnasium.make``.
 
     Raises:
         CollectError: the source is an environment already, or describes several.
@@ -63,7 +63,7 @@ def with_options(source: EnvSource, options: Mapping[str, Any] | None) -> EnvSou
 
 
 def is_open(source: EnvSource) -> bool:
-    """Whether it is an environment already, rather than a description or a function that makes one."""
+    """Return whether it is an environment already, rather than a description or a function that makes one."""
     return isinstance(source, gymnasium.Env | VectorEnv) or is_torchrl(source)
 
 

@@ -84,7 +84,7 @@ class FunctionPolicy:
         self._has_pairs = _is_pair_with_dict(action_space)
 
     def initial_state(self, situation: Situation) -> Arrays:  # noqa: ARG002  (it has none)
-        """An empty dict: a function of observations has no state."""
+        """Return an empty dict: a function of observations has no state."""
         return {}
 
     def __call__(self, situation: Situation) -> Choice:
@@ -204,7 +204,7 @@ class ActionCheck:
         self._is_plain = list(self._leaves) == ["action"]
 
     def __call__(self, actions: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-        """The actions as the environments take them, and their arrays by the names of their fields.
+        """Return the actions as the environments take them, and their arrays by the names of their fields.
 
         Raises:
             CollectError: a shape or dtype that does not fit, or a number out of range.
@@ -233,7 +233,7 @@ class ActionCheck:
 
 
 def arrays_of(tree: Mapping[Any, Any], name: str = "") -> Arrays:
-    """The arrays of nested dicts, the parts of a key joined by ``/``.
+    """Return the arrays of nested dicts, the parts of a key joined by ``/``.
 
     Example:
         >>> arrays_of({"value": [1.0], "params": {"loc": [0.0]}})

@@ -30,7 +30,7 @@ class PolicySpec:
     deterministic: bool = False
 
     def policy(self, environment: Environment, seeds: Sequence[int]) -> Policy:
-        """The policy for an environment.
+        """Return the policy for an environment.
 
         Raises:
             CollectError: there is none of that name, or it cannot be loaded.
@@ -51,7 +51,7 @@ def load_object(text: str) -> Any:
 
 
 def as_policy(found: Any, action_space: Space | None = None, device: str | None = None) -> Policy:
-    """A function of observations or of TensorDicts, a class of them, or a torch module, as a policy.
+    """Return a function of observations or of TensorDicts, a class of them, or a torch module, as a policy.
 
     Args:
         found: which. It takes and gives TensorDicts if it has ``in_keys`` and ``out_keys``, or if its first argument
@@ -83,7 +83,7 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
 
 
 def has_torch() -> bool:
-    """Whether torch is imported: it takes seconds, and who does not use it shall not wait for it."""
+    """Return whether torch is imported: it takes seconds, and who does not use it shall not wait for it."""
     return "torch" in sys.modules
 
 
@@ -102,7 +102,7 @@ def instance(found: Any) -> Any:
 
 
 def is_module(found: Any) -> bool:
-    """Whether it is a torch module."""
+    """Return whether it is a torch module."""
     # By name: a policy that is none does not make torch be imported.
     return any(
         f"{kind.__module__}.{kind.__qualname__}" == "torch.nn.modules.module.Module" for kind in type(found).__mro__

@@ -75,14 +75,14 @@ class Pool(VectorEnv[Any, Any, Any]):
         return self._observation, {}
 
     def step(self, actions: Any) -> Any:
-        """One step of each."""
+        """Return one step of each."""
         dtype = self.single_action_space.dtype
         outcome = self._pool.step(np.asarray(actions).astype(dtype, copy=False))
         self._observation = outcome[0]
         return outcome
 
     def close(self, **_: Any) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._pool.close()
 
     def _is_atari(self) -> bool:
@@ -104,7 +104,7 @@ class Pool(VectorEnv[Any, Any, Any]):
 
 
 def _replaced(observation: Any, rows: Any, mask: NDArray[np.bool_]) -> Any:
-    """An observation, an array [n, ...] or a tree of them, with other rows where the mask is set."""
+    """Return an observation, an array [n, ...] or a tree of them, with other rows where the mask is set."""
     if isinstance(observation, Mapping):
         return {key: _replaced(part, rows[key], mask) for key, part in observation.items()}
     replaced = np.array(observation)

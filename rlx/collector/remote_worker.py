@@ -52,7 +52,7 @@ class RemoteWorker:
         self._version = 0
 
     def __call__(self, task: Describe | Share | Detach | Task) -> Description | Steps | Remainder | None:
-        """Does what the task says."""
+        """Do what the task says."""
         if isinstance(task, Describe):
             env = self._worker.environment
             return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)
@@ -65,7 +65,7 @@ class RemoteWorker:
         return self._by_value(task) if self._exchange is None else self._through(self._exchange, task)
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self._worker.close()
 
     def _by_value(self, task: Task) -> Steps:

@@ -53,7 +53,7 @@ class Rollout:
         self.restart(seeds)
 
     def restart(self, seeds: Sequence[int]) -> None:
-        """Gives up all running episodes and begins new ones."""
+        """Give up all running episodes and begin new ones."""
         n = self._environment.num_envs
         self._observation: Any = self._environment.reset(seeds)
         self._now = self._flat(self._observation, n)
@@ -68,7 +68,7 @@ class Rollout:
         into: Steps | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Steps:
-        """Steps until an environment has made so many steps: all of them, if no reset takes the place of a step.
+        """Return steps until an environment has made so many steps: all of them, if no reset takes the place of a step.
 
         Args:
             policy: what chooses the actions.
@@ -124,7 +124,7 @@ class Rollout:
         return steps
 
     def _refresh_initial(self, policy: Policy) -> None:
-        """Asks for the initial state, which new weights may have changed, where it is due."""
+        """Ask for the initial state, which new weights may have changed, where it is due."""
         is_init = self._age == 0
         initial = policy.initial_state(Situation(self._observation, is_init, self._state))
         self._initial |= initial
@@ -134,7 +134,7 @@ class Rollout:
     def _carry(
         self, state: Mapping[str, NDArray[Any]], ended: NDArray[np.int64], final: Finals, at: NDArray[np.int64]
     ) -> None:
-        """Takes over what the policy wrote as its state, but where an episode starts with the next step."""
+        """Take over what the policy wrote as its state, but where an episode starts with the next step."""
         is_init = self._age == 0
         for name, rows in state.items():
             if name not in self._initial:
@@ -150,12 +150,12 @@ class Rollout:
             final[env, int(at[env])] |= {name: np.array(state[name][env]) for name in self._written.state}
 
     def _put_now(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
-        """Writes the observations that the next actions are chosen from."""
+        """Write the observations that the next actions are chosen from."""
         for name, array in self._now.items():
             column(steps.observation, name, array, steps.length + 1)[where] = array
 
     def _put_state(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
-        """Writes the state that the next actions are chosen from; zeros where none is known yet."""
+        """Write the state that the next actions are chosen from; zeros where none is known yet."""
         for name, zeros in self._written.state.items():
             rows = self._state.get(name, zeros)
             column(steps.observation, name, rows, steps.length + 1)[where] = rows
@@ -183,7 +183,7 @@ class Rollout:
         return truncated | (is_long if recorded is None else is_long & recorded)
 
     def _reset_limited(self, cut: NDArray[np.bool_], final: Finals, at: NDArray[np.int64]) -> None:
-        """Begins new episodes where one was cut that the environment would go on with."""
+        """Begin new episodes where one was cut that the environment would go on with."""
         if not cut.any():
             return
         for env in np.flatnonzero(cut).tolist():
@@ -192,7 +192,7 @@ class Rollout:
         self._now = self._flat(self._observation, self._environment.num_envs)
 
     def _flat(self, observation: Any, n: int | None) -> Arrays:
-        """The arrays of an observation, or of a batch of n, if they fit the space."""
+        """Return the arrays of an observation, or of a batch of n, if they fit the space."""
         flat = flatten(self._environment.observation_space, "observation", observation)
         for name, leaf in self._observation_leaves.items():
             shape = (*(() if n is None else (n,)), *(leaf.shape or ()))
@@ -214,7 +214,7 @@ def _asked(policy: Policy, situation: Situation) -> Choice:
 
 
 def _chosen(where: NDArray[np.bool_], rows: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
-    """Some of these rows [n, ...], and the others."""
+    """Return some of these rows [n, ...], and the others."""
     if not where.any():
         return others
     return np.where(where.reshape(-1, *(1 for _ in rows.shape[1:])), rows, others)

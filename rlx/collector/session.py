@@ -80,7 +80,7 @@ class Session:
         return self._episodes.running_steps
 
     def run(self, most_steps: int, *, is_last: bool) -> tuple[list[Episode], int]:
-        """Goes on for a while: the episodes that ended, and how many steps were made.
+        """Go on for a while: the episodes that ended, and how many steps were made.
 
         Args:
             most_steps: at most so many, and at least as many as there are environments unless they are the last.
@@ -112,5 +112,5 @@ class Session:
             return self._rollout.run(self._policy, length)
 
     def cut(self) -> list[Episode]:
-        """The episodes that have not ended, flagged truncated where they are."""
+        """Return the episodes that have not ended, flagged truncated where they are."""
         return self._episodes.cut()

@@ -25,7 +25,7 @@ class Share:
 
 
 def share_out(left: int | None, lengths: Sequence[int], envs: Sequence[int]) -> list[Share]:
-    """The shares of the next batch.
+    """Return the shares of the next batch.
 
     Where not everybody can have as many as usual, those with the longest shares get shorter ones; where not everybody
     can make one, the first workers do; where not even the first can, its first environments do.

@@ -25,7 +25,7 @@ class Fields(spaces.Dict):
 
 
 def leaves(space: Space, name: str) -> dict[str, Space]:
-    """The spaces without parts that a space is made of, by the names of their fields.
+    """Return the spaces without parts that a space is made of, by the names of their fields.
 
     Raises:
         CollectError: one of them holds no arrays of one shape.
@@ -54,12 +54,12 @@ def _leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
 
 
 def dtype_of(leaf: Space) -> np.dtype[Any]:
-    """Dtype of the arrays of a space without parts: text is an array of objects, each a ``str``."""
+    """Return dtype of the arrays of a space without parts: text is an array of objects, each a ``str``."""
     return np.dtype(object if isinstance(leaf, spaces.Text) else leaf.dtype)
 
 
 def flatten(space: Space, name: str, value: Any) -> Arrays:
-    """The arrays of a value, or of a batch of values, by the names of their fields.
+    """Return the arrays of a value, or of a batch of values, by the names of their fields.
 
     Example:
         >>> flatten(spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), "action", (np.array([1]), np.array([2])))
@@ -86,7 +86,7 @@ def _part_name(space: spaces.Dict, name: str, key: str) -> str:
 
 
 def schema_of(observation: Space, action: Space) -> Schema:
-    """The schema of the steps of an environment; rewards are float32, as TED wants them.
+    """Return the schema of the steps of an environment; rewards are float32, as TED wants them.
 
     Raises:
         CollectError: a space holds no arrays of one shape.
@@ -118,7 +118,7 @@ def _described(leaf: Space) -> Mapping[str, Any]:
 
 
 def _bound(values: NDArray[Any]) -> Any:
-    """A bound as JSON: one number if all are the same; none if they are infinite or many."""
+    """Return a bound as JSON: one number if all are the same; none if they are infinite or many."""
     if not values.size or not np.isfinite(values).all():
         return None
     if (values == values.flat[0]).all():

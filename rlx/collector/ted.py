@@ -29,7 +29,7 @@ class Portion(NamedTuple):
 
 
 def joined(portions: Sequence[Portion], cat_results: CatResults, *, is_batched: bool) -> TensorDict:
-    """The steps of several workers; see ``MultiCollector`` for their shape."""
+    """Return the steps of several workers; see ``MultiCollector`` for their shape."""
     workers = len(portions)
     lengths = {portion.ids.shape[1] for portion in portions}
     if len(lengths) > 1:  # then nothing but the times can follow each other
@@ -48,7 +48,7 @@ def joined(portions: Sequence[Portion], cat_results: CatResults, *, is_batched: 
 
 
 def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
-    """The steps [n, T] of all environments, worker by worker, T the same for all; a copy.
+    """Return the steps [n, T] of all environments, worker by worker, T the same for all; a copy.
 
     Where an environment made less than T steps, zeros are behind them.
     """
@@ -79,12 +79,14 @@ def _at(table: Arrays, times: slice) -> Arrays:
 
 
 def _joined(tables: Sequence[Arrays]) -> Arrays:
-    """The rows of all environments."""
+    """Return the rows of all environments."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
 def _completed(portions: Sequence[Portion]) -> Sequence[Portion]:
-    """The same with the fields of all in each: zeros where a policy has not written one, NaN in entries of ``info``."""
+    """Return the same with the fields of all in each: zeros where a policy has not written one, NaN in entries of
+    ``info``.
+    """
     if len(portions) == 1:
         return portions
     all_steps = [steps for steps, _ in portions]
@@ -128,7 +130,7 @@ def _named(batch: Any) -> TensorDict:
 
 
 def episodes_to_ted(episodes: Sequence[Episode], ids: Sequence[int]) -> TensorDict:
-    """The steps [S] of whole episodes, one behind the other."""
+    """Return the steps [S] of whole episodes, one behind the other."""
     parts = []
     for episode, number in zip(episodes, ids, strict=True):
         now = {name: rows[:-1] for name, rows in episode.observation.items()}

@@ -34,7 +34,7 @@ class TedEnv(ABC):
 
     @abstractmethod
     def open(self) -> Environment:
-        """The environment, made anew."""
+        """Return the environment, made anew."""
 
     @property
     def batch_size(self) -> "tuple[int, ...]":
@@ -52,7 +52,7 @@ class TedEnv(ABC):
         return self._stepper.environment.observation_space
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seeds every copy, each with a number that follows from the one before, and gives the next number.
+        """Return seeds every copy, each with a number that follows from the one before, and gives the next number.
 
         The episodes are those of TorchRL's ``GymEnv`` with the same number.
 
@@ -63,7 +63,7 @@ class TedEnv(ABC):
         return self._stepper.set_seed(seed, is_static=static_seed)
 
     def reset(self, tensordict: "TensorDictBase | None" = None) -> "TensorDictBase":
-        """First observations, and flags that are all False.
+        """Return first observations, and flags that are all False.
 
         Args:
             tensordict: the steps so far; only the copies that its ``_reset`` [n] or [n, 1] names are reset. Without
@@ -75,7 +75,7 @@ class TedEnv(ABC):
         return self._stepper.reset(tensordict)
 
     def step(self, tensordict: "TensorDictBase") -> "TensorDictBase":
-        """Takes ``action`` and writes what came of it under ``next``, the reward as float32; gives the same TensorDict.
+        """Take ``action`` and write what came of it under ``next``, the reward as float32; give the same TensorDict.
 
         Raises:
             CollectError: the environment failed, the action does not fit its space, or an episode has ended and was not
@@ -84,15 +84,15 @@ class TedEnv(ABC):
         return self._stepper.step(tensordict)
 
     def step_mdp(self, tensordict: "TensorDictBase") -> "TensorDictBase":
-        """The root of the step after this one: what is under ``next``, but the reward, over what else there is."""
+        """Return the root of the step after this one: what is under ``next``, but the reward, over what else there is."""
         return self._stepper.step_mdp(tensordict)
 
     def step_and_maybe_reset(self, tensordict: "TensorDictBase") -> "tuple[TensorDictBase, TensorDictBase]":
-        """``step``, and the root of the next one, of a new episode where one has ended."""
+        """Return ``step``, and the root of the next one, of a new episode where one has ended."""
         return self._stepper.step_and_maybe_reset(tensordict)
 
     def rand_action(self, tensordict: "TensorDictBase | None" = None) -> "TensorDictBase":
-        """Writes random actions."""
+        """Write random actions."""
         return self._stepper.rand_action(tensordict)
 
     def rollout(
@@ -105,7 +105,7 @@ class TedEnv(ABC):
         tensordict: "TensorDictBase | None" = None,
         set_truncated: bool = False,
     ) -> "TensorDictBase":
-        """Steps [*batch_size, T], T at most ``max_steps``, the last dimension named "time".
+        """Return steps [*batch_size, T], T at most ``max_steps``, the last dimension named "time".
 
         Args:
             max_steps: at most so many; at least 1.
@@ -129,7 +129,7 @@ class TedEnv(ABC):
         )
 
     def close(self) -> None:
-        """Closes the environment, if it was made; the next step makes another."""
+        """Close the environment, if it was made; the next step makes another."""
         if self._opened is not None:
             self._opened.environment.close()
             self._opened = None

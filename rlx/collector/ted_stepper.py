@@ -35,7 +35,7 @@ class TedStepper:
         self._has_ended = np.zeros(n, bool)
 
     def set_seed(self, seed: int, *, is_static: bool) -> int:
-        """Seeds every copy, and gives the number that follows."""
+        """Return seeds every copy, and gives the number that follows."""
         n = self.environment.num_envs
         seeds = [seed] * n if is_static else _seeds(seed, n)
         self._random = RandomPolicy(self.environment.action_space, seeds)
@@ -45,7 +45,7 @@ class TedStepper:
         return seed if is_static else _next_seed(seeds[-1])
 
     def reset(self, steps: TensorDictBase | None) -> TensorDictBase:
-        """First observations of the copies that ``_reset`` names, or of all."""
+        """Return first observations of the copies that ``_reset`` names, or of all."""
         which = np.ones(self.environment.num_envs, bool)
         if steps is not None and (asked := steps.get("_reset", None)) is not None:
             which = asked.cpu().numpy().reshape(-1)
@@ -56,7 +56,7 @@ class TedStepper:
         return began if steps is None else steps.exclude("_reset", *FLAGS).update(began)
 
     def step(self, steps: TensorDictBase) -> TensorDictBase:
-        """Takes ``action`` and writes ``next``."""
+        """Take ``action`` and write ``next``."""
         if self._has_ended.any():
             copy = int(np.flatnonzero(self._has_ended)[0])
             raise CollectError(f"the episode of copy {copy} of {self.environment.name} has ended: reset it first")
@@ -78,11 +78,11 @@ class TedStepper:
         return steps.set("next", made if preset is None else preset.copy().update(made))
 
     def step_mdp(self, steps: TensorDictBase) -> TensorDictBase:
-        """The root of the step after this one."""
+        """Return the root of the step after this one."""
         return steps.exclude("next").update(steps["next"].exclude("reward"))
 
     def step_and_maybe_reset(self, steps: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """The step, and the root of the next one."""
+        """Return the step, and the root of the next one."""
         steps = self.step(steps)
         root = self.step_mdp(steps)
         if self._has_ended.any():
@@ -90,7 +90,7 @@ class TedStepper:
         return steps, root
 
     def rand_action(self, steps: TensorDictBase | None) -> TensorDictBase:
-        """Writes random actions."""
+        """Write random actions."""
         found = flatten(self.environment.action_space, "action", self._random(None))
         return (TensorDict({}, self.batch) if steps is None else steps).update(self._ted(found))
 
@@ -104,7 +104,7 @@ class TedStepper:
         stops_at_end: bool,
         set_truncated: bool,
     ) -> TensorDictBase:
-        """Steps [*batch, T]."""
+        """Return steps [*batch, T]."""
         if max_steps < 1:
             raise CollectError(f"max_steps={max_steps}: expected at least 1")
         if not auto_reset and start is None:
@@ -141,7 +141,7 @@ class TedStepper:
         return root.update(found)
 
     def _actions(self, steps: TensorDictBase) -> Any:
-        """The actions [n, ...] as the space has them."""
+        """Return the actions [n, ...] as the space has them."""
         if (action := steps.get("action", None)) is None:
             raise CollectError("expected 'action' in the TensorDict", hint="env.rand_action(tensordict) writes one")
         return _tree(action if self.batch else action.unsqueeze(0), self.environment.action_space)
@@ -154,7 +154,7 @@ class TedStepper:
         return torch.from_numpy(np.ascontiguousarray(rows)).reshape(*self.batch, 1).clone()
 
     def _ted(self, fields: Arrays) -> TensorDictBase:
-        """Fields [n, ...] as a TensorDict; copies."""
+        """Return fields [n, ...] as a TensorDict; copies."""
         made = TensorDict({}, self.batch)
         for name, rows in fields.items():
             tensor = torch.from_numpy(rows.copy())
@@ -163,7 +163,7 @@ class TedStepper:
 
 
 def _tree(action: Any, space: Any) -> Any:
-    """A TensorDict or tensor as the dicts, tuples and arrays of a space."""
+    """Return a TensorDict or tensor as the dicts, tuples and arrays of a space."""
     if isinstance(parts := getattr(space, "spaces", None), Mapping):
         return {key: _tree(action[key], part) for key, part in parts.items()}
     if isinstance(parts, tuple):
@@ -179,7 +179,7 @@ def _seeds(seed: int, count: int) -> list[int]:
 
 
 def _next_seed(seed: int) -> int:
-    """The number after another in TorchRL's sequences of seeds.
+    """Return the number after another in TorchRL's sequences of seeds.
 
     Example:
         >>> _next_seed(0)

@@ -108,7 +108,7 @@ class TensorDictPolicy:
         return given
 
     def _check_reads(self, given: TensorDictBase, states: list[Key]) -> None:
-        """Refuses a key that the policy reads and nobody supplies; a state will be supplied."""
+        """Refuse a key that the policy reads and nobody supplies; a state will be supplied."""
         for key in self._reads or ():
             if key not in states and key != ("_",) and given.get(key, None) is None:
                 raise CollectError(
@@ -118,7 +118,7 @@ class TensorDictPolicy:
                 )
 
     def _learned(self, output: Any, inputs: TensorDictBase) -> dict[str, list[tuple[str, Key]]]:
-        """Which keys the policy writes, with their names, by part of a Choice; it must write them in every step."""
+        """Return which keys the policy writes, with their names, by part of a Choice; it must write them in every step."""
         if not isinstance(output, TensorDictBase):
             raise CollectError(
                 f"policy {_name(self._function)} gave a {type(output).__name__}: expected the TensorDict with 'action'"
@@ -163,7 +163,7 @@ class TensorDictPolicy:
 
 
 def takes_tensordict(function: Callable[..., Any]) -> bool:
-    """Whether a function takes and gives TensorDicts: it has ``in_keys``, or its first argument is annotated so.
+    """Return whether a function takes and gives TensorDicts: it has ``in_keys``, or its first argument is annotated so.
 
     Example:
         >>> def act(td: TensorDict) -> TensorDict:

@@ -22,7 +22,7 @@ _FLAGS = ("done", "terminated", "truncated")
 
 
 def adapted(env: Any) -> "TorchRLEnv | TorchRLVectorEnv":
-    """A ``torchrl.envs.EnvBase`` as a ``gymnasium.Env``, or as a ``VectorEnv`` where it has a batch dimension.
+    """Return a ``torchrl.envs.EnvBase`` as a ``gymnasium.Env``, or as a ``VectorEnv`` where it has a batch dimension.
 
     Raises:
         CollectError: its actions, rewards or flags are not one for each environment, as those of several agents, or a
@@ -73,7 +73,7 @@ class _Adapter:
         return stepped["next"], self._root
 
     def observation(self, steps: TensorDictBase) -> Any:
-        """The arrays of the observation; copies, as some environments write into the same memory again."""
+        """Return the arrays of the observation; copies, as some environments write into the same memory again."""
         if not isinstance(self.observation_space, Fields):
             return self._rows(steps[self._keys[0]])
         return {key: self._rows(steps[key]) for key in self._keys}
@@ -90,7 +90,7 @@ class _Adapter:
         return terminated, truncated
 
     def reward(self, following: TensorDictBase) -> NDArray[Any]:
-        """One for each environment."""
+        """Return one for each environment."""
         return self._column(following["reward"])
 
     def _column(self, values: torch.Tensor) -> NDArray[Any]:
@@ -101,7 +101,7 @@ class _Adapter:
         return (int(np.prod(self.batch)),) if self.batch else ()
 
     def _rows(self, values: Any) -> Any:
-        """A copy, with one dimension for all environments."""
+        """Return a copy, with one dimension for all environments."""
         if isinstance(values, torch.Tensor):
             rows = values.detach().cpu().numpy().copy()
             return rows.reshape((*self._rows_shape, *rows.shape[len(self.batch) :]))
@@ -110,7 +110,7 @@ class _Adapter:
         return tuple(values) if isinstance(values, list) else values
 
     def _tensors(self, action: Any, spec: Any) -> Any:
-        """Actions as the spec has them."""
+        """Return actions as the spec has them."""
         if isinstance(action, Mapping):
             parts = {key: self._tensors(part, spec[key]) for key, part in action.items()}
             return TensorDict(parts, self.batch, device=self.env.device)
@@ -132,14 +132,14 @@ class TorchRLEnv(gymnasium.Env[Any, Any]):
         self._begun: TensorDictBase | None = None  # of an episode that TorchRL has begun and nobody has asked for yet
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The first observation of an episode: of the one that TorchRL began when the last one ended, if it did."""
+        """Return the first observation of an episode: of the one that TorchRL began when the last one ended, if it did."""
         super().reset(seed=seed, options=options)
         root = self._begun if seed is None and self._begun is not None else self._adapter.reset(seed, None)
         self._begun = None
         return self._adapter.observation(root), self._adapter.extras(root)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """gymnasium's five."""
+        """Return gymnasium's five."""
         following, root = self._adapter.step(action)
         terminated, truncated = (bool(flag) for flag in self._adapter.flags(following))
         self._begun = root if terminated or truncated else None
@@ -147,7 +147,7 @@ class TorchRLEnv(gymnasium.Env[Any, Any]):
         return observation, self._adapter.reward(following)[()], terminated, truncated, extras
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         _close(self._adapter.env)
 
 
@@ -177,7 +177,7 @@ class TorchRLVectorEnv(VectorEnv[Any, Any, Any]):
         return self._adapter.observation(root), self._adapter.extras(root)
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """gymnasium's five, of autoreset mode SAME_STEP."""
+        """Return gymnasium's five, of autoreset mode SAME_STEP."""
         following, root = self._adapter.step(actions)
         terminated, truncated = self._adapter.flags(following)
         info = self._adapter.extras(following)
@@ -186,7 +186,7 @@ class TorchRLVectorEnv(VectorEnv[Any, Any, Any]):
         return self._adapter.observation(root), self._adapter.reward(following), terminated, truncated, info
 
     def close_extras(self, **_: Any) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         _close(self._adapter.env)
 
 
@@ -205,7 +205,7 @@ def _name(env: Any) -> str:
 
 
 def _nested(env: Any) -> Iterator[Any]:
-    """The environment, and those that it transforms, from the outside in."""
+    """Yield the environment, and those that it transforms, from the outside in."""
     while "TransformedEnv" in _kinds(env):
         yield env
         env = env.base_env
@@ -224,7 +224,7 @@ def _action_space(env: Any, name: str) -> Space:
 
 
 def _observation_space(env: Any, name: str) -> tuple[Space, list[str]]:
-    """The space, and its keys: ``observation`` alone as it is, any others as fields of their own."""
+    """Return the space, and its keys: ``observation`` alone as it is, any others as fields of their own."""
     left_out = set(_supplied(env))
     specs = {key: spec for key, spec in env.full_observation_spec_unbatched.items() if key not in left_out}
     if not specs:
@@ -235,7 +235,9 @@ def _observation_space(env: Any, name: str) -> tuple[Space, list[str]]:
 
 
 def _supplied(env: Any) -> Iterator[str]:
-    """Keys of what rlx's collectors do themselves: ``is_init``, and a policy's state, zeros where an episode starts."""
+    """Yield keys of what rlx's collectors do themselves: ``is_init``, and a policy's state, zeros where an episode
+    starts.
+    """
     for transform in (
         part for one in _nested(env) if "TransformedEnv" in _kinds(one) for part in _parts(one.transform)
     ):
@@ -248,7 +250,7 @@ def _supplied(env: Any) -> Iterator[str]:
 
 
 def _parts(transform: Any) -> Iterator[Any]:
-    """The transforms that one is composed of."""
+    """Yield the transforms that one is composed of."""
     if "Compose" not in _kinds(transform):
         yield transform
         return

@@ -31,12 +31,12 @@ class OneHot(spaces.Box):
         super().__init__(0, 1, (sum(nvec),), dtype)
 
     def sample(self, mask: None = None, probability: None = None) -> NDArray[Any]:  # noqa: ARG002  (gymnasium's)
-        """A one-hot array per number, drawn uniformly, joined."""
+        """Return a one-hot array per number, drawn uniformly, joined."""
         return np.concatenate([np.eye(n, dtype=self.dtype)[self.np_random.integers(n)] for n in self.nvec])
 
 
 def space_of(spec: Any, name: str) -> Space:
-    """The gymnasium space of the values that a spec of one environment describes.
+    """Return the gymnasium space of the values that a spec of one environment describes.
 
     Args:
         spec: a ``torchrl.data.TensorSpec`` without a batch dimension.

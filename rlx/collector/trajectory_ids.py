@@ -29,11 +29,11 @@ class TrajectoryIds:
         return self._count * self._stride
 
     def skip_to(self, number: int) -> None:
-        """Gives no number below this one from the next ``begin`` on."""
+        """Give no number below this one from the next ``begin`` on."""
         self._count = -(-number // self._stride)
 
     def begin(self) -> None:
-        """Begins a trajectory in every environment."""
+        """Begin a trajectory in every environment."""
         n = len(self._running)
         self._running = np.arange(self._count, self._count + n)
         self._count += n

@@ -86,7 +86,7 @@ class VectorEnvironment:
         return observation
 
     def step(self, actions: Any) -> Outcome:
-        """Takes a step in every environment but those that NEXT_STEP resets, which are not recorded."""
+        """Take a step in every environment but those that NEXT_STEP resets, which are not recorded."""
         with self._translated("step"):
             observation, reward, terminated, truncated, info = self._env.step(actions)
         ended = np.flatnonzero(terminated | truncated)
@@ -109,7 +109,7 @@ class VectorEnvironment:
         return Outcome(observation, reward, terminated, truncated, final, recorded)
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         if not self._is_left:
             self._env.close()
 
@@ -121,7 +121,7 @@ class VectorEnvironment:
             self._env.unwrapped.closed = True
 
     def _final(self, info: Mapping[str, Any], env: int) -> Any:
-        """The last observation of an episode, which SAME_STEP puts aside."""
+        """Return the last observation of an episode, which SAME_STEP puts aside."""
         final = info.get("final_obs", info.get("final_observation"))
         if final is None:
             raise CollectError(
@@ -131,7 +131,7 @@ class VectorEnvironment:
         return final[env] if isinstance(final, np.ndarray) else self._row(final, env)
 
     def _row(self, tree: Any, env: int) -> Any:
-        """A copy of one environment's part of a batch of observations."""
+        """Return a copy of one environment's part of a batch of observations."""
         return _row(self.observation_space, tree, env)
 
     @contextmanager

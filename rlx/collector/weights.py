@@ -13,7 +13,7 @@ Packed = NDArray[np.uint8]
 
 
 def load(module: torch.nn.Module, weights: NewWeights) -> None:
-    """Gives a module new weights: a state_dict, a TensorDict of parameters or another module's."""
+    """Give a module new weights: a state_dict, a TensorDict of parameters or another module's."""
     with torch.no_grad():
         if isinstance(weights, TensorDictBase):
             weights.to_module(module, inplace=True)
@@ -22,7 +22,7 @@ def load(module: torch.nn.Module, weights: NewWeights) -> None:
 
 
 def pack(module: torch.nn.Module) -> Packed:
-    """The bytes of all parameters and buffers, one behind the other.
+    """Return the bytes of all parameters and buffers, one behind the other.
 
     Example:
         >>> source, target = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -35,7 +35,7 @@ def pack(module: torch.nn.Module) -> Packed:
 
 
 def unpack(module: torch.nn.Module, packed: Packed) -> None:
-    """Gives a module the weights of one like it."""
+    """Give a module the weights of one like it."""
     at = 0
     with torch.no_grad():
         for tensor in _tensors(module):

@@ -99,7 +99,7 @@ class Worker:
         into: Steps | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Steps:
-        """The next steps; the order says how many.
+        """Return the next steps; the order says how many.
 
         Args:
             order: the first one begins a session.
@@ -121,11 +121,11 @@ class Worker:
             return self._rollout.run(policy, version, order.length, into, should_stop)
 
     def detach(self) -> None:
-        """Goes on with a copy of the policy, whose weights nobody else changes."""
+        """Go on with a copy of the policy, whose weights nobody else changes."""
         self.policy = deepcopy(self.policy)
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self.environment.close()
 
     def _made(self, equipment: Equipment) -> Policy:

@@ -42,7 +42,7 @@ class Written:
         return self._state
 
     def put(self, choice: Choice, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
-        """Writes what a policy wrote in one step, but its action and state, into the rows of that step.
+        """Write what a policy wrote in one step, but its action and state, into the rows of that step.
 
         Raises:
             CollectError: it cannot be kept, or is not what the policy wrote in its first step; or something is to be
@@ -94,7 +94,7 @@ class Written:
 
 
 def column(columns: Arrays, name: str, rows: NDArray[Any], length: int) -> NDArray[Any]:
-    """The array [n, T, ...] for rows [n, ...], made if it is not there."""
+    """Return the array [n, T, ...] for rows [n, ...], made if it is not there."""
     found = columns.get(name)
     if found is None:
         found = columns[name] = np.zeros((len(rows), length, *rows.shape[1:]), rows.dtype)

@@ -75,7 +75,7 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
         return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
 
     def delete(self) -> None:
-        """Deletes the dataset from the disk.
+        """Delete the dataset from the disk.
 
         Raises:
             DatasetLockedError: another process is writing it.

@@ -116,7 +116,7 @@ class MinariExperienceReplay(DatasetExperienceReplay):
         return self._split_path or super().data_path
 
     def delete(self) -> None:
-        """Deletes the converted dataset, and the split one; Minari's own stays."""
+        """Delete the converted dataset, and the split one; Minari's own stays."""
         super().delete()
         if self._split_path is not None:
             shutil.rmtree(self._split_path)
@@ -126,11 +126,11 @@ class MinariStorage(DatasetStorage):
     """A dataset's steps, each with the number of its ``episode`` in Minari's file."""
 
     def has(self, key: NestedKey) -> bool:
-        """Whether every step has this leaf."""
+        """Return whether every step has this leaf."""
         return path(key) == (_EPISODE,) or super().has(key)
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows, in the order asked for."""
+        """Return the steps [n] at these rows, in the order asked for."""
         stored = None if keys is None else [key for key in keys if path(key) != (_EPISODE,)]
         steps = super().get(rows, stored)
         if wanted(_EPISODE, keys):
@@ -139,7 +139,7 @@ class MinariStorage(DatasetStorage):
         return steps
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
-        """Which steps follow each other; an episode is a trajectory."""
+        """Return which steps follow each other; an episode is a trajectory."""
         return super().index(None if traj_key is not None and path(traj_key) == (_EPISODE,) else traj_key, end_key)
 
 
@@ -159,11 +159,11 @@ class SplitStorage(MappedStorage):
         self._of_steps = frozenset(_text_paths(dataset.schema))
 
     def has(self, key: NestedKey) -> bool:
-        """Whether every trajectory has this leaf."""
+        """Return whether every trajectory has this leaf."""
         return path(key) in self._of_steps or super().has(key)
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The trajectories [n, T] at these rows, in the order asked for."""
+        """Return the trajectories [n, T] at these rows, in the order asked for."""
         found = super().get(rows, None if keys is None else [key for key in keys if path(key) not in self._of_steps])
         longest = int(self._lengths.max())
         for text in sorted(self._of_steps):
@@ -173,14 +173,14 @@ class SplitStorage(MappedStorage):
         return found
 
     def _padded(self, row: int, text: tuple[str, ...], longest: int) -> list[str]:
-        """The texts of a trajectory, and empty ones behind its end."""
+        """Return the texts of a trajectory, and empty ones behind its end."""
         start, length = int(self._starts[row]), int(self._lengths[row])
         words: list[str] = self._steps.get(np.arange(start, start + length), [text])[text]
         return [*words, *[""] * (longest - length)]
 
 
 def _text_paths(schema: Schema) -> Iterator[tuple[str, ...]]:
-    """Paths in TED of the texts of a step."""
+    """Yield paths in TED of the texts of a step."""
     for name, field in schema.fields.items():
         if field.is_text:
             parts = tuple(name.split("/"))
@@ -189,7 +189,7 @@ def _text_paths(schema: Schema) -> Iterator[tuple[str, ...]]:
 
 
 def datasets_path() -> Path:
-    """Where Minari keeps its datasets."""
+    """Return where Minari keeps its datasets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser()
 
 
@@ -209,7 +209,7 @@ def _hint(dataset_id: str) -> str:
 
 
 def _split(dataset: Dataset, storage: Storage, directory: Path) -> None:
-    """Writes [N, T] trajectories, T the steps of the longest; one at a time, so that memory holds no more."""
+    """Write [N, T] trajectories, T the steps of the longest; one at a time, so that memory holds no more."""
     if directory.exists():
         return
     table = dataset.trajectories

@@ -38,7 +38,7 @@ class Flags:
             tally.add(window.trajectory[steps], window.position[steps])
 
     def findings(self) -> Iterator[Finding]:
-        """Trajectories that end with both flags, or with none."""
+        """Yield trajectories that end with both flags, or with none."""
         if self._both.count:
             is_copy = self._both.count == self._ends and self._ends > 1
             yield Finding(
@@ -99,7 +99,7 @@ class Clocks:
             self._found[name].add(trajectory[inside], position[inside])
 
     def findings(self) -> Iterator[Finding]:
-        """Clocks that go back or stand still, and resets inside a trajectory."""
+        """Yield clocks that go back or stand still, and resets inside a trajectory."""
         for name, tally in self._found.items():
             if not tally.count:
                 continue
@@ -173,7 +173,7 @@ class Duplicates:
             self.digests[digest] = trajectory
 
     def findings(self) -> Iterator[Finding]:
-        """Trajectories that stand twice, here or here and in another dataset."""
+        """Yield trajectories that stand twice, here or here and in another dataset."""
         if self._twice:
             first, original = self._twice[0]
             yield Finding(

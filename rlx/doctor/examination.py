@@ -71,7 +71,7 @@ class Examination:
 
 
 def digests(blocks: Iterable[Block], schema: Schema) -> Mapping[bytes, int]:
-    """Digest of each distinct trajectory and its number, as those of ``examine``, without any other check."""
+    """Return digest of each distinct trajectory and its number, as those of ``examine``, without any other check."""
     duplicates = Duplicates(schema)
     for window in windows(blocks, schema):
         duplicates.see(window)

@@ -65,7 +65,7 @@ class Finding:
     trajectories: NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        """The finding for ``--json``."""
+        """Return the finding for ``--json``."""
         described: dict[str, Any] = {name: getattr(self, name) for name in ("check", "field", "what", "count")}
         places = [{"trajectory": place.trajectory, "step": place.step} for place in self.places]
         return {
@@ -108,7 +108,7 @@ class Tally:
         self.trajectories.update(trajectory.tolist())
 
     def of(self) -> Mapping[str, Any]:
-        """``count`` and ``places`` of a finding."""
+        """Return ``count`` and ``places`` of a finding."""
         return {"count": self.count, "places": tuple(self.places)}
 
     def numbers(self) -> NDArray[np.int64]:

@@ -100,7 +100,7 @@ class Joins:
             region.add(window[name][known].astype(np.float64), trajectory, position)
 
     def findings(self) -> Iterator[Finding]:
-        """Trajectories with a jump to where episodes begin."""
+        """Yield trajectories with a jump to where episodes begin."""
         for name, region in self._regions.items():
             region.flush()
             if len(region.starts) < _MIN_STARTS or region.ordinary is None:

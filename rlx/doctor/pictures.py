@@ -16,7 +16,7 @@ _MIN_PICTURES = 100
 
 
 def is_picture(field: Field) -> bool:
-    """Whether a field holds pictures: observations of bytes, of two dimensions or more."""
+    """Return whether a field holds pictures: observations of bytes, of two dimensions or more."""
     return (
         field.role == Role.OBSERVATION
         and field.dtype == "uint8"
@@ -62,7 +62,7 @@ class Pictures:
         return same
 
     def findings(self) -> Iterator[Finding]:
-        """Fields with many black or repeated pictures."""
+        """Yield fields with many black or repeated pictures."""
         for name in self._fields:
             seen, black, repeated = self._seen[name], self._black[name], self._repeated[name]
             if black.count > seen * _MAX_BLACK and black.count > 1:

@@ -57,7 +57,7 @@ class FirstRewards:
             self._same_elsewhere += int((rest == self._first).sum())
 
     def findings(self) -> Iterator[Finding]:
-        """A filler in place of the first reward."""
+        """Yield a filler in place of the first reward."""
         if self._first is None or not self._is_one_value or self._episodes < _MIN_EPISODES:
             return
         if self._elsewhere >= self._episodes and self._same_elsewhere < _MAX_ELSEWHERE * self._elsewhere:
@@ -131,7 +131,7 @@ class RewardLag:
                 found.calm_steps += 1
 
     def findings(self) -> Iterator[Finding]:
-        """Displays that change a step before or after the reward."""
+        """Yield displays that change a step before or after the reward."""
         for name, found in self._changes.items():
             at = found.strength()
             if at is None:

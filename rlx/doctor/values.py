@@ -28,7 +28,7 @@ class NotFinite:
                 self._found[name].add(*window.place(name, rows[bad]))
 
     def findings(self) -> Iterator[Finding]:
-        """Fields that hold NaN or infinity."""
+        """Yield fields that hold NaN or infinity."""
         for name, tally in self._found.items():
             if tally.count:
                 is_extra = self._schema[name].role != Role.OBSERVATION and name != "reward" and not is_action(name)
@@ -62,7 +62,7 @@ class OutsideSpace:
             self._found[name].add(*window.place(name, rows[outside]))
 
     def findings(self) -> Iterator[Finding]:
-        """Fields with values outside their space."""
+        """Yield fields with values outside their space."""
         for name, tally in self._found.items():
             if not tally.count:
                 continue
@@ -103,7 +103,7 @@ class Constant:
                 self._varies.add(name)
 
     def findings(self) -> Iterator[Finding]:
-        """Fields that never vary, in datasets of more than one step."""
+        """Yield fields that never vary, in datasets of more than one step."""
         if self._steps < 2:
             return
         for name in self._schema:
@@ -126,7 +126,7 @@ def _flat(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _bounds(field: Field) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Lowest and highest values of a field's space, each a number or an array of one row's shape."""
+    """Return lowest and highest values of a field's space, each a number or an array of one row's shape."""
     space: Mapping[str, Any] = field.space or {}
     try:
         match space.get("type"):

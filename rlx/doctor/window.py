@@ -36,7 +36,7 @@ class Window:
         return rows
 
     def place(self, name: str, rows: Indices) -> tuple[Indices, Indices]:
-        """Trajectory and step of these rows [n] of a field; an observation has the step that it precedes."""
+        """Return trajectory and step of these rows [n] of a field; an observation has the step that it precedes."""
         if self.schema[name].role == Role.OBSERVATION:
             return self.row_trajectory[rows], self.row_position[rows]
         return self.trajectory[rows], self.position[rows]
@@ -101,7 +101,7 @@ class Window:
 
 
 def windows(blocks: Iterable[Block], schema: Schema) -> Iterator[Window]:
-    """A window for every block, in order.
+    """Yield a window for every block, in order.
 
     Example:
         >>> from rlx.block import single

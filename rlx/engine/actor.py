@@ -31,7 +31,7 @@ class Actor(Protocol[T_contra, R]):
     """One function in a process of its own: it keeps what it keeps from one call to the next."""
 
     def call(self, task: T_contra) -> Future[R]:
-        """The future of the function's answer to this task; never waits.
+        """Return the future of the function's answer to this task; never waits.
 
         Tasks are answered one after the other, in the order of the calls. An exception that the function raises comes
         from the future, with the traceback of the other process in what Python prints of it, and the actor lives on;
@@ -40,7 +40,7 @@ class Actor(Protocol[T_contra, R]):
         """
 
     def close(self, *, at_once: bool = False) -> None:
-        """Ends the process and waits until it has ended.
+        """End the process and wait until it has ended.
 
         Args:
             at_once: whether what was called is given up, not waited for.
@@ -57,7 +57,7 @@ class Actors(Protocol):
     shares_memory: bool
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> Actor[T, R]:
-        """An actor whose function is what ``make(argument)`` gives in its process; does not wait for it.
+        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it.
 
         What is sent, there and back, is pickled, functions and classes of ``__main__``, lambdas and closures by value.
         If the function has a method ``close``, that is called before the process ends, unless it is killed.
@@ -74,14 +74,14 @@ class EndingActor(Protocol):
     """An actor that can be told to end without waiting for it."""
 
     def end(self, *, at_once: bool) -> None:
-        """Tells the process to end."""
+        """Tell the process to end."""
 
     def close(self, *, at_once: bool) -> None:
-        """Ends the process and waits until it has ended."""
+        """End the process and wait until it has ended."""
 
 
 def close_all(actors: Iterable[EndingActor], *, at_once: bool) -> None:
-    """Ends actors side by side and waits until all have ended; at once, if an exception comes while it waits."""
+    """End actors side by side and wait until all have ended; at once, if an exception comes while it waits."""
     actors = list(actors)
     try:
         _close(actors, at_once=at_once)

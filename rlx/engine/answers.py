@@ -12,14 +12,14 @@ R = TypeVar("R")
 
 
 def unpickled(made_of: bytes) -> Callable[[Any], Any]:
-    """The function that is made of a pickled pair: what makes it, and the argument for that."""
+    """Return the function that is made of a pickled pair: what makes it, and the argument for that."""
     make, argument = pickle.loads(made_of)
     function: Callable[[Any], Any] = make(argument)
     return function
 
 
 def made(make: Callable[[], Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """The function that is made so; if that fails, one that raises the error."""
+    """Return the function that is made so; if that fails, one that raises the error."""
     try:
         function = make()
     except Exception as exc:  # whatever a stranger's function raises; it is the answer to every task
@@ -41,7 +41,7 @@ def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
 
 
 def error_answer(error: Exception) -> bytes:
-    """The answer that raises an error which is being handled."""
+    """Return the answer that raises an error which is being handled."""
     remote = traceback.format_exc()
     # Without what hangs on it: frames cannot be pickled, and a cause is in the text.
     try:
@@ -53,7 +53,7 @@ def error_answer(error: Exception) -> bytes:
 
 
 def settle(future: "Future[R]", answer: bytes) -> None:
-    """Gives a future the answer, or the error with the other process's traceback as a note."""
+    """Give a future the answer, or the error with the other process's traceback as a note."""
     try:
         is_error, value, remote = pickle.loads(answer)
     except Exception as exc:  # whatever a stranger's object raises; it could be sent, but not be made again

@@ -25,7 +25,7 @@ class InlineActors:
         self._actors: list[InlineActor[Any, Any]] = []
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "InlineActor[T, R]":
-        """An actor whose function is ``make(argument)``; what that raises is raised here."""
+        """Return an actor whose function is ``make(argument)``; what that raises is raised here."""
         actor = InlineActor(make(argument))
         self._actors.append(actor)
         return actor
@@ -48,7 +48,7 @@ class InlineActor(Generic[T, R]):
         self._is_closed = False
 
     def call(self, task: T) -> Future[R]:
-        """The future, done, of the function's answer."""
+        """Return the future, done, of the function's answer."""
         future: Future[R] = Future()
         try:
             future.set_result(self._function(task))
@@ -57,7 +57,7 @@ class InlineActor(Generic[T, R]):
         return future
 
     def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002  (nothing runs)
-        """Calls the function's ``close``, if it has one."""
+        """Call the function's ``close``, if it has one."""
         if not self._is_closed and callable(close := getattr(self._function, "close", None)):
             close()
         self._is_closed = True

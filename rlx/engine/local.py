@@ -46,7 +46,8 @@ class LocalEngine:
         self._workers = _Workers(jobs, progress) if jobs > 1 else None
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
-        """The future of ``function(task, progress)``; both are pickled, by value where ``__main__`` defines them.
+        """Return the future of ``function(task, progress)``; both are pickled, by value where ``__main__`` defines
+        them.
 
         Raises:
             concurrent.futures.BrokenExecutor: a worker has died, as its future tells too.
@@ -90,12 +91,12 @@ class _Workers:
         self._relay.start()
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
-        """The future of a task; it may start a process."""
+        """Return the future of a task; it may start a process."""
         # By value where __main__ defines it: workers do not import that.
         return self._starter.submit(self._pool.submit, _work, cloudpickle.dumps((function, task))).result()
 
     def end(self, *, at_once: bool) -> None:
-        """Ends the processes, when all is done or at once, and waits until they have ended."""
+        """End the processes, when all is done or at once, and wait until they have ended."""
         if at_once:
             self._hand.close()
         self._starter.shutdown()
@@ -137,7 +138,7 @@ def _become_worker(sender: "Connection[_Advance, None]", leash: "Connection[None
 
 
 def _die_with(leash: "Connection[None, None]") -> None:
-    """Ends this process when the other end of the pipe is closed, by hand or because its process was killed.
+    """End this process when the other end of the pipe is closed, by hand or because its process was killed.
 
     A pool's worker notices only when its task is done, and would go on writing beside the next run.
     """
@@ -147,7 +148,7 @@ def _die_with(leash: "Connection[None, None]") -> None:
 
 
 def _work(sent: bytes) -> Any:
-    """Runs a pickled function on its task."""
+    """Run a pickled function on its task."""
     if _worker_progress is None:
         raise RuntimeError("no worker process")
     function, task = pickle.loads(sent)

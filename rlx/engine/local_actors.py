@@ -53,7 +53,7 @@ class LocalActors:
         self._actors: list[LocalActor[Any, Any]] = []
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "LocalActor[T, R]":
-        """An actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
+        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
         actor: LocalActor[T, R] = LocalActor(cloudpickle.dumps((make, argument)))
         self._actors = [other for other in self._actors if not other.has_ended] + [actor]
         return actor
@@ -106,7 +106,7 @@ class LocalActor(Generic[T, R]):
         return self._process.pid
 
     def call(self, task: T) -> Future[R]:
-        """The future of the function's answer; never waits."""
+        """Return the future of the function's answer; never waits."""
         future: Future[R] = Future()
         future.set_running_or_notify_cancel()
         try:
@@ -125,7 +125,7 @@ class LocalActor(Generic[T, R]):
         return future
 
     def close(self, *, at_once: bool = False) -> None:
-        """Ends the process and waits until it has ended."""
+        """End the process and wait until it has ended."""
         self.end(at_once=at_once)
         if at_once and not self._is_left:
             self._receiver.join(_GRACE_S)
@@ -133,7 +133,7 @@ class LocalActor(Generic[T, R]):
         self._receiver.join()
 
     def end(self, *, at_once: bool) -> None:
-        """Tells the process to end, without waiting."""
+        """Tell the process to end, without waiting."""
         if self._is_left:
             return
         with self._lock:
@@ -177,7 +177,7 @@ class LocalActor(Generic[T, R]):
         settle(future, answer)
 
     def _reap(self) -> int:
-        """The exit code of the process, once it and what it had started are gone."""
+        """Return the exit code of the process, once it and what it had started are gone."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGTERM)
         try:
@@ -188,7 +188,7 @@ class LocalActor(Generic[T, R]):
 
 
 def serve(fd: int) -> None:
-    """Becomes an actor: answers what comes through a pipe until its end."""
+    """Become an actor: answer requests from a pipe until it is closed."""
     if sys.stderr is not None:
         faulthandler.enable()  # the last word of a process that a signal ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -210,7 +210,7 @@ def serve(fd: int) -> None:
 
 
 def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> None:
-    """Takes in tasks, so that nobody waits to send one; and sees the other process end, even while this one works."""
+    """Receive tasks, so that no sender waits, and notice the end of the other process, even while this one works."""
     with suppress(EOFError, OSError):
         while True:
             tasks.put(pipe.recv_bytes())

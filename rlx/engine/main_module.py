@@ -25,7 +25,7 @@ def hidden() -> Iterator[None]:
 
 
 def context(method: str | None = None) -> BaseContext:
-    """The context of multiprocessing for a start method, whose processes do not import ``__main__``.
+    """Return the context of multiprocessing for a start method, whose processes do not import ``__main__``.
 
     Args:
         method: ``spawn``, ``forkserver`` or ``fork``, whose processes import nothing; Python's default if not given.

@@ -17,7 +17,7 @@ ENGINES = ("local", "ray")
 def open_engine(
     engine: str, jobs: int | None, progress: Progress, address: str | None = None, *, tasks: int | None = None
 ) -> Engine:
-    """The engine of a name, to be entered.
+    """Return the engine of a name, to be entered.
 
     Args:
         engine: ``local`` or ``ray``.
@@ -52,7 +52,7 @@ def job_count(engine: str, jobs: int | None, address: str | None = None) -> Iter
 
 
 def cores() -> int:
-    """How many this process may use, where the system tells, or else how many there are."""
+    """Return how many this process may use, where the system tells, or else how many there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -19,7 +19,7 @@ class Engine(Protocol):
     """
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
-        """The future of ``function(task, progress)``.
+        """Return the future of ``function(task, progress)``.
 
         Both are pickled, as is the answer, unless they stay in this process. What the function raises comes from the
         future. So does BrokenExecutor, if a worker has died and its task was not, or not again, given to another.

@@ -55,7 +55,7 @@ class RayActors:
         self._ray: ModuleType | None = None
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "RayActor[T, R]":
-        """An actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
+        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
         if self._ray is None:
             raise RuntimeError("the context of the actors has not been entered")
         made_of = cloudpickle.dumps((make, argument))
@@ -107,7 +107,7 @@ class RayActor(Generic[T, R]):
         return not self._caller.is_alive()
 
     def call(self, task: T) -> Future[R]:
-        """The future of the function's answer; never waits."""
+        """Return the future of the function's answer; never waits."""
         future: Future[R] = Future()
         future.set_running_or_notify_cancel()
         try:
@@ -125,12 +125,12 @@ class RayActor(Generic[T, R]):
         return future
 
     def close(self, *, at_once: bool = False) -> None:
-        """Ends the process and waits until it has ended."""
+        """End the process and wait until it has ended."""
         self.end(at_once=at_once)
         self._caller.join()
 
     def end(self, *, at_once: bool) -> None:
-        """Tells the process to end, without waiting."""
+        """Tell the process to end, without waiting."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -139,7 +139,7 @@ class RayActor(Generic[T, R]):
             self._kill()
 
     def _serve(self) -> None:
-        """Has one task done after the other: of several, Ray would lose the answers before the one that is fatal."""
+        """Have one task done after the other: of several, Ray would lose the answers before the one that is fatal."""
         future: Future[R] | None = None
         try:
             while (call := self._calls.get()) is not None:
@@ -176,10 +176,10 @@ class _Host:
         self._function = made(make)
 
     def answer(self, task: bytes) -> bytes:
-        """The function's answer."""
+        """Return the function's answer."""
         return answered(self._function, task)
 
     def close(self) -> None:
-        """Calls the function's ``close``, if it has one."""
+        """Call the function's ``close``, if it has one."""
         if callable(close := getattr(self._function, "close", None)):
             close()

@@ -31,7 +31,7 @@ _is_ours = False
 def ray_cluster(
     address: str | None = None, *, cpus: int | None = None, config: Mapping[str, Any] | None = None
 ) -> "Iterator[ModuleType]":
-    """Holds a connection to Ray; gives the package ``ray``.
+    """Hold a connection to Ray; give the package ``ray``.
 
     A connection that this process has already is used, and left as it is. Otherwise the cluster at the address is
     joined, or that of ``$RAY_ADDRESS``. Where there is no address, a cluster starts on this machine, and ends with its
@@ -100,7 +100,7 @@ def _connect(ray: "ModuleType", address: str | None, cpus: int | None, config: d
 
 
 def _look_for(address: str) -> None:
-    """Raises EngineError where nobody listens; Ray itself would go on trying for a quarter of an hour."""
+    """Raise EngineError where nobody listens; Ray itself would go on trying for a quarter of an hour."""
     url = urlsplit(address if "://" in address else f"//{address}")
     try:
         port = url.port or _CLIENT_PORT
@@ -115,7 +115,7 @@ def _look_for(address: str) -> None:
 
 
 def settle_in(directory: str, path: Sequence[str]) -> None:
-    """Has a worker's process work in the directory of the process that it works for, with its ``sys.path``.
+    """Have a worker's process work in the directory of the process that it works for, with its ``sys.path``.
 
     Raises:
         EngineError: the worker's machine does not have the directory.

@@ -60,7 +60,7 @@ class RayEngine:
         self._watch.start()
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
-        """The future of ``function(task, progress)``; see ``Engine``."""
+        """Return the future of ``function(task, progress)``; see ``Engine``."""
         self._submitted += 1
         return self._threads.submit(self._run, self._submitted, cloudpickle.dumps((function, task)))
 
@@ -100,7 +100,7 @@ class RayEngine:
                     self._advance(number, totals)
 
     def _advance(self, number: int, totals: Mapping[str, int]) -> None:
-        """Tells of what is new in a task's totals; an attempt that is not the first begins with less than is known."""
+        """Tell of what is new in a task's totals; an attempt that is not the first begins with less than is known."""
         with self._lock:
             if (seen := self._seen.get(number)) is None:
                 return  # a late report of a task that is done
@@ -142,11 +142,11 @@ class _Reports:
         self._latest: dict[int, Mapping[str, int]] = {}
 
     def put(self, task: int, totals: Mapping[str, int]) -> None:
-        """Takes in the totals of a task."""
+        """Take in the totals of a task."""
         self._latest[task] = totals
 
     def take(self) -> dict[int, Mapping[str, int]]:
-        """The latest totals of those tasks that have told of any."""
+        """Return the latest totals of those tasks that have told of any."""
         latest, self._latest = self._latest, {}
         return latest
 
@@ -175,7 +175,7 @@ class _Reported:
 def _work(
     what: bytes, number: int, reports: Any, directory: str, path: Sequence[str]
 ) -> tuple[bytes, Mapping[str, int]]:
-    """The answer to one task, and its progress in all; runs in a worker of Ray."""
+    """Return the answer to one task, and its progress in all; runs in a worker of Ray."""
     progress = _Reported(number, reports)
     try:
         settle_in(directory, path)

@@ -57,7 +57,7 @@ class SharedArrays:
         return self._arrays[name]
 
     def unlink(self) -> None:
-        """Removes the file's name, if it is still there; what is mapped stays so."""
+        """Remove the file's name, if it is still there; what is mapped stays so."""
         self.path.unlink(missing_ok=True)
 
     @contextmanager
@@ -82,7 +82,7 @@ def _offsets(layout: Layout) -> tuple[dict[str, int], int]:
 
 
 def _created(size: int) -> tuple[Path, int]:
-    """A new file of zeros, all of it really there: a write into memory that is not would kill the process."""
+    """Return a new file of zeros, all of it really there: a write into memory that is not would kill the process."""
     folders = [folder for folder in (_IN_MEMORY, Path(tempfile.gettempdir())) if folder.is_dir()]
     for folder in folders:
         file, name = tempfile.mkstemp(prefix="rlx-", dir=folder)

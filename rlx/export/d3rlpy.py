@@ -39,7 +39,9 @@ class D3rlpyExporter:
     title = "d3rlpy"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Final observations and with them last steps, numbers of episodes, exact rewards, and how fields are named."""
+        """Return final observations and with them last steps, numbers of episodes, exact rewards, and how fields are
+        named.
+        """
         schema, table = experience.schema, experience.trajectories
         check_names(self.title, schema)
         action = _action(schema)
@@ -68,7 +70,7 @@ class D3rlpyExporter:
         return losses
 
     def owns(self, path: Path) -> bool:
-        """Whether a file says that d3rlpy's version 2 dumped it."""
+        """Return whether a file says that d3rlpy's version 2 dumped it."""
         try:
             with h5py.File(path, "r") as file:
                 return {"columns", "num_episodes", "version"} <= set(file)
@@ -76,7 +78,7 @@ class D3rlpyExporter:
             return False
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the file."""
+        """Write the file."""
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
             output.file.create_dataset("columns", data=list(_COLUMNS))
@@ -115,7 +117,7 @@ class _Episode:
 
 
 def _arranged(field: Field) -> Arranged:
-    """Pictures with their channels first; a number as a vector of one."""
+    """Return pictures with their channels first; a number as a vector of one."""
     return Arranged((1,), _columns) if field.shape == () else channels_first(field)
 
 
@@ -128,7 +130,7 @@ def _columns(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _action(schema: Schema) -> str:
-    """Name of the action.
+    """Return name of the action.
 
     Raises:
         ExportError: it is none that d3rlpy's algorithms know.

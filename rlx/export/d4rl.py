@@ -38,13 +38,13 @@ class D4RLExporter:
     title = "D4RL's HDF5"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Final observations, if none was recorded, and fields whose names mean something else in D4RL."""
+        """Return final observations, if none was recorded, and fields whose names mean something else in D4RL."""
         _check(experience)
         losses = common_losses(experience, final=not _has_next(experience), unrecorded=False, starts=False)
         return losses + left_out(without_room(experience.schema, _extras(experience.schema)))
 
     def owns(self, path: Path) -> bool:
-        """Whether a file has the datasets that every file of D4RL has."""
+        """Return whether a file has the datasets that every file of D4RL has."""
         try:
             with h5py.File(path, "r") as file:
                 return set(file) >= _KEYS
@@ -52,7 +52,7 @@ class D4RLExporter:
             return False
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the file."""
+        """Write the file."""
         schema, steps = experience.schema, int(experience.trajectories.length.sum())
         (observation,), (action,) = observation_fields(schema), action_fields(schema)
         columns = {
@@ -90,7 +90,7 @@ def _extras(schema: Schema) -> list[ExtraColumn]:
 
 
 def _check(experience: Experience) -> None:
-    """Raises ExportError unless there is one observation and one action."""
+    """Raise ExportError unless there is one observation and one action."""
     check_names(D4RLExporter.title, experience.schema)
     for kind, names in (
         ("observation", observation_fields(experience.schema)),

@@ -33,7 +33,7 @@ class Experience(Protocol):
         """The table of all trajectories, in the order of the blocks."""
 
     def blocks(self) -> Iterator[Block]:
-        """All steps, in time order, every trajectory whole; at most 32 MiB a block."""
+        """Yield all steps, in time order, every trajectory whole; at most 32 MiB a block."""
 
 
 class DatasetExporter(Protocol):
@@ -55,10 +55,10 @@ class DatasetExporter(Protocol):
         """
 
     def owns(self, path: Path) -> bool:
-        """Whether what lies at a path is of this format, so that it may be replaced by another of it."""
+        """Return whether what lies at a path is of this format, so that it may be replaced by another of it."""
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
-        """Writes a file or a directory, in full.
+        """Write a file or a directory, in full.
 
         Args:
             experience: whose ``losses`` were asked for before.
@@ -81,7 +81,7 @@ def common_losses(
     episodes: bool = False,
     starts: bool = True,
 ) -> list[str]:
-    """Losses that several formats share, as far as this experience has them to lose.
+    """Return losses that several formats share, as far as this experience has them to lose.
 
     Args:
         experience: what is to be exported.
@@ -106,23 +106,23 @@ def common_losses(
 
 
 def extra_fields(schema: Schema) -> list[str]:
-    """Names of the fields beside observations, actions, reward and flags."""
+    """Return names of the fields beside observations, actions, reward and flags."""
     known = {"reward", "terminated", "truncated", *observation_fields(schema), *action_fields(schema)}
     return [name for name in schema if name not in known]
 
 
 def observation_fields(schema: Schema) -> list[str]:
-    """Names of ``observation``, or of the parts it has."""
+    """Return names of ``observation``, or of the parts it has."""
     return [name for name in schema.names(Role.OBSERVATION) if name.split("/")[0] == "observation"]
 
 
 def action_fields(schema: Schema) -> list[str]:
-    """Names of ``action``, or of the parts it has."""
+    """Return names of ``action``, or of the parts it has."""
     return [name for name in schema.names(Role.STEP) if name.split("/")[0] == "action"]
 
 
 def check_names(title: str, schema: Schema) -> None:
-    """Raises ExportError where nothing is called ``observation``, or ``action``: some formats know no other names."""
+    """Raise ExportError where nothing is called ``observation``, or ``action``: some formats know no other names."""
     for kind, known, found in (
         ("observation", observation_fields(schema), schema.names(Role.OBSERVATION)),
         ("action", action_fields(schema), [name for name in schema if is_action(name)]),
@@ -135,17 +135,19 @@ def check_names(title: str, schema: Schema) -> None:
 
 
 def left_out(names: Sequence[str]) -> list[str]:
-    """The loss of fields that a format has no place for."""
+    """Return the loss of fields that a format has no place for."""
     return [f"the field{'s' if len(names) > 1 else ''} {', '.join(names)}"] if names else []
 
 
 def without_finals(schema: Schema, names: Sequence[str]) -> list[str]:
-    """The loss of a format that holds these fields with a row per step, of those that have one more per trajectory."""
+    """Return the loss of a format that holds these fields with a row per step, of those that have one more per
+    trajectory.
+    """
     return [f"what {name} was at the end of each trajectory" for name in names if schema[name].role == Role.OBSERVATION]
 
 
 def rounded_rewards(schema: Schema) -> list[str]:
-    """The loss of a format that holds rewards as float32."""
+    """Return the loss of a format that holds rewards as float32."""
     dtype = schema["reward"].dtype
     return (
         [] if np.result_type(dtype, np.float32) == np.float32 else [f"rewards of {dtype}: they are rounded to float32"]

@@ -41,7 +41,7 @@ DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
 def export_dataset(
     experience: Experience, destination: Path, exporter: DatasetExporter, *, overwrite: bool = False, progress: Progress
 ) -> list[str]:
-    """Writes a dataset in another project's format; it is there when all of it is.
+    """Write a dataset in another project's format; it is there when all of it is.
 
     What the format cannot hold is logged as a warning before anything is written.
 

@@ -49,7 +49,7 @@ class DopamineExporter:
     title = "Dopamine's layout"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Final observations, how episodes end that did not terminate, their numbers, and fields of its own."""
+        """Return final observations, how episodes end that did not terminate, their numbers, and fields of its own."""
         schema, table = experience.schema, experience.trajectories
         _check(schema)
         losses = common_losses(experience, final=True, episodes=True)
@@ -62,14 +62,14 @@ class DopamineExporter:
         return losses + left_out([name for name in extra_fields(schema) if name not in extras])
 
     def owns(self, path: Path) -> bool:
-        """Whether a directory holds ``replay_logs`` and nothing else that rlx did not write."""
+        """Return whether a directory holds ``replay_logs`` and nothing else that rlx did not write."""
         return (path / _FOLDER / "add_count_ckpt.0.gz").is_file() and {entry.name for entry in path.iterdir()} <= {
             _FOLDER,
             FILE_NAME,
         }
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the directory."""
+        """Write the directory."""
         schema, table = experience.schema, experience.trajectories
         (observation,), (action,) = observation_fields(schema), action_fields(schema)
         folder = path / _FOLDER
@@ -101,7 +101,7 @@ class DopamineExporter:
 
 
 def _extras(schema: Schema) -> dict[str, str]:
-    """Name of the array of every extra field that has a place: numbers, under a name that is its own."""
+    """Return name of the array of every extra field that has a place: numbers, under a name that is its own."""
     arrays: dict[str, str] = {}
     for name in extra_fields(schema):
         array = f"$store$_{name.replace('/', '.')}"
@@ -124,7 +124,7 @@ def _small(actions: NDArray[np.generic], name: str) -> NDArray[np.generic]:
 
 
 def _check(schema: Schema) -> None:
-    """Raises ExportError unless there is one observation and one discrete action."""
+    """Raise ExportError unless there is one observation and one discrete action."""
     check_names(DopamineExporter.title, schema)
     observations, actions = observation_fields(schema), action_fields(schema)
     if len(observations) != 1:

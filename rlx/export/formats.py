@@ -28,7 +28,7 @@ _ALIASES = MappingProxyType({"hdf5": "h5", "pth": "pt", "ndjson": "jsonl"})
 
 
 def format_of(path: Path) -> str:
-    """Name of the format that a file's suffix means.
+    """Return name of the format that a file's suffix means.
 
     Raises:
         UnknownFormatError: none does.
@@ -47,7 +47,7 @@ def format_of(path: Path) -> str:
 
 
 def export(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
-    """Writes batches to a file, or directory, that is there when all of it is; one that was there is replaced.
+    """Write batches to a file, or directory, that is there when all of it is; one that was there is replaced.
 
     Raises:
         DatasetExistsError: something lies there that this format could not have written.

@@ -19,7 +19,7 @@ class H5Exporter:
     """Writes a dataset a column, gzipped in chunks of about 256 kB, batch by batch. Texts are variable-length UTF-8."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Writes one dataset a column, in groups as their names say."""
+        """Write one dataset a column, in groups as their names say."""
         if file.seekable():
             _write(batches, file)
             return

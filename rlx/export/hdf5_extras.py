@@ -59,6 +59,6 @@ def extra_columns(schema: Schema, taken: Collection[str]) -> list[ExtraColumn]:
 
 
 def without_room(schema: Schema, columns: Collection[ExtraColumn]) -> list[str]:
-    """Names of the extra fields that have no column."""
+    """Return names of the extra fields that have no column."""
     held = {column.name for column in columns}
     return [name for name in extra_fields(schema) if name not in held]

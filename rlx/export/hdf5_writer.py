@@ -38,14 +38,14 @@ class Hdf5Output:
         self._disk = disk
 
     def sign(self, said: Mapping[str, Any]) -> None:
-        """Says whose data these are in an attribute of the file: readers pass over those that they do not know."""
+        """Say whose data these are in an attribute of the file: readers pass over those that they do not know."""
         text = json.dumps(said, sort_keys=True)
         if len(text.encode()) > _MAX_ATTRIBUTE_BYTES:
             text = json.dumps({**said, "notes": {}}, sort_keys=True)
         self.file.attrs[KEY] = text
 
     def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
-        """A dataset of so many rows, to be filled from the first to the last.
+        """Return a dataset of so many rows, to be filled from the first to the last.
 
         Rows of a kilobyte and more are gzipped, in chunks of about 64 kB.
 
@@ -81,7 +81,7 @@ class Rows:
         self._filled = 0
 
     def append(self, rows: NDArray[Any]) -> None:
-        """Writes the next rows [n, ...].
+        """Write the next rows [n, ...].
 
         Raises:
             OSError: the disk is full.
@@ -99,11 +99,11 @@ class EpisodeWriter(Protocol):
     """The datasets of one episode."""
 
     def append(self, piece: Piece) -> None:
-        """Writes its next steps."""
+        """Write its next steps."""
 
 
 def write_episodes(experience: Experience, begin: Callable[[Piece], EpisodeWriter], progress: Progress) -> None:
-    """Writes trajectories piece by piece, each by a writer of its own.
+    """Write trajectories piece by piece, each by a writer of its own.
 
     Args:
         experience: what to write.
@@ -142,12 +142,12 @@ class Disk(io.RawIOBase):
         self._failure: OSError | None = None
 
     def check(self) -> None:
-        """Raises what the first write that failed has raised."""
+        """Raise what the first write that failed has raised."""
         if self._failure is not None:
             raise self._failure
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Moves to a place in the file."""
+        """Move to a place in the file."""
         try:
             return int(self._raw.seek(offset, whence))
         except OSError as exc:  # a buffer was to be written before
@@ -155,16 +155,16 @@ class Disk(io.RawIOBase):
             return 0
 
     def tell(self) -> int:
-        """Where in the file it is."""
+        """Return where in the file it is."""
         return int(self._raw.tell())
 
     def readinto(self, buffer: Any, /) -> int | None:
-        """Reads from the file."""
+        """Read from the file."""
         found: int | None = self._raw.readinto(buffer)
         return found
 
     def write(self, data: Any, /) -> int:
-        """Writes to the file, as long as nothing has failed."""
+        """Write to the file, as long as nothing has failed."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         try:
@@ -175,7 +175,7 @@ class Disk(io.RawIOBase):
         return size
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Cuts the file."""
+        """Cut the file."""
         try:
             if self._failure is None:
                 return int(self._raw.truncate(size))

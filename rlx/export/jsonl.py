@@ -14,7 +14,7 @@ class JsonlExporter:
     """
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Writes one line a step."""
+        """Write one line a step."""
         for batch in batches:
             names = list(batch)
             for step in zip(*batch.values(), strict=True):

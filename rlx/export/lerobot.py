@@ -49,7 +49,7 @@ class LeRobotExporter:
     title = "LeRobot"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Numbers of episodes, times, pictures as they were, and fields whose names are taken."""
+        """Return numbers of episodes, times, pictures as they were, and fields whose names are taken."""
         schema, noted = experience.schema, experience.notes.get("lerobot")
         names = features_of(schema, noted)
         losses = common_losses(experience, unrecorded=False, episodes=True)
@@ -60,11 +60,11 @@ class LeRobotExporter:
         return losses + [loss for name in names for loss in feature_of(schema[name]).arranged.loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
-        """Whether a directory is a dataset of LeRobot."""
+        """Return whether a directory is a dataset of LeRobot."""
         return (path / _INFO).is_file() and (path / "data").is_dir()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the directory."""
+        """Write the directory."""
         noted = experience.notes.get("lerobot")
         names, table = features_of(experience.schema, noted), experience.trajectories
         features = {called: feature_of(experience.schema[name]) for name, called in names.items()}
@@ -97,7 +97,7 @@ class LeRobotExporter:
 
 
 def _fps(noted: Any) -> float | None:
-    """How many steps a second there are, where LeRobot said so of the data."""
+    """Return how many steps a second there are, where LeRobot said so of the data."""
     fps = noted.get("fps") if isinstance(noted, dict) else None
     return fps if isinstance(fps, int | float) and fps > 0 else None
 
@@ -105,7 +105,7 @@ def _fps(noted: Any) -> float | None:
 def _numbered(
     experience: Experience, names: Mapping[str, str], tasks: dict[str, int], fps: float
 ) -> Iterator[tuple[dict[str, NDArray[np.generic]], Piece]]:
-    """The rows of every feature, piece by piece; numbers the tasks in the order in which they come."""
+    """Yield the rows of every feature, piece by piece; numbers the tasks in the order in which they come."""
     index = 0
     for piece in small_pieces(experience.blocks(), experience.schema):
         count = piece.steps
@@ -124,12 +124,12 @@ def _numbered(
 
 
 def _tasks(experience: Experience, piece: Piece) -> list[Any]:
-    """The task of every step; one for all where no field tells: the dataset's name."""
+    """Return the task of every step; one for all where no field tells: the dataset's name."""
     return piece.rows(TASK).tolist() if has_tasks(experience.schema) else [experience.id]
 
 
 def _splits(noted: Any, episodes: int) -> dict[str, str]:
-    """The splits that LeRobot said there are, if they are of as many episodes."""
+    """Return the splits that LeRobot said there are, if they are of as many episodes."""
     said = noted.get("splits") if isinstance(noted, dict) else None
     ends = [_SPLIT.fullmatch(str(one)) for one in said.values()] if isinstance(said, dict) else []
     if said and all(ends) and max(int(end[1]) for end in ends if end) == episodes:

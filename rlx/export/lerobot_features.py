@@ -41,7 +41,7 @@ class Feature:
         return self.arranged.shape or (1,)
 
     def column(self, rows: NDArray[np.generic]) -> Any:
-        """Rows of the field as an Arrow array."""
+        """Return rows of the field as an Arrow array."""
         arrow, _ = pyarrow()
         rows = self.arranged.arrange(rows)
         if self.is_image:
@@ -52,12 +52,12 @@ class Feature:
         return from_rows(rows) if len(self.shape) == 1 else _nested(rows)
 
     def described(self) -> dict[str, Any]:
-        """The feature as ``info.json`` has it."""
+        """Return the feature as ``info.json`` has it."""
         names = ["height", "width", "channels"] if self.is_image else None
         return {"dtype": "image" if self.is_image else self.field.dtype, "shape": list(self.shape), "names": names}
 
     def hugging_face(self) -> dict[str, Any]:
-        """The feature as the library ``datasets`` describes it in the file."""
+        """Return the feature as the library ``datasets`` describes it in the file."""
         value = {"dtype": self.field.dtype, "_type": "Value"}
         if self.is_image:
             return {"_type": "Image"}
@@ -81,13 +81,13 @@ class Feature:
         return PictureStatistics(self.shape[-1]) if self.is_image else VectorStatistics(self.shape[-1])
 
     def counted(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Rows of the field as their statistics take them; of arrays, LeRobot looks at the last dimension."""
+        """Return rows of the field as their statistics take them; of arrays, LeRobot looks at the last dimension."""
         rows = self.arranged.arrange(rows)
         return rows if self.is_image else rows.reshape(-1, self.shape[-1])
 
 
 def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
-    """Name of the feature that each field becomes, of those that there is a place for.
+    """Return name of the feature that each field becomes, of those that there is a place for.
 
     Args:
         schema: the fields.
@@ -135,24 +135,24 @@ def _noted_features(noted: Any) -> dict[str, Any]:
 
 
 def has_tasks(schema: Schema) -> bool:
-    """Whether a field says of every step which task it belongs to."""
+    """Return whether a field says of every step which task it belongs to."""
     return schema.fields.get(TASK) == Field(TEXT, (), Role.STEP)
 
 
 def is_timed(schema: Schema) -> bool:
-    """Whether a field says of every step when it was."""
+    """Return whether a field says of every step when it was."""
     field = schema.fields.get(TIMESTAMP)
     return field is not None and (field.dtype, field.shape, field.role) == ("float32", (), Role.STEP)
 
 
 def feature_of(field: Field) -> Feature:
-    """The column that a field becomes."""
+    """Return the column that a field becomes."""
     pictures = as_pictures(field)
     return Feature(field, as_it_is(field) if pictures is None else pictures, pictures is not None)
 
 
 def defaults() -> dict[str, Feature]:
-    """The features that LeRobot wants of every dataset."""
+    """Return the features that LeRobot wants of every dataset."""
     number = feature_of(Field("int64", (), Role.STEP))
     clock = feature_of(Field("float32", (), Role.STEP))
     return {"timestamp": clock, **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), number)}
@@ -169,7 +169,7 @@ def _called(name: str, field: Field) -> str:
 
 
 def _nested(rows: NDArray[np.generic]) -> Any:
-    """Rows [n, ...] as lists in lists, as ``datasets`` keeps arrays of several dimensions."""
+    """Return rows [n, ...] as lists in lists, as ``datasets`` keeps arrays of several dimensions."""
     arrow, _ = pyarrow()
     array = arrow.array(rows.reshape(-1))
     for axis in range(rows.ndim - 1, 0, -1):

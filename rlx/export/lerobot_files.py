@@ -54,20 +54,20 @@ class NumberedFiles:
         self._close()
 
     def turn(self) -> None:
-        """Goes on in the next file, if this one is full."""
+        """Go on in the next file, if this one is full."""
         if self._raw.tell() >= self._limit or self._chunks >= _FILE_COLUMN_CHUNKS:
             self._close()
             self._open()
 
     def write(self, columns: Mapping[str, Any], group_bytes: int) -> None:
-        """Adds rows to the row group; ends it where that is so large."""
+        """Add rows to the row group; end it where that is so large."""
         arrow, _ = pyarrow()
         self._held.append(arrow.Table.from_arrays([columns[name] for name in self._schema.names], schema=self._schema))
         if sum(table.nbytes for table in self._held) >= group_bytes:
             self.flush()
 
     def flush(self) -> None:
-        """Ends the row group."""
+        """End the row group."""
         if self._held:
             arrow, _ = pyarrow()
             table = arrow.concat_tables(self._held)
@@ -114,13 +114,13 @@ class Episodes:
         self._files.__exit__(kind, *rest)
 
     def start(self, data: NumberedFiles) -> None:
-        """Begins an episode, whose steps are written next."""
+        """Begin an episode, whose steps are written next."""
         self._now = {called: feature.statistics() for called, feature in self._counted.items()}
         self._tasks = {}
         self._place = data.place
 
     def count(self, rows: Mapping[str, NDArray[np.generic]], tasks: Iterable[str]) -> None:
-        """Takes steps of some tasks into the statistics."""
+        """Take steps of some tasks into the statistics."""
         self._tasks |= dict.fromkeys(tasks)
         for called, feature in self._counted.items():
             column = feature.counted(rows[called])
@@ -128,7 +128,7 @@ class Episodes:
             self._all[called].add(column)
 
     def finish(self, number: int, steps: int) -> None:
-        """Ends the episode."""
+        """End the episode."""
         chunk, file = self._files.place
         row: dict[str, Any] = {
             "episode_index": number,
@@ -149,7 +149,7 @@ class Episodes:
             self._files.turn()
 
     def statistics(self) -> dict[str, Any]:
-        """Those of all steps."""
+        """Return those of all steps."""
         if not self._steps:
             return {}
         return {called: {**one.described(), "count": [self._steps]} for called, one in self._all.items()}

@@ -46,7 +46,7 @@ class FinalObservations:
                 self._writer.close()
 
     def add(self, piece: Piece, *, is_cut: bool) -> None:
-        """Takes the last piece of an episode, and whether its recording was cut."""
+        """Take the last piece of an episode, and whether its recording was cut."""
         if not piece.final_recorded:
             return
         self._numbers.append((piece.trajectory, piece.start + piece.steps, is_cut))

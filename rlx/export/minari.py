@@ -109,11 +109,11 @@ class MinariExporter:
         return losses + [loss for leaf in leaves.values() for loss in leaf.arranged.loss(leaf.name, leaf.field)]
 
     def owns(self, path: Path) -> bool:
-        """Whether a directory is a dataset of Minari."""
+        """Return whether a directory is a dataset of Minari."""
         return (path / _METADATA).is_file() and {entry.name for entry in path.iterdir()} == {"data"}
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
-        """Writes the dataset; what it is called follows from where it will lie."""
+        """Write the dataset; what it is called follows from where it will lie."""
         dataset_id, namespaces = _placed(destination)
         (path / "data").mkdir(parents=True)
         leaves = _leaves(experience.schema)
@@ -155,7 +155,7 @@ class MinariExporter:
 
 
 def _space(group: str, leaves: Mapping[str, _Leaf], texts: Mapping[str, _Texts]) -> Space:
-    """The space of all observations, or of all actions."""
+    """Return the space of all observations, or of all actions."""
     spaces = {}
     for path, leaf in leaves.items():
         if path.partition("/")[0] == group:
@@ -167,7 +167,7 @@ def _space(group: str, leaves: Mapping[str, _Leaf], texts: Mapping[str, _Texts])
 
 
 def _own_infos(leaves: Mapping[str, _Leaf]) -> dict[str, str]:
-    """Paths of infos that are fields of another name, or with a row fewer, and the names of those."""
+    """Return paths of infos that are fields of another name, or with a row fewer, and the names of those."""
     infos = {path: leaf for path, leaf in leaves.items() if leaf.is_info}
     return {
         path: leaf.name
@@ -240,7 +240,7 @@ def _leaf(name: str, field: Field) -> _Leaf:
 
 
 def _placed(destination: Path) -> tuple[str, list[Path]]:
-    """Minari's name of a dataset at this place, and the directories above it that are namespaces.
+    """Return Minari's name of a dataset at this place, and the directories above it that are namespaces.
 
     Those below Minari's own directory are, and elsewhere those that say so of themselves.
 

@@ -13,7 +13,7 @@ Space = dict[str, Any]
 
 
 def space_of(field: Field, shape: tuple[int, ...]) -> Space:
-    """The space of a field whose rows are written with this shape.
+    """Return the space of a field whose rows are written with this shape.
 
     Where the schema does not say which values there may be, it is a Box of all that the dtype can hold: how many
     actions there are is never guessed.
@@ -41,7 +41,7 @@ def space_of(field: Field, shape: tuple[int, ...]) -> Space:
 
 
 def text_space(space: Space, longest: int, characters: Collection[str]) -> Space:
-    """The space of texts, where the schema does not say which: of those that there are.
+    """Return the space of texts, where the schema does not say which: of those that there are.
 
     Example:
         >>> text_space({"type": "Text", "max_length": 8}, 3, "ba")
@@ -52,7 +52,7 @@ def text_space(space: Space, longest: int, characters: Collection[str]) -> Space
 
 
 def nested(leaves: Mapping[str, Space]) -> Space:
-    """The space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them.
+    """Return the space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them.
 
     Example:
         >>> nested({"a/_index_0": {"type": "x"}, "a/_index_1": {"type": "y"}})
@@ -72,7 +72,7 @@ def nested(leaves: Mapping[str, Space]) -> Space:
 
 
 def is_image(space: Space) -> bool:
-    """Whether Minari takes the space for that of pictures, which versions before 0.5.4 always read as JPEG."""
+    """Return whether Minari takes the space for that of pictures, which versions before 0.5.4 always read as JPEG."""
     shape = space.get("shape", [])
     return bool(
         space["type"] == "Box"
@@ -96,7 +96,7 @@ def _flag() -> Space:
 
 
 def _bound(field: Field, said: Any, which: str, shape: tuple[int, ...]) -> Any:
-    """One number for every number of a row."""
+    """Return one number for every number of a row."""
     if said is None or np.shape(said) not in ((), shape):
         said = _limit(np.dtype(field.dtype), which)
     if np.shape(said) == shape:

@@ -12,7 +12,7 @@ class NpzExporter:
     """Writes a compressed ``.npz``; holds all rows in memory. Texts are numpy's Unicode strings, all of one width."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Writes one array a column."""
+        """Write one array a column."""
         columns = gathered(batches)
         arrays: dict[str, Any] = {
             name: without_nul(name, rows, "npz").astype(str) if rows.dtype == object else rows

@@ -46,7 +46,7 @@ class NpzDatasetExporter:
         return []
 
     def owns(self, path: Path) -> bool:
-        """Whether a file is an archive of arrays."""
+        """Return whether a file is an archive of arrays."""
         if not zipfile.is_zipfile(path):
             return False
         with zipfile.ZipFile(path) as archive:
@@ -54,7 +54,7 @@ class NpzDatasetExporter:
         return bool(names) and all(name.endswith(_SUFFIX) for name in names)
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the archive."""
+        """Write the archive."""
         arrays = _arrays(experience)
         numbers = [name for name in arrays if arrays[name].dtype != TEXT]
         largest = max(numbers, key=lambda name: arrays[name].size)
@@ -92,7 +92,7 @@ class NpzDatasetExporter:
 
 
 def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
-    """Writes texts one to a line; returns how many characters the longest has.
+    """Write texts one to a line; return how many characters the longest has.
 
     Raises:
         ExportError: a text ends in NUL, which numpy takes for padding.
@@ -105,7 +105,7 @@ def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
 
 
 def _kept_texts(file: IO[bytes], dtype: str) -> Iterator[NDArray[Any]]:
-    """The texts again, some at a time."""
+    """Yield the texts again, some at a time."""
     while lines := list(islice(file, _TEXT_ROWS)):
         yield np.array([json.loads(line) for line in lines], dtype)
 
@@ -131,7 +131,7 @@ class _Array:
 
 
 def _arrays(experience: Experience) -> dict[str, _Array]:
-    """The arrays that have to do with fields."""
+    """Return the arrays that have to do with fields."""
     schema, table = experience.schema, experience.trajectories
     steps = int(table.length.sum())
     arrays = {

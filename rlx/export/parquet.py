@@ -11,7 +11,7 @@ class ParquetExporter:
     """Writes a column a column, and a row group a batch."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Writes one column a column; their names keep the ``/``.
+        """Write one column a column; their names keep the ``/``.
 
         Raises:
             MissingExtraError: pyarrow is not installed.

@@ -39,14 +39,14 @@ class ParquetDatasetExporter:
         return []
 
     def owns(self, path: Path) -> bool:
-        """Whether a file is Parquet."""
+        """Return whether a file is Parquet."""
         if not path.is_file():
             return False
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the file."""
+        """Write the file."""
         arrow, parquet = pyarrow()
         said = json.dumps(provenance(experience, []), sort_keys=True)
         small = [name for name, field in experience.schema.fields.items() if field.row_bytes <= _MAX_INDEXED_ROW_BYTES]
@@ -67,7 +67,7 @@ class ParquetDatasetExporter:
 
 
 def _groups(arrow: ModuleType, experience: Experience) -> Iterator[Any]:
-    """The tables of the row groups."""
+    """Yield the tables of the row groups."""
     held: list[Any] = []
     steps = size = 0
     cut = experience.trajectories.cut
@@ -82,7 +82,7 @@ def _groups(arrow: ModuleType, experience: Experience) -> Iterator[Any]:
 
 
 def _numbered(experience: Experience) -> Iterator[tuple[Piece, int]]:
-    """The pieces, each with how many steps came before."""
+    """Yield the pieces, each with how many steps came before."""
     index = 0
     for piece in small_pieces(experience.blocks(), experience.schema):
         yield piece, index

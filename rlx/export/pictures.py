@@ -31,12 +31,12 @@ class Arranged:
 
 
 def as_it_is(field: Field) -> Arranged:
-    """The field's own shape."""
+    """Return the field's own shape."""
     return Arranged(field.shape, lambda rows: rows)
 
 
 def channels_first(field: Field) -> Arranged:
-    """Pictures [H, W] and [H, W, C] as [1, H, W] and [C, H, W]; anything else as it is.
+    """Return pictures [H, W] and [H, W, C] as [1, H, W] and [C, H, W]; anything else as it is.
 
     Example:
         >>> from rlx.schema import Role
@@ -54,7 +54,7 @@ def channels_first(field: Field) -> Arranged:
 
 
 def channels_last(field: Field) -> Arranged:
-    """Pictures [H, W] and [C, H, W] as [H, W, 1] and [H, W, C]; anything else as it is."""
+    """Return pictures [H, W] and [C, H, W] as [H, W, 1] and [H, W, C]; anything else as it is."""
     if _is_plane(field):
         return Arranged((*field.shape, 1), lambda rows: rows[..., None])
     if _has_channels(field, 0):
@@ -68,7 +68,7 @@ def _is_plane(field: Field) -> bool:
 
 
 def _has_channels(field: Field, axis: int) -> bool:
-    """Whether rows are pictures whose channels are the first axis (0) or the last one (-1)."""
+    """Return whether rows are pictures whose channels are the first axis (0) or the last one (-1)."""
     if field.dtype != "uint8" or len(field.shape) != 3 or field.shape[axis] > _MAX_CHANNELS:
         return False
     plane = field.shape[1:] if axis == 0 else field.shape[:-1]

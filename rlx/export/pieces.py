@@ -55,7 +55,7 @@ class Piece:
 
 
 def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
-    """The segments of the blocks, in order. One is held back until the observation behind it is known.
+    """Yield the segments of the blocks, in order. One is held back until the observation behind it is known.
 
     Example:
         >>> schema = Schema.of(observation=("int8", ()), action=("int8", ()))
@@ -83,7 +83,7 @@ def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
 
 
 def small_pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
-    """The same, none of them larger than a MiB: for whoever makes several times as much of them."""
+    """Yield the same, none of them larger than a MiB: for whoever makes several times as much of them."""
     size = max(1, _MAX_SMALL_BYTES // schema.row_bytes)
     observations = frozenset(schema.names(Role.OBSERVATION))
     for piece in pieces(blocks, schema):

@@ -15,7 +15,7 @@ _CHANNELS = frozenset({1, 3, 4})
 
 
 def as_pictures(field: Field) -> Arranged | None:
-    """Rows of a field as pictures [H, W, C]; none where they are no pictures.
+    """Return rows of a field as pictures [H, W, C]; none where they are no pictures.
 
     Example:
         >>> from rlx.schema import Role
@@ -29,6 +29,6 @@ def as_pictures(field: Field) -> Arranged | None:
 
 
 def encode(pictures: NDArray[np.generic]) -> Iterator[bytes]:
-    """The PNG of each of n pictures [n, H, W, C]."""
+    """Yield the PNG of each of n pictures [n, H, W, C]."""
     for picture in np.ascontiguousarray(pictures):
         yield bytes(imagecodecs.png_encode(picture[..., 0] if picture.shape[-1] == 1 else picture, level=_LEVEL))

@@ -42,7 +42,7 @@ class DirectoryExporter(Protocol):
 
 
 def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
-    """The columns of a TensorDict [n].
+    """Return the columns of a TensorDict [n].
 
     Raises:
         SchemaMismatchError: an entry is neither numbers nor text.
@@ -63,13 +63,13 @@ def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
 
 
 def gathered(batches: Iterable[Columns]) -> dict[str, NDArray[Any]]:
-    """All rows of all batches, for formats that need them at once."""
+    """Return all rows of all batches, for formats that need them at once."""
     parts = list(batches)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def without_nul(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
-    """The texts [n, ...] of a column, for a format that marks the end of a text with NUL.
+    """Return the texts [n, ...] of a column, for a format that marks the end of a text with NUL.
 
     Raises:
         SchemaMismatchError: a text has a NUL.
@@ -82,7 +82,7 @@ def without_nul(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
 
 
 def tree(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns as nested dicts.
+    """Return the columns as nested dicts.
 
     Example:
         >>> tree({"next/reward": 1, "action": 2})

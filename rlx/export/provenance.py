@@ -15,7 +15,8 @@ FILE_NAME = "provenance.json"
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
-    """The dataset's name, notes and schema, the losses and rlx's version, as JSON; ``rlx.source.provenance`` reads it.
+    """Return the dataset's name, notes and schema, the losses and rlx's version, as JSON; ``rlx.source.provenance``
+    reads it.
 
     Example:
         >>> from types import SimpleNamespace
@@ -36,6 +37,6 @@ def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, An
 def save_provenance(
     directory: Path, experience: Experience, losses: Sequence[str], more: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes it beside the files of a format, with what else rlx wants to know when it reads them again."""
+    """Write it beside the files of a format, with what else rlx wants to know when it reads them again."""
     text = json.dumps({KEY: {**provenance(experience, losses), **(more or {})}}, sort_keys=True, indent=1)
     (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ class PtExporter:
     """Writes nested dicts of tensors, and of lists of texts; holds all rows in memory."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Writes one tensor a column."""
+        """Write one tensor a column."""
         import torch  # noqa: PLC0415  (takes seconds, and the other formats do without)
 
         tensors = {

@@ -54,7 +54,7 @@ class RingLog:
                 self._log(cursor)
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Adds the next rows [n, ...] of every column."""
+        """Add the next rows [n, ...] of every column."""
         count, done, last = len(next(iter(rows.values()))), 0, self._capacity - 1
         while done < count:
             slot = self._rows % self._capacity

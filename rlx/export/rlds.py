@@ -38,7 +38,7 @@ class RLDSExporter:
     title = "RLDS"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Which final observations were recorded, which ends were no truncations, pictures as they were."""
+        """Return which final observations were recorded, which ends were no truncations, pictures as they were."""
         schema, table = experience.schema, experience.trajectories
         losses = common_losses(experience, starts=False)
         if seams := int((~table.terminated & ~table.truncated).sum()):
@@ -50,11 +50,11 @@ class RLDSExporter:
         return losses + [loss for name, one in features.items() for loss in one.arranged.loss(name, one.field)]
 
     def owns(self, path: Path) -> bool:
-        """Whether a directory is a version of a dataset of TensorFlow Datasets."""
+        """Return whether a directory is a version of a dataset of TensorFlow Datasets."""
         return (path / _INFO).is_file() and (path / _FEATURES).is_file()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the directory, what says which files there are last."""
+        """Write the directory, what says which files there are last."""
         path.mkdir()
         features = {**flags(), **features_of(experience.schema)}
         name = _NO_WORD.sub("_", f"rlx_{experience.id.lower()}").strip("_")
@@ -117,7 +117,7 @@ class _Shards:
         self.sizes: list[int] = []
 
     def add(self, spool: ExampleSpool, episode: int) -> None:
-        """Writes an example, which is an episode."""
+        """Write an example, which is an episode."""
         if self._file is None or self.sizes[-1] >= _SHARD_BYTES:
             self._stack.close()
             self._file = self._stack.enter_context(self._path(len(self.lengths), "partial").open("xb"))

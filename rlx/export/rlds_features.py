@@ -50,7 +50,7 @@ class Feature:
         return FLOAT_LIST if self.field.dtype == "float32" else INT64_LIST
 
     def add(self, spool: ExampleSpool, name: str, rows: NDArray[Any]) -> None:
-        """Adds rows [n, ...] of the field to an example."""
+        """Add rows [n, ...] of the field to an example."""
         rows = self.arranged.arrange(rows)
         if self.encoding == "image":
             spool.add_bytes(name, encode(rows))
@@ -62,7 +62,7 @@ class Feature:
             spool.add_numbers(name, rows)
 
     def described(self) -> dict[str, Any]:
-        """The feature as ``features.json`` has it."""
+        """Return the feature as ``features.json`` has it."""
         shape = {"dimensions": [str(size) for size in self.arranged.shape]} if self.arranged.shape else {}
         if self.encoding == "image":
             return {
@@ -79,7 +79,7 @@ class Feature:
 
 
 def features_of(schema: Schema) -> dict[str, Feature]:
-    """The feature of every field that there is a place for, by its name among those of a step."""
+    """Return the feature of every field that there is a place for, by its name among those of a step."""
     names = [name for name in schema if name not in ("terminated", "truncated") and name.split("/")[0] not in RESERVED]
     if schema.fields.get(DISCOUNT) == _DISCOUNT:
         names.append(DISCOUNT)
@@ -103,7 +103,9 @@ def _feature(field: Field) -> Feature:
 
 
 def described(features: Mapping[str, Feature], *, tells_cuts: bool) -> dict[str, Any]:
-    """``features.json`` of episodes whose steps have these features, and which perhaps say whether they were cut."""
+    """Return ``features.json`` of episodes whose steps have these features, and which perhaps say whether they were
+    cut.
+    """
     steps = _nested(tree(features), lambda feature: feature.described())
     episode = _feature(Field("int64", (), Role.STEP)).described()
     dataset = {

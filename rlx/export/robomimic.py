@@ -40,7 +40,9 @@ class RobomimicExporter:
     title = "robomimic's HDF5"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Final observations, if none was recorded, pictures as they were, and names that robomimic does not hold."""
+        """Return final observations, if none was recorded, pictures as they were, and names that robomimic does not
+        hold.
+        """
         schema = experience.schema
         check_names(self.title, schema)
         _action(schema)
@@ -51,7 +53,7 @@ class RobomimicExporter:
         return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
-        """Whether a file has demonstrations in it."""
+        """Return whether a file has demonstrations in it."""
         try:
             with h5py.File(path, "r") as file:
                 return "data" in file and "env_args" in file["data"].attrs
@@ -59,7 +61,7 @@ class RobomimicExporter:
             return False
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the file."""
+        """Write the file."""
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
             data = output.file.create_group("data")
@@ -114,7 +116,7 @@ class _Demo:
 
 
 def _row(name: str) -> tuple[int, ...]:
-    """The shape of a number: of a reward none, of an action that of a vector of one."""
+    """Return the shape of a number: of a reward none, of an action that of a vector of one."""
     return () if name == "reward" else (1,)
 
 
@@ -135,7 +137,7 @@ def _has_next(experience: Experience) -> bool:
 
 
 def _action(schema: Schema) -> str:
-    """Name of the action.
+    """Return name of the action.
 
     Raises:
         ExportError: it is no vector of floats.

@@ -25,7 +25,7 @@ class VectorStatistics:
         self._room = max(_MIN_SAMPLE, _SAMPLE_BYTES // max(1, 8 * size))
 
     def add(self, rows: NDArray[np.generic]) -> None:
-        """Takes n more vectors [n, D]."""
+        """Take n more vectors [n, D]."""
         values = rows.astype(np.float64)
         if not len(values):
             return
@@ -46,7 +46,7 @@ class VectorStatistics:
         self._finite += count
 
     def described(self) -> Statistics:
-        """The statistics; of a vector at least."""
+        """Return the statistics; of a vector at least."""
         is_known = self._finite > 0
         with np.errstate(over="ignore", invalid="ignore"):
             deviation = np.sqrt(self._squares / np.maximum(self._finite, 1))
@@ -61,7 +61,7 @@ class VectorStatistics:
         return {name: np.nan_to_num(column).tolist() for name, column in found.items()}
 
     def _take(self, values: NDArray[np.float64]) -> None:
-        """Keeps every k-th of the vectors, counted from the first one ever; where there is no room, k doubles."""
+        """Keep every k-th of the vectors, counted from the first one ever; where there is no room, k doubles."""
         taken = values[-self._count % self._every :: self._every]
         while self._sampled + len(taken) > self._room:
             kept = self._sample[: self._sampled : 2]
@@ -94,13 +94,13 @@ class PictureStatistics:
         self._seen = np.zeros((channels, 256), np.int64)
 
     def add(self, pictures: NDArray[np.generic]) -> None:
-        """Takes n more pictures [n, H, W, C]."""
+        """Take n more pictures [n, H, W, C]."""
         self._count += len(pictures)
         for channel, seen in enumerate(self._seen):
             seen += np.bincount(pictures[..., channel].reshape(-1), minlength=256)
 
     def described(self) -> dict[str, list[list[list[float]]] | list[int]]:
-        """The statistics, each [C, 1, 1] but the number of pictures; of a picture at least."""
+        """Return the statistics, each [C, 1, 1] but the number of pictures; of a picture at least."""
         values = np.arange(256) / 255
         weights = self._seen / self._seen.sum(1, keepdims=True)
         mean = weights @ values

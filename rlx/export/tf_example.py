@@ -44,19 +44,19 @@ class ExampleSpool:
         self._stack.close()
 
     def add_bytes(self, name: str, values: Iterable[bytes]) -> None:
-        """Adds texts to a feature."""
+        """Add texts to a feature."""
         for value in values:
             self._files[name].write(_head(1, len(value)) + value)
 
     def add_numbers(self, name: str, values: NDArray[np.generic]) -> None:
-        """Adds numbers to a feature: float32, or integers as far as 64 bits go."""
+        """Add numbers to a feature: float32, or integers as far as 64 bits go."""
         if self._kinds[name] == FLOAT_LIST:
             self._files[name].write(values.astype("<f4").tobytes())
         else:
             self._files[name].write(varints(values.astype(np.int64).reshape(-1)))
 
     def pop(self) -> Iterator[bytes]:
-        """The example that has been gathered as a record, in pieces; the next one begins."""
+        """Yield the example that has been gathered as a record, in pieces; the next one begins."""
         entries = {name: self._entry(name) for name in self._files}
         features = sum(size for _, size in entries.values())
         head = _head(1, features)
@@ -101,12 +101,12 @@ def _temporary(directory: Path) -> IO[bytes]:
 
 
 def masked_crc(crc: int) -> bytes:
-    """A crc32c as TFRecord stores it."""
+    """Return a crc32c as TFRecord stores it."""
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def varints(values: NDArray[np.int64]) -> bytes:
-    """Integers as protobuf packs them, negative ones in two's complement.
+    """Return integers as protobuf packs them, negative ones in two's complement.
 
     Example:
         >>> varints(np.array([5, 300, -1]))

@@ -39,15 +39,15 @@ class TorchRLExporter:
     title = "TorchRL's memmap"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Which final observations were recorded."""
+        """Return which final observations were recorded."""
         return common_losses(experience, starts=False)
 
     def owns(self, path: Path) -> bool:
-        """Whether a directory is a TensorDict of steps."""
+        """Return whether a directory is a TensorDict of steps."""
         return (path / _METADATA).is_file() and (path / "next" / _METADATA).is_file()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Writes the directory."""
+        """Write the directory."""
         steps, leaves = int(experience.trajectories.length.sum()), _leaves(experience.schema)
         _save_metadata(path, tree(leaves), steps)
         save_provenance(path, experience, self.losses(experience))
@@ -75,7 +75,7 @@ class _NumberFile:
         self._file.close()
 
     def write(self, rows: NDArray[Any]) -> None:
-        """Adds rows [n, ...]."""
+        """Add rows [n, ...]."""
         self._file.write(rows.tobytes())
 
 
@@ -97,14 +97,14 @@ class _TextFile:
             self._file.write("]}")
 
     def write(self, rows: NDArray[Any]) -> None:
-        """Adds rows [n, ...]."""
+        """Add rows [n, ...]."""
         for row in rows.tolist():
             self._file.write(self._separator + json.dumps(row))
             self._separator = ", "
 
 
 def _leaves(schema: Schema) -> dict[str, Field]:
-    """Every leaf by its TED path."""
+    """Return every leaf by its TED path."""
     leaves = {path: _leaf(schema[name], name) for name, path in ted_paths(schema).items()}
     leaves |= {f"next/{name}": schema[name] for name in schema.names(Role.OBSERVATION)}
     leaves |= dict.fromkeys(_FLAGS, _FLAG) | {"next/done": _FLAG}
@@ -132,7 +132,7 @@ def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[A
 
 
 def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None:
-    """Makes a directory, and those below it, with what says which leaves are there."""
+    """Make a directory, and those below it, with what says which leaves are there."""
     directory.mkdir()
     described: dict[str, Any] = {}
     for name, value in node.items():

@@ -17,7 +17,7 @@ class ZarrExporter:
     """Writes an array a column, in chunks of about 256 kB, batch by batch; texts are zarr's strings."""
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
-        """Writes one array a column, in groups as their names say."""
+        """Write one array a column, in groups as their names say."""
         group = zarr.create_group(directory)
         arrays: dict[str, zarr.Array[Any]] = {}
         for batch in batches:

@@ -64,16 +64,16 @@ class Assembly:
     portions: Mapping[int, Portion]
 
     def shards(self) -> Sequence[int]:
-        """Numbers of the shards to be."""
+        """Return numbers of the shards to be."""
         return sorted(self.portions)
 
     def files(self, shard: int) -> Sequence[str]:
-        """Files of the shard that a portion is of, below its dataset's directory."""
+        """Return files of the shard that a portion is of, below its dataset's directory."""
         portion = self.portions[shard]
         return portion.dataset.shard_files(portion.place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
-        """The steps of a portion; the shard it is of is verified first."""
+        """Yield the steps of a portion; the shard it is of is verified first."""
         portion = self.portions[shard]
         return portion.dataset.shard_blocks(portion.place, block_steps(self.schema), trajectories=portion.trajectories)
 
@@ -86,7 +86,7 @@ def assemble(
     progress: Progress,
     recipe: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Writes an assembly as a dataset, or what is missing of it.
+    """Write an assembly as a dataset, or what is missing of it.
 
     Args:
         assembly: what is to be written.
@@ -122,7 +122,7 @@ def assemble(
 
 
 def _lineages(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
-    """How the parents came about, what they have in common once."""
+    """Return how the parents came about, what they have in common once."""
     steps: list[Mapping[str, Any]] = []
     for parent in parents:
         steps += [step for step in parent.manifest.lineage if step not in steps]
@@ -130,7 +130,7 @@ def _lineages(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
 
 
 def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], progress: Progress) -> int:
-    """Links the shards that can be; returns their steps. All of them come before any shard is encoded.
+    """Link the shards that can be; return their steps. All of them come before any shard is encoded.
 
     So the dictionary that those are encoded against is the same however often the work was interrupted.
     """
@@ -156,7 +156,7 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
 
 
 def _check_resumable(destination: Path, described: Manifest) -> None:
-    """Raises DatasetExistsError where a dataset was made of other parents, or by another recipe."""
+    """Raise DatasetExistsError where a dataset was made of other parents, or by another recipe."""
     try:
         lineage = Manifest.load(destination).lineage
     except (DatasetNotFoundError, IncompleteDatasetError):

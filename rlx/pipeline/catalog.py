@@ -51,12 +51,12 @@ class CatalogEntry:
     mean_length: float | None = None
 
     def is_of(self, game: str | None) -> bool:
-        """Whether it is a run of this game, in any case; None stands for all games."""
+        """Return whether it is a run of this game, in any case; None stands for all games."""
         return game is None or self.game.lower() == game.lower()
 
 
 def local_runs() -> list[CatalogEntry]:
-    """The datasets below ``$RLX_HOME``, by id. One whose manifest cannot be read is listed without steps."""
+    """Return the datasets below ``$RLX_HOME``, by id. One whose manifest cannot be read is listed without steps."""
     return [_local(id) for id in dataset_ids()]
 
 

@@ -99,7 +99,7 @@ class Collection:
 
 
 def collect(collection: Collection, destination: Path, options: Options, progress: Progress) -> Report:
-    """Collects into a dataset, new or resumed.
+    """Collect into a dataset, new or resumed.
 
     Where the environment or the policy fails, or Ctrl-C is pressed, the episodes that have ended are kept.
 
@@ -140,7 +140,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
 
 
 def _actors(collection: Collection, options: Options) -> Actors:
-    """Where the workers are: one of this machine is this process, which has the environment already."""
+    """Return where the workers are: one of this machine is this process, which has the environment already."""
     if options.engine == "ray":
         return RayActors(options.ray_address, cpus=collection.workers)
     return InlineActors() if collection.workers == 1 else LocalActors()
@@ -228,7 +228,7 @@ class _Run:
         }
 
     def run(self) -> None:
-        """Collects what is missing."""
+        """Collect what is missing."""
         budget, listed = self._collection.budget, self._writer.manifest
         wanted, there = (
             (budget.steps, listed.steps) if budget.episodes is None else (budget.episodes, listed.trajectories)
@@ -241,7 +241,7 @@ class _Run:
         self._save_as_complete()
 
     def start(self, worker: int, episodes: int) -> CollectActor:
-        """Starts a worker. Those that are started together share a session; a replacement has its own."""
+        """Start a worker. Those that are started together share a session; a replacement has its own."""
         if worker in self._sessions:
             self._next_session = 1 + max(self._sessions.values())
         self._sessions[worker] = self._next_session
@@ -265,7 +265,7 @@ class _Run:
         return self._start(assignment)
 
     def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
-        """How shards of steps like these are written."""
+        """Return how shards of steps like these are written."""
         here, listed = self._collection, self._writer.manifest
         reward = here.reward
         if listed.shards and reward is None:
@@ -285,11 +285,11 @@ class _Run:
         return self._format
 
     def shard(self, worker: int, number: int) -> str:
-        """Name of a worker's shard: the same whichever worker is faster."""
+        """Return name of a worker's shard: the same whichever worker is faster."""
         return shard_name(self._first_shard + number * self._collection.workers + worker)
 
     def commit(self, worker: int, record: ShardRecord) -> None:
-        """Lists a shard. Those that may be begun by then are planned: so it shows if the run is interrupted."""
+        """List a shard. Those that may be begun by then are planned: so it shows if the run is interrupted."""
         self._listed_of[worker] += 1
         begun = {self.shard(number, self._listed_of[number]) for number in range(self._collection.workers)}
         listed = {*self._writer.manifest.listed, record.name}
@@ -304,7 +304,7 @@ class _Run:
         self._writer.commit(record, origin=origin, dropped={})
 
     def advance(self, steps: int, episodes: int) -> None:
-        """Tells the progress."""
+        """Tell the progress."""
         if self._collection.budget.episodes is None:
             self._progress.advance("steps", steps)
         else:
@@ -329,7 +329,7 @@ class _Run:
 
 
 def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
-    """Which entries of ``info`` are not kept."""
+    """Return which entries of ``info`` are not kept."""
     said = [f"info that is not kept: {', '.join(numbers)}; --info all or --info KEY,... keeps it"] if numbers else []
     if others:
         said.append(f"info that cannot be kept, being neither numbers nor texts: {', '.join(others)}")

@@ -129,7 +129,7 @@ class Worker:
         self._shard_steps = 0
 
     def __call__(self, task: Look | ShardFormat | Lease | None) -> Layout | Made | None:
-        """Looks what steps hold, takes how they are written, or collects until a lease is spent or the shard full.
+        """Look what steps hold, take how they are written, or collect until a lease is spent or the shard full.
 
         Args:
             task: which. None where the run cannot go on: then the shard ends with the episodes that have ended.
@@ -168,7 +168,7 @@ class Worker:
         return Made(steps, episodes, self._finish(shards) if ends else None, is_last)
 
     def close(self) -> None:
-        """Closes the environment, and gives up an open shard."""
+        """Close the environment, and give up an open shard."""
         if self._shards is not None:
             self._shards.__exit__(None, None, None)
         self._environment.close()
@@ -187,7 +187,7 @@ class Worker:
         return steps >= lease.steps if lease.episodes is None else episodes >= lease.episodes
 
     def _append(self, lease: Lease, shards: ShardThread, ended: Sequence[Episode], before: int) -> int:
-        """Puts as many episodes into the shard as the lease has left; the others wait for the next one."""
+        """Put as many episodes into the shard as the lease has left; the others wait for the next one."""
         self._waiting += ended
         count = len(self._waiting) if lease.episodes is None else lease.episodes - before
         ready, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -208,7 +208,7 @@ class Worker:
 
 
 def opened(source: EnvSource, num_envs: int) -> Environment:
-    """The environment that a user means; of a name with a colon, what that object makes."""
+    """Return the environment that a user means; of a name with a colon, what that object makes."""
     if isinstance(source, str) and ":" in source:
         source = load_object(source)
     return open_environment(source, num_envs)

@@ -34,16 +34,16 @@ class Run(Protocol):
     """What the workers collect for."""
 
     def start(self, worker: int, episodes: int) -> CollectActor:
-        """Starts a worker, new or in the place of one that died, of which so many episodes are listed."""
+        """Start a worker, new or in the place of one that died, of which so many episodes are listed."""
 
     def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
-        """How shards of steps like these are written."""
+        """Return how shards of steps like these are written."""
 
     def shard(self, worker: int, number: int) -> str:
-        """Name of a worker's shard; they are numbered from 0 for each."""
+        """Return name of a worker's shard; they are numbered from 0 for each."""
 
     def commit(self, worker: int, record: ShardRecord) -> None:
-        """Lists a shard."""
+        """List a shard."""
 
     def advance(self, steps: int, episodes: int) -> None:
         """So many were made."""
@@ -81,7 +81,7 @@ class Workers:
         self._answers: SimpleQueue[tuple[_Place, Future[Made]]] = SimpleQueue()
 
     def collect(self) -> None:
-        """Collects everything.
+        """Collect everything.
 
         Where an environment or a policy fails, or Ctrl-C is pressed, the episodes that have ended are listed first.
 
@@ -102,14 +102,14 @@ class Workers:
             raise
 
     def _agree(self) -> None:
-        """Has all workers look what their first steps hold, so that all write the same fields."""
+        """Have all workers look what their first steps hold, so that all write the same fields."""
         looking = [place for place in self._places if place.lease.steps and place.lease.episodes != 0]
         layouts = self._answered([(place, Look(place.lease.steps)) for place in looking])
         shards = self._run.decide(layouts)
         self._answered([(place, shards) for place in self._places])
 
     def _answered(self, tasks: Sequence[tuple[_Place, Look | ShardFormat]]) -> list[Any]:
-        """The answers of workers that have no lease yet; another takes the place of one that dies."""
+        """Return the answers of workers that have no lease yet; another takes the place of one that dies."""
         answers = []
         for place, task, answer in [(place, task, place.actor.call(task)) for place, task in tasks]:
             while True:
@@ -170,7 +170,7 @@ class Workers:
             self._ask(place)
 
     def _return(self, place: _Place, steps: int, episodes: int) -> None:
-        """Puts back what a worker has left of its lease."""
+        """Put back what a worker has left of its lease."""
         if place.lease.episodes is None:
             place.pot.steps += place.lease.steps - steps
         elif place.pot.episodes is not None:
@@ -184,7 +184,7 @@ class Workers:
         place.episodes -= record.trajectories
 
     def _replace(self, place: _Place, death: ActorDiedError) -> None:
-        """Starts another worker in the place of one that died, for all that was not listed."""
+        """Start another worker in the place of one that died, for all that was not listed."""
         self._restart(place, death)
         self._return(place, -place.steps, -place.episodes)
         place.steps = place.episodes = 0

@@ -47,19 +47,19 @@ class StoredDataset:
         return self.dataset.manifest.notes
 
     def shards(self) -> Sequence[int]:
-        """Numbers of the shards that have steps; their places, where a name is no number."""
+        """Return numbers of the shards that have steps; their places, where a name is no number."""
         return list(self._places)
 
     def files(self, shard: int) -> Sequence[str]:
-        """The shard's files, below the dataset's directory."""
+        """Return the shard's files, below the dataset's directory."""
         return self.dataset.shard_files(self._places[shard])
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
-        """The steps of a shard, verified first."""
+        """Yield the steps of a shard, verified first."""
         return self.dataset.shard_blocks(self._places[shard], block_steps(self.schema))
 
     def table(self, shards: Sequence[int]) -> Trajectories:
-        """The table of the trajectories of some shards."""
+        """Return the table of the trajectories of some shards."""
         return Trajectories.concatenate([self.dataset.shard_table(self._places[shard]) for shard in shards])
 
     @property
@@ -74,7 +74,7 @@ class StoredDataset:
 def convert(
     source: Path, destination: Path, options: Options, *, source_format: str | None, progress: Progress
 ) -> Report:
-    """Converts a Dopamine, RL Unplugged or Minari directory, or a dataset, into a dataset; resumes one half done.
+    """Convert a Dopamine, RL Unplugged or Minari directory, or a dataset, into a dataset; resumes one half done.
 
     Args:
         source: where the files lie.
@@ -95,7 +95,7 @@ def convert(
 
 
 def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
-    """The dataset, or the one run, that lies at a path, and what the names of its files are relative to.
+    """Return the dataset, or the one run, that lies at a path, and what the names of its files are relative to.
 
     Raises:
         SourceNotFoundError: there is no run, or more than one.

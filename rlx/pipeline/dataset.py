@@ -40,7 +40,7 @@ class Dataset(stored.Dataset):
         ray_address: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """The dataset that transforms, and behind them a function, make of this one.
+        """Return the dataset that transforms, and behind them a function, make of this one.
 
         It is what ``rlx preprocess`` writes; where that was interrupted, this goes on. The result does not depend on
         who does the work.
@@ -89,6 +89,6 @@ class Dataset(stored.Dataset):
 
 
 def _reopen(*arguments: str | Path | int) -> Dataset:
-    """A dataset in another process, as ``rlx.store.dataset`` reopens it there."""
+    """Return a dataset in another process, as ``rlx.store.dataset`` reopens it there."""
     path, *cache_bytes = arguments
     return Dataset(path, partial=True, **({"cache_bytes": cache_bytes[0]} if cache_bytes else {}))  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ class Fetching:
         self._feeder: threading.Thread | None = None
 
     def start(self, shards: Sequence[int], arrived: Arrived) -> None:
-        """Fetches from threads of its own, in order, and never more than ``ahead`` shards at once."""
+        """Fetch from threads of its own, in order, and never more than ``ahead`` shards at once."""
         for shard in shards:
             for name in self._source.files(shard):
                 self._needed_by.setdefault(name, set()).add(shard)
@@ -97,7 +97,7 @@ class Fetching:
             raise
 
     def finished(self, shard: int) -> None:
-        """Deletes the files that no other shard needs, and lets the next shard come."""
+        """Delete the files that no other shard needs, and let the next shard come."""
         for name in self._source.files(shard):
             self._needed_by[name].discard(shard)
             if not self._needed_by[name] and not self._keep and name not in self._present:
@@ -105,7 +105,7 @@ class Fetching:
         self._room.release()
 
     def stop(self) -> None:
-        """Cancels what is under way; what has arrived in part is kept for the next time."""
+        """Cancel what is under way; what has arrived in part is kept for the next time."""
         self._cancel.set()
         self._room.release()
         if self._feeder is not None:

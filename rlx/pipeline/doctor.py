@@ -48,7 +48,7 @@ class Checkup:
     total: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The document of ``rlx doctor --json``."""
+        """Return the document of ``rlx doctor --json``."""
         found = self.examination
         counts = Counter(str(finding.severity) for finding in found.findings)
         return {
@@ -164,7 +164,7 @@ def _opened(path: str, source_format: str | None, sample: int | None, dropped: C
 
 
 def _digests(path: str, source_format: str | None, problems: list[Finding]) -> Mapping[bytes, int]:
-    """Digests of the trajectories of another dataset; damage that ends it becomes a finding that names it."""
+    """Return digests of the trajectories of another dataset; damage that ends it becomes a finding that names it."""
     other, damage = _opened(path, source_format, None, Counter()), list[Finding]()
     found = digests(_until_damage(other.blocks, damage), other.subject.schema)
     why = "no trajectory of it after this place could be compared"
@@ -173,7 +173,7 @@ def _digests(path: str, source_format: str | None, problems: list[Finding]) -> M
 
 
 def _dataset_at(path: str, source_format: str | None) -> Dataset | None:
-    """The dataset at a path, id or URL; None for files of other projects."""
+    """Return the dataset at a path, id or URL; None for files of other projects."""
     if source_format not in (None, "rlx"):
         return None
     if is_url(path) or (Path(path) / manifest.FILE_NAME).exists() or not Path(path).exists():
@@ -205,7 +205,7 @@ def _source_blocks(source: Source, dropped: Counter[str], sample: int | None) ->
 
 
 def _until_damage(blocks: Iterator[Block], problems: list[Finding]) -> Iterator[Block]:
-    """The blocks; damage that ends them becomes a finding, so that what was read before is reported too."""
+    """Yield the blocks; damage that ends them becomes a finding, so that what was read before is reported too."""
     try:
         yield from blocks
     except (CorruptDatasetError, CorruptShardError) as exc:

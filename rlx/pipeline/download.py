@@ -56,7 +56,7 @@ def download(
     layout: str | None,
     progress: Progress,
 ) -> Report:
-    """Downloads a run, or what is missing of it, and converts every file while others still arrive.
+    """Download a run, or what is missing of it, and convert every file while others still arrive.
 
     Args:
         run: ``Pong/5``.
@@ -78,14 +78,14 @@ def download(
 
 
 def _opened(source: str | None, layout: str | None) -> tuple[Base, str | None]:
-    """The base that a user means, and its layout where that is known: RL Unplugged's bucket need not be asked."""
+    """Return the base that a user means, and its layout where that is known: RL Unplugged's bucket need not be asked."""
     return (open_base(source), layout) if source else (open_base(rl_unplugged.URL), layout or "rlu")
 
 
 def download_from(
     base: Base, run: str, destination: Path, options: Options, *, layout: str | None, progress: Progress
 ) -> Report:
-    """Downloads a run from a base that is open, say with other timeouts; see ``download``."""
+    """Download a run from a base that is open, say with other timeouts; see ``download``."""
     game, number = parse_run(run)
     if isinstance(base, DirectoryBase):
         check_apart(base.root, destination)
@@ -128,12 +128,12 @@ def _listed(destination: Path) -> Manifest | None:
 
 
 def _files(source: Source, shards: Sequence[int]) -> list[str]:
-    """Names of all files that these shards need, each once, in the order of their need."""
+    """Return names of all files that these shards need, each once, in the order of their need."""
     return list(dict.fromkeys(name for shard in shards for name in source.files(shard)))
 
 
 def _bytes_here(path: Path) -> int:
-    """How much of a file has arrived already."""
+    """Return how much of a file has arrived already."""
     for found in (path, path.with_name(f"{path.name}.partial")):
         if found.is_file():
             return found.stat().st_size
@@ -148,7 +148,7 @@ def _needed(
     to_come: Mapping[str, int],
     ahead: int,
 ) -> int:
-    """Bytes of disk that a download takes at most beyond what is here, estimated."""
+    """Return bytes of disk that a download takes at most beyond what is here, estimated."""
     options, total = ingest.options, sum(sizes.values())
     written = int(total * remote.growth)
     if options.effective_codec.name == "none":
@@ -162,7 +162,9 @@ def _needed(
 def plan_download(
     run: str, destination: Path, options: Options, *, source: str | None, layout: str | None
 ) -> list[PlannedFile]:
-    """The files that ``download`` would need, and which of them are here already. The destination is not touched."""
+    """Return the files that ``download`` would need, and which of them are here already. The destination is not
+    touched.
+    """
     game, number = parse_run(run)
     base, layout = _opened(source, layout)
     listed = _listed(destination)
@@ -184,7 +186,7 @@ def plan_download(
 
 
 def _states(ingest: Ingest, listed: Manifest | None, directory: Path | None) -> dict[str, str]:
-    """State of every file that the shards asked for need; see ``PlannedFile``."""
+    """Return state of every file that the shards asked for need; see ``PlannedFile``."""
     pending = _files(ingest.source, ingest.pending(listed))
     states = dict.fromkeys(_files(ingest.source, ingest.numbers()), "done")
     for name in pending:
@@ -195,7 +197,7 @@ def _states(ingest: Ingest, listed: Manifest | None, directory: Path | None) -> 
 
 
 def parse_run(run: str) -> tuple[str, int]:
-    """Game and number of a run.
+    """Return game and number of a run.
 
     Raises:
         SourceNotFoundError: it is no name of a run.

@@ -56,7 +56,7 @@ class ExportReport:
     not_taken: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that scripts rely on."""
+        """Return the keys that scripts rely on."""
         return {
             "dataset": str(self.dataset),
             "id": self.id,
@@ -102,13 +102,13 @@ class SelectedShards:
         return survey(self.blocks(), self.schema)
 
     def blocks(self) -> Iterator[Block]:
-        """All steps."""
+        """Yield all steps."""
         for shard in self._shards:
             yield from self._source.blocks(shard, Counter())
 
 
 def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
-    """The table of the trajectories in some blocks."""
+    """Return the table of the trajectories in some blocks."""
     # Lists of Python's numbers would take ten times as much, for millions of short trajectories.
     columns = [array(code) for code in "qdqbbbbb"]
     row: list[Any] = []
@@ -138,7 +138,7 @@ def export(
     exporter: DatasetExporter | None = None,
     progress: Progress,
 ) -> ExportReport:
-    """Writes a dataset, or files at hand, in the format of another project.
+    """Write a dataset, or files at hand, in the format of another project.
 
     Args:
         source: a dataset's directory, or where the files lie.

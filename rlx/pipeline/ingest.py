@@ -39,7 +39,7 @@ class Delivery(Protocol):
         """The shard is committed, or has failed: its files are no longer needed on its account."""
 
     def stop(self) -> None:
-        """Ends all transfers and waits until they have ended; what has arrived in part is kept."""
+        """End all transfers and wait until they have ended; what has arrived in part is kept."""
 
 
 class AtHand:
@@ -51,7 +51,7 @@ class AtHand:
             arrived(shard, None)
 
     def finished(self, shard: int) -> None:
-        """Keeps the files: they are the user's."""
+        """Keep the files: they are the user's."""
 
     def stop(self) -> None:
         """There is nothing to end."""
@@ -82,7 +82,7 @@ class Ingest:
     work: Callable[[ShardTask, Progress], ShardResult] = convert_shard
 
     def numbers(self) -> list[int]:
-        """Numbers of the source's shards that were asked for.
+        """Return numbers of the source's shards that were asked for.
 
         Raises:
             SourceNotFoundError: the source has no such shard.
@@ -104,7 +104,7 @@ class Ingest:
         )
 
     def run(self, destination: Path, delivery: Delivery) -> Report:
-        """Writes the dataset, or what is missing of it, into a directory that is claimed already.
+        """Write the dataset, or what is missing of it, into a directory that is claimed already.
 
         A shard whose source is missing or damaged does not stop the others; its error is in the report.
 
@@ -125,7 +125,7 @@ class Ingest:
         return Report.of(destination, writer.manifest, seconds, written, skipped_shards=skipped, failures=failures)
 
     def pending(self, listed: Manifest | None) -> list[int]:
-        """Numbers of the shards that were asked for and are not listed."""
+        """Return numbers of the shards that were asked for and are not listed."""
         names = listed.listed if listed else set()
         return [number for number in self.numbers() if shard_name(number) not in names]
 
@@ -175,7 +175,7 @@ class _PendingShards:
         self._events.put(partial(self._take, shard, error))
 
     def wait(self) -> None:
-        """Returns when every shard is committed or has failed.
+        """Return when every shard is committed or has failed.
 
         Raises:
             PartialError: a worker died.
@@ -204,7 +204,7 @@ class _PendingShards:
             self._waiting.clear()
 
     def _train(self) -> None:
-        """Makes the dictionaries from the first shard that has steps, whichever shard arrives first.
+        """Make the dictionaries from the first shard that has steps, whichever shard arrives first.
 
         A failed shard is passed over: its place is not known to hold steps, and the others must not wait for it.
         """
@@ -255,7 +255,7 @@ class _PendingShards:
 
 
 def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:
-    """Numbers of the source's shards that were asked for; all of them where none were.
+    """Return numbers of the source's shards that were asked for; all of them where none were.
 
     Raises:
         SourceNotFoundError: the source has no such shard.

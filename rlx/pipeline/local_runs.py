@@ -78,7 +78,7 @@ _SHOWN_BYTES = 8
 
 
 def check_apart(source: Path, destination: Path) -> None:
-    """Raises DatasetExistsError if writing the destination could remove or change the source.
+    """Raise DatasetExistsError if writing the destination could remove or change the source.
 
     A destination below a directory of raw files is fine, one inside another dataset is not.
     """
@@ -114,7 +114,7 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
 
 
 def find_run(directory: Path, id: str | None, layout: str | None = None) -> LocalRun:
-    """The one run of a directory, or the one of this id.
+    """Return the one run of a directory, or the one of this id.
 
     Raises:
         SourceNotFoundError: there is none, or more than one to choose from.
@@ -139,7 +139,7 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
 
 
 def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
-    """The error that what lies at a path resembles no format; raises another where it cannot be read."""
+    """Return the error that what lies at a path resembles no format; raises another where it cannot be read."""
     if layout is not None:
         expected = dopamine.LAYOUT if layout == "dopamine" else rl_unplugged.LAYOUT
         return SourceNotFoundError(f"no run in {path}; {expected}")
@@ -161,7 +161,7 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
 
 
 def _resembled(path: Path) -> str | None:
-    """The format that most of what lies at a path is known from, so that it can say what is missing."""
+    """Return the format that most of what lies at a path is known from, so that it can say what is missing."""
     is_file = path.is_file()
     found = {
         name: sum(holds(path, (mark,)) if is_file else (path / mark).exists() for mark in marks)

@@ -23,7 +23,7 @@ _NAMED = 4  # parents that a merged dataset is named after
 def merge(
     sources: Sequence[Path], destination: Path, options: Options, *, encode: bool = False, progress: Progress
 ) -> Report:
-    """Puts the shards of several datasets into one, in the order given; goes on with one half done.
+    """Put the shards of several datasets into one, in the order given; go on with one half done.
 
     Shards are numbered anew. Trajectories keep their source's number of the episode, so a number may come back. Notes
     that not all of the datasets have alike say which shards they are about.

@@ -21,7 +21,7 @@ from rlx.store.writer import file_record
 
 
 def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options, *, progress: Progress) -> Report:
-    """Writes what a recipe makes of a dataset; resumes one half done by the same recipe.
+    """Write what a recipe makes of a dataset; resumes one half done by the same recipe.
 
     The result depends on the dataset and the recipe alone, whoever does the work and however many they are.
 
@@ -67,7 +67,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
 
 
 def _at_hand(destination: Path) -> str:
-    """The trajectories that dead workers had at hand."""
+    """Return the trajectories that dead workers had at hand."""
     notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{AT_HAND}"))]
     named = [first if first == last else f"{first} to {last}" for first, last in notes]
     return f"; at hand were trajectories {', '.join(named)}" if named else ""
@@ -81,7 +81,7 @@ def _present(destination: Path) -> Manifest | None:
 
 
 def _check_same(destination: Path, there: Manifest, wanted: Manifest) -> None:
-    """Raises DatasetExistsError if a dataset was made otherwise, or of something else."""
+    """Raise DatasetExistsError if a dataset was made otherwise, or of something else."""
     made = there.lineage[-1] if there.lineage else {}
     for name, found, expected in _differing(made, wanted.lineage[-1]):
         raise DatasetExistsError(

@@ -43,7 +43,7 @@ class Preview:
 
 
 def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
-    """Applies a recipe to the first trajectories of a dataset; nothing is kept.
+    """Apply a recipe to the first trajectories of a dataset; nothing is kept.
 
     Raises:
         TransformError: the recipe does not suit the dataset.
@@ -62,7 +62,7 @@ def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
 
 
 def _beginning(transformed: Transformed) -> Transformed:
-    """The first trajectories of what is transformed, of two thousand steps or more."""
+    """Return the first trajectories of what is transformed, of two thousand steps or more."""
     portion = transformed.portions[0]
     ends = np.cumsum(transformed.dataset.trajectories.length[portion.trajectories])
     count = int(np.searchsorted(ends, _STEPS)) + 1
@@ -71,7 +71,7 @@ def _beginning(transformed: Transformed) -> Transformed:
 
 
 def _written(sample: Transformed, options: Options) -> tuple[int, int]:
-    """Steps and bytes of a shard made of the sample."""
+    """Return steps and bytes of a shard made of the sample."""
     shards = ShardFormat(sample.schema, options.store, options.effective_codec)
     shards = replace(shards, dictionaries=train_dictionaries(sample.blocks(0, Counter()), shards))
     with tempfile.TemporaryDirectory(prefix="rlx-") as folder:

@@ -34,7 +34,7 @@ _ARRIVING = f"{SOURCE_FILES}/pull"
 def pull(
     url: str, destination: Path | None = None, *, jobs: int = JOBS, overwrite: bool = False, progress: Progress
 ) -> TransferReport:
-    """Copies a dataset here, every file checked on its way. A shard is listed when all its files are here.
+    """Copy a dataset here, every file checked on its way. A shard is listed when all its files are here.
 
     Shards that are listed here already are not fetched again. A file that had arrived in part goes on from there.
 
@@ -76,7 +76,7 @@ def pull(
 
 
 def _pending(remote: Manifest, writer: DatasetWriter, location: Location) -> list[ShardRecord]:
-    """The shards that are still to come; those that are here must be the same."""
+    """Return the shards that are still to come; those that are here must be the same."""
     theirs = {record.name: record.files for record in remote.shards}
     for record in writer.manifest.shards:
         if theirs.get(record.name, record.files) != record.files:
@@ -88,7 +88,7 @@ def _pending(remote: Manifest, writer: DatasetWriter, location: Location) -> lis
 
 
 def _take_over(remote: Manifest, writer: DatasetWriter) -> None:
-    """Lets the manifest say all that the remote one says, which may have grown since a part was pulled."""
+    """Let the manifest say all that the remote one says, which may have grown since a part was pulled."""
     planned = sorted({*remote.planned, *writer.manifest.planned})
     writer.manifest = replace(remote, planned=planned, shards=writer.manifest.shards)
     writer.save()
@@ -119,7 +119,7 @@ class _Pulling:
         self.failures: dict[str, SourceError] = {}
 
     def run(self, jobs: int) -> None:
-        """Returns when every shard is committed or has failed."""
+        """Return when every shard is committed or has failed."""
         total = sum(record.bytes for record in self._files.values())
         self._progress.expect("bytes", total)
         self._progress.expect("shards", len(self._shards))
@@ -146,7 +146,7 @@ class _Pulling:
         return transfer(list(self._files), self._fetch, jobs=jobs, spared=_SPARED)
 
     def _fetch(self, name: str, cancel: Cancel) -> int:
-        """Brings one file; returns how many bytes had not arrived before."""
+        """Bring one file; return how many bytes had not arrived before."""
         path, record = self._arriving / name, self._files[name]
         expected = FileStat(name, f"{self._location.url}/{name}", bytes=record.bytes, crc32c=record.crc32c)
         if is_intact(path, expected):
@@ -195,13 +195,13 @@ class _Pulling:
 
 
 def _files(shard: ShardRecord) -> dict[str, FileRecord]:
-    """The files of a shard by their names below the dataset."""
+    """Return the files of a shard by their names below the dataset."""
     return {f"{SHARDS}/{shard.name}/{name}": record for name, record in shard.files.items()}
 
 
 @contextmanager
 def _named_apart(url: str) -> Iterator[None]:
-    """Says of a file what its name does wrong if a manifest has it both above and below another."""
+    """Say of a file what its name does wrong if a manifest has it both above and below another."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:

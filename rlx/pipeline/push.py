@@ -39,7 +39,7 @@ _WAS_THERE = -1
 def push(
     dataset: str | os.PathLike[str], url: str, *, jobs: int = JOBS, overwrite: bool = False, progress: Progress
 ) -> TransferReport:
-    """Writes a dataset to a location: the files of its shards, then its manifest; then goes what that does not list.
+    """Write a dataset to a location: the files of its shards, then its manifest; then delete what that does not list.
 
     Until the manifest is written, what lies there is the dataset that lay there before, or none. Every file is checked
     against the manifest on its way. Files that are there with the same length and checksum are not sent again: the
@@ -72,7 +72,7 @@ def push(
 
 @contextmanager
 def _held(local: Dataset, location: Location, *, overwrite: bool) -> Iterator[None]:
-    """Holds the right to write a location: a lock of a directory, a claim of a bucket, which has no locks."""
+    """Hold the right to write a location: a lock of a directory, a claim of a bucket, which has no locks."""
     if not isinstance(location, DirectoryLocation):
         with claimed_for(location, local.manifest, overwrite=overwrite):
             yield
@@ -106,7 +106,7 @@ def _push(local: Dataset, location: Location, jobs: int, progress: Progress, *, 
 
 
 def _same_dataset(local: Dataset, location: Location) -> Manifest:
-    """The manifest of the dataset that lies there, of which the local one is a continuation."""
+    """Return the manifest of the dataset that lies there, of which the local one is a continuation."""
     there, here = read_manifest(location), local.manifest
     different = differing(there, here)
     if different is None and (lost := [record.name for record in there.shards if record.name not in here.listed]):
@@ -120,7 +120,7 @@ def _same_dataset(local: Dataset, location: Location) -> Manifest:
 
 
 def _list(location: Location, manifest: Manifest, seen: Stored | None, known: Manifest | None) -> None:
-    """Writes the manifest, unless the same is there."""
+    """Write the manifest, unless the same is there."""
     content = manifest.encode()
     if known is not None and known.encode() == content:
         return
@@ -177,7 +177,7 @@ class _Sending:
         self.shards: set[str] = set()
 
     def run(self, jobs: int) -> None:
-        """Returns when everything is there."""
+        """Return when everything is there."""
         wanted = self._plan.wanted
         self._progress.expect("bytes", sum(record.bytes for record in wanted.values()))
         failures: list[SourceError] = []
@@ -209,7 +209,7 @@ class _Sending:
         return record.bytes
 
     def _checked(self, path: Path, record: FileRecord, cancel: Cancel) -> Iterator[bytes]:
-        """The content of a file; it ends in an error if that is not what the manifest says."""
+        """Yield the content of a file; it ends in an error if that is not what the manifest says."""
         crc, size = 0, 0
         try:
             with path.open("rb") as file:

@@ -42,7 +42,7 @@ class Recipe:
             )
 
     def applied(self, dataset: Dataset) -> Transformed:
-        """A dataset on its way through the transforms.
+        """Return a dataset on its way through the transforms.
 
         Raises:
             TransformError: they do not suit it.
@@ -62,7 +62,7 @@ class Recipe:
         return Transformed(dataset, chain, pieces, _notes(dataset, changes), max_steps)
 
     def to_json(self) -> Mapping[str, Any]:
-        """The recipe as the lineage tells it: enough to see whether another one would give the same."""
+        """Return the recipe as the lineage tells it: enough to see whether another one would give the same."""
         told: dict[str, Any] = {"transforms": [described(transform) for transform in self.transforms]}
         if code := {one.code.name: one.code.sha256 for one in self.transforms if isinstance(one, UserCode)}:
             told["code"] = code

@@ -32,7 +32,7 @@ class RemoteRun:
     growth: float
 
     def fetch_index(self, directory: Path) -> list[str]:
-        """Fetches the small files that the run is planned from; returns the names of those that there are.
+        """Fetch the small files that the run is planned from; return the names of those that there are.
 
         Raises:
             SourceNotFoundError: there is none of them.
@@ -54,7 +54,7 @@ class RemoteRun:
 
 
 def _each(ask: Callable[[str], R], names: Sequence[str]) -> dict[str, R | SourceError]:
-    """Answers or errors by name; several are asked for at once."""
+    """Answer or errors by name; several are asked for at once."""
 
     def answer(name: str) -> R | SourceError:
         try:
@@ -67,7 +67,7 @@ def _each(ask: Callable[[str], R], names: Sequence[str]) -> dict[str, R | Source
 
 
 def _told(answers: Mapping[str, R | SourceError]) -> dict[str, R]:
-    """The answers that are no errors; raises the first error if all are."""
+    """Return the answers that are no errors; raises the first error if all are."""
     told = {name: answer for name, answer in answers.items() if not isinstance(answer, SourceError)}
     errors = [answer for answer in answers.values() if isinstance(answer, SourceError)]
     if errors and not told:
@@ -76,7 +76,7 @@ def _told(answers: Mapping[str, R | SourceError]) -> dict[str, R]:
 
 
 def find_remote(base: Base, game: str, run: int, layout: str | None) -> RemoteRun:
-    """The run on a server, whose layout is found out where it is not given.
+    """Return the run on a server, whose layout is found out where it is not given.
 
     Raises:
         SourceNotFoundError: the layout is RL Unplugged's, and has no such run.

@@ -53,7 +53,7 @@ class Report:
         skipped_shards: int = 0,
         failures: Mapping[str, SourceError] | None = None,
     ) -> Self:
-        """The report of a dataset whose manifest now lists so much."""
+        """Return the report of a dataset whose manifest now lists so much."""
         return cls(
             dataset,
             listed.id,
@@ -75,7 +75,7 @@ class Report:
         return sorted(self.failures)
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that scripts rely on."""
+        """Return the keys that scripts rely on."""
         return {
             "dataset": str(self.dataset),
             "id": self.id,

@@ -7,7 +7,7 @@ from rlx.errors import DiskFullError
 
 
 def check_room(destination: Path, needed: int, *, remedy: str = "choose another directory with -o") -> None:
-    """Raises DiskFullError unless the destination's disk has so many bytes free.
+    """Raise DiskFullError unless the destination's disk has so many bytes free.
 
     Args:
         destination: a directory, existing or to be.

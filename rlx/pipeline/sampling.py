@@ -109,7 +109,7 @@ def _say_what_differs(datasets: Sequence[Dataset]) -> None:
 
 
 def make_sampler(sampling: Sampling, number: int = 0) -> RandomSampler | SamplerWithoutReplacement | SliceSampler:
-    """The sampler that draws so; datasets of different numbers are drawn from independently."""
+    """Return the sampler that draws so; datasets of different numbers are drawn from independently."""
     seed = None if sampling.seed is None else sampling.seed + number
     if sampling.slice_len is None and sampling.num_slices is None:
         return RandomSampler(seed=seed) if sampling.replacement else SamplerWithoutReplacement(seed=seed)
@@ -134,7 +134,7 @@ def _transforms(schema: Schema, sampling: Sampling) -> Compose:
 
 
 def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
-    """One batch, with the keys that all have."""
+    """Return one batch, with the keys that all have."""
     common = set.intersection(*(set(batch.keys(True, True, is_leaf=is_leaf_nontensor)) for batch in batches))
     for key in common:
         fields = [Field.of(to_rows(batch.get(key)), Role.STEP) for batch in batches]

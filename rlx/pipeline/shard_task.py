@@ -52,7 +52,7 @@ class ShardResult:
 
 
 def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
-    """Writes one shard of a source; everything about it is a function of the source's files."""
+    """Write one shard of a source; everything about it is a function of the source's files."""
     dropped: Counter[str] = Counter()
     blocks = _counted(task.source.blocks(task.shard, dropped), progress)
     record = write_shard(task.directory, task.name, task.format, blocks)
@@ -64,7 +64,7 @@ def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
 
 
 def _source_file(path: Path) -> FileRecord:
-    """Length and checksum of a file, which is read once for all the shards that come from it."""
+    """Return length and checksum of a file, which is read once for all the shards that come from it."""
     found = path.stat()
     return _recorded(path, found.st_ino, found.st_size, found.st_mtime_ns)
 
@@ -81,7 +81,7 @@ def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
 
 
 def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask, progress: Progress) -> ShardResult:
-    """Does the work in a directory of this process's own, which gets the task's name when the shard is whole.
+    """Do the work in a directory of this process's own, which gets the task's name when the shard is whole.
 
     An engine gives the task of a worker that is lost to another, and a worker that it has only lost sight of goes on
     writing. So no two ever write in one directory, and whoever is first to be done decides: all make the same bytes.

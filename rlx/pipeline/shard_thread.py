@@ -46,7 +46,7 @@ class ShardThread:
         return self._shard is not None
 
     def append(self, name: str, block: Block) -> None:
-        """Adds a block to the open shard, or begins one of this name.
+        """Add a block to the open shard, or begin one of this name.
 
         Raises:
             DiskFullError: there was no room for what came before.
@@ -56,7 +56,7 @@ class ShardThread:
         self._put(self._shard, block)
 
     def finish(self) -> ShardRecord:
-        """The open shard, whole in its directory.
+        """Return the open shard, whole in its directory.
 
         Raises:
             DiskFullError: there was no room.

@@ -92,7 +92,7 @@ def split(
     part: int | None = None,
     progress: Progress,
 ) -> list[Report]:
-    """Shares a dataset out to several; goes on with those half done.
+    """Share a dataset out to several; go on with those half done.
 
     Trajectories keep their order, and shards their numbers. A shard of which all trajectories go to one part is linked;
     the others are read and encoded anew.
@@ -132,7 +132,7 @@ def split(
 
 
 def divide(dataset: Dataset, division: Division) -> list[dict[int, Portion]]:
-    """The portions of every part, by the numbers of their shards."""
+    """Return the portions of every part, by the numbers of their shards."""
     numbers = StoredDataset(dataset).shards()
     sizes = [len(dataset.shard_table(place)) for place in range(len(numbers))]
     parts = np.repeat(division.parts(len(sizes)), sizes) if division.by == By.SHARD else division.parts(sum(sizes))

@@ -31,7 +31,7 @@ class TransferReport:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that scripts rely on."""
+        """Return the keys that scripts rely on."""
         moved = {"url": self.url, "transferred_files": self.files, "transferred_bytes": self.bytes}
         return {**self.report.to_json(), **moved}
 
@@ -43,7 +43,7 @@ def transfer(
     jobs: int,
     spared: tuple[type[SourceError], ...] = (DownloadError,),
 ) -> Generator[tuple[T, int | SourceError], None, None]:
-    """Moves every item, several at a time, and tells of each, when it is done, how many bytes it took.
+    """Move every item, several at a time, and tells of each, when it is done, how many bytes it took.
 
     Its end, by an error or by ``close``, cancels what is under way and waits for that.
 

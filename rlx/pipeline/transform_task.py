@@ -13,7 +13,7 @@ AT_HAND = "at"
 
 
 def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
-    """Writes one shard of a ``Transformed``."""
+    """Write one shard of a ``Transformed``."""
     assert isinstance(task.source, Transformed)
     watched = replace(task.source, watch=_Watch(progress, task.directory / AT_HAND))
     result = convert_shard(replace(task, source=watched), Silent())

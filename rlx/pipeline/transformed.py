@@ -78,15 +78,15 @@ class Transformed:
         return self.chain.schema
 
     def shards(self) -> Sequence[int]:
-        """Numbers of the new shards."""
+        """Return numbers of the new shards."""
         return range(len(self.portions))
 
     def files(self, shard: int) -> Sequence[str]:
-        """The files that a new shard is made of, below the dataset's directory."""
+        """Return the files that a new shard is made of, below the dataset's directory."""
         return self.dataset.shard_files(self.portions[shard].place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of a new shard; what they are made of is verified first."""
+        """Yield the steps of a new shard; what they are made of is verified first."""
         portion = self.portions[shard]
         episodes = self.dataset.shard_table(portion.place).episode
         first = self.dataset.first_trajectories[portion.place]
@@ -99,7 +99,7 @@ class Transformed:
 def read_portion(
     dataset: Dataset, portion: Portion, max_steps: int = MAX_BLOCK_STEPS, watch: Watch | None = None
 ) -> Iterator[Block]:
-    """The trajectories of a portion, in blocks; ``episodes`` are their numbers in the dataset."""
+    """Yield the trajectories of a portion, in blocks; ``episodes`` are their numbers in the dataset."""
     trajectories = portion.trajectories - dataset.first_trajectories[portion.place]
     size = min(block_steps(dataset.schema), max_steps)
     blocks = dataset.shard_blocks(portion.place, size, trajectories=trajectories, steps=portion.steps)
@@ -127,7 +127,7 @@ def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int6
 
 
 def portions(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None = None) -> list[Portion]:
-    """The new shards that these trajectories are cut into: no more of one shard than keep sixteen workers busy.
+    """Return the new shards that these trajectories are cut into: no more of one shard than keep sixteen workers busy.
 
     Args:
         dataset: the dataset.

@@ -32,7 +32,7 @@ class FileStat:
     generation: str | None = None
 
     def is_same_version(self, other: "FileStat") -> bool:
-        """Whether nothing that both know of the file differs.
+        """Return whether nothing that both know of the file differs.
 
         Example:
             >>> known = FileStat("a", "http://host/a", bytes=3, etag='"x"')
@@ -69,7 +69,7 @@ class Base(Protocol):
         """
 
     def fetch(self, name: str, directory: Path, progress: Progress, *, cancel: Cancel | None = None) -> Path:
-        """Path of the file on the local disk, whole and verified.
+        """Return path of the file on the local disk, whole and verified.
 
         May be called from several threads at once, for different files.
 
@@ -90,7 +90,7 @@ class Base(Protocol):
 
 
 def local_path(directory: Path, name: str) -> Path:
-    """Path of a base's file below a directory, which it can never leave.
+    """Return path of a base's file below a directory, which it can never leave.
 
     Raises:
         SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it.

@@ -55,7 +55,7 @@ class BufferLeaves:
     sizes: NDArray[np.int64]
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
-        """A file a leaf."""
+        """Return a file a leaf."""
         return [f"{self.folder}/{self.numbers[path]}.zst" for path in kinds]
 
     @contextmanager
@@ -130,7 +130,7 @@ class _BlockLeaf:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a directory is a replay buffer that rlx dumped."""
+    """Return whether a directory is a replay buffer that rlx dumped."""
     if not (path / _MANIFEST).is_file():
         return False
     try:
@@ -141,7 +141,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(_LAYOUT)
 def open_buffer(path: Path) -> TedRun:
-    """The steps of a dumped buffer, lane by lane, oldest first.
+    """Return the steps of a dumped buffer, lane by lane, oldest first.
 
     Raises:
         SourceNotFoundError: there is none, or a file of it is missing.
@@ -172,7 +172,7 @@ def open_buffer(path: Path) -> TedRun:
 
 
 def _runs(steps: NDArray[np.int64], lanes: int) -> RowRuns:
-    """The rows of every lane; a block has some of each, one lane after the other."""
+    """Return the rows of every lane; a block has some of each, one lane after the other."""
     counts = steps // lanes
     starts = np.cumsum(steps) - steps
     first = (starts + np.arange(lanes)[:, None] * counts).reshape(-1)
@@ -180,7 +180,7 @@ def _runs(steps: NDArray[np.int64], lanes: int) -> RowRuns:
 
 
 def _described(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, RowType | None], BufferLeaves]:
-    """Dtype and shape of the rows of every leaf, None where numpy has no such rows; and the leaves."""
+    """Return dtype and shape of the rows of every leaf, None where numpy has no such rows; and the leaves."""
     try:
         folder = str(manifest["files"])
         kinds: dict[str, RowType | None] = {}
@@ -198,7 +198,7 @@ def _described(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, RowTy
 
 
 def _state(path: Path) -> tuple[int, bool]:
-    """How many lanes a buffer has, and whether all that was ever written is still there.
+    """Return how many lanes a buffer has, and whether all that was ever written is still there.
 
     Raises:
         SourceError: the buffer is over a dataset, which has the steps.

@@ -32,21 +32,21 @@ class Cancel:
             wake()
 
     def is_set(self) -> bool:
-        """Whether it was cancelled."""
+        """Return whether it was cancelled."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps so long, or until cancelled; returns whether it was cancelled."""
+        """Sleep so long, or until cancelled; return whether it was cancelled."""
         return self._event.wait(seconds)
 
     def check(self) -> None:
-        """Raises ``concurrent.futures.CancelledError`` if it was cancelled."""
+        """Raise ``concurrent.futures.CancelledError`` if it was cancelled."""
         if self.is_set():
             raise CancelledError("cancelled")
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Calls ``wake`` if it is cancelled, from the thread that cancels, before or inside the ``with``."""
+        """Call ``wake`` if it is cancelled, from the thread that cancels, before or inside the ``with``."""
         with self._lock:
             self._wakes.append(wake)
             late = self.is_set()

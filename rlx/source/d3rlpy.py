@@ -37,12 +37,12 @@ LAYOUT = (
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file has what a dump of d3rlpy's version 2 begins with, or of its first version's flags."""
+    """Return whether a file has what a dump of d3rlpy's version 2 begins with, or of its first version's flags."""
     return hdf5_file.holds(path, _KEYS) or hdf5_file.holds(path, (*d4rl.KEYS, d4rl.EPISODE_ENDS))
 
 
 def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
-    """The dataset in a file that d3rlpy dumped.
+    """Return the dataset in a file that d3rlpy dumped.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -82,7 +82,7 @@ def _opened(path: Path) -> Hdf5Episodes:
 
 
 def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
-    """The fields of the first episode, and where each is kept."""
+    """Return the fields of the first episode, and where each is kept."""
     paths = {"observation": "observations_{}"}
     if not hdf5_file.has(file, "observations_0"):
         parts = next(number for number in count() if not hdf5_file.has(file, f"observations_0_{number}"))
@@ -108,7 +108,7 @@ def _episode(file: h5py.File, number: int) -> RowEpisode:
 def _extras(
     file: h5py.File, episodes: tuple[RowEpisode, ...], known: Iterable[str], said: Mapping[str, Any]
 ) -> ExtraFields:
-    """The fields of further columns that every episode has, and what is in the file besides."""
+    """Return the fields of further columns that every episode has, and what is in the file besides."""
     found: dict[str, int] = {}
     others: dict[str, str] = {}
     for name in hdf5_file.names(file):

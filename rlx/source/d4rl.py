@@ -58,11 +58,11 @@ class D4RL(OneFile):
     first_episodes: tuple[int, ...]
 
     def shards(self) -> Sequence[int]:
-        """Groups of whole episodes, about 100,000 steps each."""
+        """Return groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of a shard.
+        """Yield the steps of a shard.
 
         Raises:
             SourceNotFoundError: the file is missing.
@@ -83,13 +83,13 @@ class D4RL(OneFile):
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file has the datasets that D4RL's have."""
+    """Return whether a file has the datasets that D4RL's have."""
     return hdf5_file.holds(path, KEYS) and not hdf5_file.holds(path, (EPISODE_ENDS,))
 
 
 @expecting(LAYOUT)
 def open_d4rl(path: Path) -> D4RL:
-    """The dataset in a file of D4RL, or of the first version of d3rlpy.
+    """Return the dataset in a file of D4RL, or of the first version of d3rlpy.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -122,7 +122,7 @@ def open_d4rl(path: Path) -> D4RL:
 def _fields(
     file: h5py.File, count: int, said: Mapping[str, Any]
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    """The fields of a file, where each is kept, where it is kept what was seen next, and what is there besides."""
+    """Return the fields of a file, where each is kept, where it is kept what was seen next, and what is there besides."""
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
     columns = (("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP))
@@ -153,7 +153,7 @@ def _fields(
 
 
 def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
-    """The episodes by the table that rlx wrote; None where there is none, or it is not of these steps any more."""
+    """Return the episodes by the table that rlx wrote; None where there is none, or it is not of these steps any more."""
     if not all(hdf5_file.has(file, TABLE + name) for name in TABLE_COLUMNS):
         return None
     table = {name: hdf5_file.read_all(hdf5_file.numbers(file, TABLE + name)) for name in TABLE_COLUMNS}
@@ -180,7 +180,9 @@ def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
 
 
 def _scanned(file: h5py.File, count: int) -> EpisodeTable:
-    """The episodes by flags, and by next observations: a trajectory ends where they do not go on, flag or no flag."""
+    """Return the episodes by flags, and by next observations: a trajectory ends where they do not go on, flag or no
+    flag.
+    """
     terminals = _flags(file, "terminals", count)
     ends = terminals.copy()
     recorded = next((name for name in ("timeouts", EPISODE_ENDS) if hdf5_file.has(file, name)), None)

@@ -21,7 +21,7 @@ class DirectoryBase:
         return True
 
     def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:  # noqa: ARG002
-        """Length of a file; its checksum would cost as much as reading it."""
+        """Return length of a file; its checksum would cost as much as reading it."""
         path = self._find(name)
         return FileStat(name=name, url=str(path), bytes=path.stat().st_size)
 
@@ -33,7 +33,7 @@ class DirectoryBase:
         *,
         cancel: Cancel | None = None,  # noqa: ARG002
     ) -> Path:
-        """Path of the file, where it is."""
+        """Return path of the file, where it is."""
         path = self._find(name)
         progress.advance("bytes", path.stat().st_size)
         return path

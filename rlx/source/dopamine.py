@@ -83,11 +83,11 @@ class Dopamine:
         return notes | not_taken_note(self._extras.not_taken)
 
     def shards(self) -> Sequence[int]:
-        """Suffixes of the files, ascending."""
+        """Return suffixes of the files, ascending."""
         return [int(suffix) for suffix in self._plan.suffixes]
 
     def files(self, shard: int) -> Sequence[str]:
-        """Files of the shard's suffix, and of those that its last episode reads on into."""
+        """Return files of the shard's suffix, and of those that its last episode reads on into."""
         position = self._plan.position(shard)
         spans = self._plan.spans(position)
         last = self._plan.file_of(spans[-1].end - 1) if spans else position
@@ -96,7 +96,7 @@ class Dopamine:
         return [f"{self.folder}/{file_name(array, suffix)}" for suffix in suffixes for array in arrays]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The episodes that start in the shard's file; see ``Source.blocks``.
+        """Yield the episodes that start in the shard's file; see ``Source.blocks``.
 
         Left out are ``padding``, zero rows before an episode; ``cut``, the last row of an episode whose next
         row is missing; ``stale``, slots that the file before holds too; ``uninitialised``, slots never
@@ -158,7 +158,7 @@ class Dopamine:
 
 
 def array_name(name: str) -> str:
-    """Name of the array that holds a field, which cannot have a slash in it.
+    """Return name of the array that holds a field, which cannot have a slash in it.
 
     Example:
         >>> array_name("params/loc")
@@ -182,12 +182,12 @@ class DopamineLayout:
     prefix: str = ""
 
     def index_files(self) -> Sequence[str]:
-        """The small arrays of every suffix; of the pickle among them it matters only whether it is there."""
+        """Return the small arrays of every suffix; of the pickle among them it matters only whether it is there."""
         arrays = (*SMALL_ARRAYS, EPISODE_ENDS)
         return [f"{self._folder}/{file_name(array, suffix)}" for suffix in PUBLIC_SUFFIXES for array in arrays]
 
     def source(self, root: Path) -> Dopamine:
-        """The run below a local directory."""
+        """Return the run below a local directory."""
         return Dopamine(root, self._folder, f"{self.game}/{self.run}")
 
     @property
@@ -196,7 +196,7 @@ class DopamineLayout:
 
 
 def find_runs(directory: Path) -> list[Dopamine]:
-    """The runs that lie in a directory, by name.
+    """Return the runs that lie in a directory, by name.
 
     Args:
         directory: a ``replay_logs``, or one to four levels above: a run's, a game's, all games', that of
@@ -213,6 +213,6 @@ def find_runs(directory: Path) -> list[Dopamine]:
 
 
 def _id_of(folder: Path) -> str:
-    """Game and run, the names of the two directories above."""
+    """Return game and run, the names of the two directories above."""
     words = folder.parts[-3:-1] if folder.name == "replay_logs" else folder.parts[-1:]
     return "/".join(word for word in words if _WORD.fullmatch(word)) or "run"

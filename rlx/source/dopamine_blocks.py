@@ -27,7 +27,7 @@ class Piece:
 
 
 def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]]:
-    """The pieces of each block: every block but the last has ``limit`` steps.
+    """Yield the pieces of each block: every block but the last has ``limit`` steps.
 
     Example:
         >>> one, two = (Trajectory(n, 0, 3, 0, True, is_terminal=True) for n in (1, 2))
@@ -51,7 +51,7 @@ def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]
 
 
 def read_block(pieces: Sequence[Piece], rows: Rows, extras: Mapping[str, str] = MappingProxyType({})) -> Block:
-    """The block of these pieces; raises as ``Rows`` does, also where padding behind a trajectory is none.
+    """Return the block of these pieces; raises as ``Rows`` does, also where padding behind a trajectory is none.
 
     Args:
         pieces: what goes into it.

@@ -33,7 +33,7 @@ class Trajectory:
 
 
 def trajectories(plan: Plan, position: int, rows: Rows, dropped: Counter[str]) -> list[Trajectory]:
-    """The trajectories, of at least a step each, of the spans that start in a file.
+    """Return the trajectories, of at least a step each, of the spans that start in a file.
 
     Args:
         plan: of the run.
@@ -65,7 +65,7 @@ def _episodes(plan: Plan, span: Span, rows: Rows, dropped: Counter[str]) -> Iter
 
 
 def _leading_padding(plan: Plan, span: Span, rows: Rows) -> int:
-    """Zero rows that a span starts with: all of them at the start of the run, what is left of them behind a
+    """Return zero rows that a span starts with: all of them at the start of the run, what is left of them behind a
     gap."""
     limit = span.stop - span.is_terminal
     if span.start == 0:
@@ -79,7 +79,7 @@ def _leading_padding(plan: Plan, span: Span, rows: Rows) -> int:
 
 
 def _truncations(plan: Plan, start: int, stop: int, rows: Rows) -> Iterator[int]:
-    """First padding row behind each episode that ended without a terminal row in [start, stop)."""
+    """Yield first padding row behind each episode that ended without a terminal row in [start, stop)."""
     if not plan.padding:
         return
     streak, earliest = 0, start + 1  # an episode has at least one row
@@ -97,7 +97,7 @@ def _truncations(plan: Plan, start: int, stop: int, rows: Rows) -> Iterator[int]
 
 
 def _candidates(plan: Plan, start: int, stop: int) -> list[int]:
-    """Rows in [start, stop) that the small arrays allow to be padding: runs of zeros that are long enough."""
+    """Return rows in [start, stop) that the small arrays allow to be padding: runs of zeros that are long enough."""
     zeros = plan.zeros[slice(*np.searchsorted(plan.zeros, [start, stop]))]
     last = plan.padding - 1
     first = zeros[: len(zeros) - last]

@@ -75,40 +75,40 @@ class Plan:
     zeros: NDArray[np.int64]
 
     def file_of(self, row: int) -> int:
-        """Position in ``suffixes`` of the file in which a row is new."""
+        """Return position in ``suffixes`` of the file in which a row is new."""
         return int(np.searchsorted(self.add_counts, row, side="right"))
 
     def position(self, suffix: int) -> int:
-        """Position of a suffix in ``suffixes``; raises SourceNotFoundError where there is none."""
+        """Return position of a suffix in ``suffixes``; raises SourceNotFoundError where there is none."""
         found = np.flatnonzero(self.suffixes == suffix)
         if not len(found):
             raise SourceNotFoundError(f"there is no shard {suffix}; there are {self.suffixes.tolist()}")
         return int(found[0])
 
     def spans(self, position: int) -> list[Span]:
-        """The spans whose first row is new in a file."""
+        """Return the spans whose first row is new in a file."""
         low, high = np.searchsorted(self.starts, [self.new_from[position], self.add_counts[position]])
         columns = (self.numbers, self.starts, self.stops, self.ends, self.is_terminal, self.after_gap)
         return [Span(*row) for row in zip(*(column[low:high].tolist() for column in columns), strict=True)]
 
     def nothing_new(self, position: int) -> dict[str, int]:
-        """Slots of a file that hold nothing new, by reason."""
+        """Return slots of a file that hold nothing new, by reason."""
         written = int(min(self.add_counts[position], self.capacity))
         new = int(self.add_counts[position] - self.new_from[position])
         return {"uninitialised": self.capacity - written, "stale": written - new}
 
     def gaps(self) -> list[int]:
-        """Suffixes of the files before which a lap of the ring was never written or its file is missing."""
+        """Return suffixes of the files before which a lap of the ring was never written or its file is missing."""
         lost: list[int] = self.suffixes[self.new_from > np.r_[0, self.add_counts[:-1]]].tolist()
         return lost
 
     def missing(self) -> list[int]:
-        """Suffixes before the last one of which there is no file."""
+        """Return suffixes before the last one of which there is no file."""
         return sorted(set(range(int(self.suffixes[-1]))) - set(self.suffixes.tolist()))
 
 
 def make_plan(folder: Path) -> Plan:
-    """The plan of the run whose files lie in ``folder``.
+    """Return the plan of the run whose files lie in ``folder``.
 
     Raises:
         SourceNotFoundError: there are no files of this layout, or one of a suffix is missing.
@@ -135,7 +135,7 @@ class _Builder:
         self._clipped = True
 
     def add(self, file: RingFile, *, is_last: bool) -> None:
-        """Takes the next file."""
+        """Take the next file."""
         previous = self._previous
         if previous is not None:
             self._check_alike(previous, file)
@@ -149,7 +149,7 @@ class _Builder:
         self._previous = file
 
     def plan(self) -> Plan:
-        """The plan of all the files taken."""
+        """Return the plan of all the files taken."""
         assert self._previous is not None
         suffixes, add_counts, new_from = np.array(self._files, np.int64).T
         terminals = np.concatenate(self._terminals)
@@ -176,7 +176,7 @@ class _Builder:
             raise self._corrupt("invalid_range", file, f"{expected}, found {file.padding + 1}")
 
     def _true_add_count(self, file: RingFile, *, is_last: bool) -> int:
-        """Rows written to the run; the buffer logged at the end of training says only where its cursor
+        """Return rows written to the run; the buffer logged at the end of training says only where its cursor
         stood."""
         found = f"found {file.add_count:,}"
         if file.suffix == 0 or file.add_count >= file.capacity:
@@ -236,7 +236,7 @@ def _same_rows(one: RingFile, other: RingFile, start: int, stop: int) -> bool:
 
 
 def _stretch(start: int, stop: int, terminals: NDArray[np.int64], padding: int) -> tuple[NDArray[Any], ...]:
-    """Columns of the spans in the rows [start, stop), which are all in the files."""
+    """Return columns of the spans in the rows [start, stop), which are all in the files."""
     last = terminals[(terminals >= start) & (terminals < stop)]
     starts = np.r_[start, np.minimum(last + 1 + padding, stop)]
     stops, ends = np.r_[last + 1, stop], np.r_[starts[1:], stop]

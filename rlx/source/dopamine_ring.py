@@ -24,7 +24,7 @@ _MAX_ADD_COUNT = 1 << 48
 
 
 def file_name(array: str, suffix: int | str) -> str:
-    """Name of the file that holds an array: ``add_count_ckpt.7.gz``."""
+    """Return name of the file that holds an array: ``add_count_ckpt.7.gz``."""
     return f"{array}_ckpt.{suffix}.gz"
 
 
@@ -45,12 +45,12 @@ class RingFile:
         return len(self.terminal)
 
     def slots(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Slots of the rows [start, stop) of the run."""
+        """Return slots of the rows [start, stop) of the run."""
         return np.arange(start, stop) % self.capacity
 
 
 def find_suffixes(folder: Path) -> list[int]:
-    """Suffixes of which a folder holds any array, ascending; raises SourceNotFoundError where there is
+    """Return suffixes of which a folder holds any array, ascending; raises SourceNotFoundError where there is
     none."""
     found = (_SUFFIXED.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     suffixes = {int(match[2]) for match in found if match and match[1] in (*SMALL_ARRAYS, OBSERVATION)}
@@ -60,13 +60,13 @@ def find_suffixes(folder: Path) -> list[int]:
 
 
 def find_arrays(folder: Path, suffix: int) -> list[str]:
-    """Names of all arrays of a suffix that a folder holds, in order."""
+    """Return names of all arrays of a suffix that a folder holds, in order."""
     found = (_SUFFIXED.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(match[1] for match in found if match and int(match[2]) == suffix)
 
 
 def load_ring_file(folder: Path, suffix: int) -> RingFile:
-    """The small arrays of one suffix, checked against each other; raises as ``make_plan`` does."""
+    """Return the small arrays of one suffix, checked against each other; raises as ``make_plan`` does."""
     paths = {name: folder / file_name(name, suffix) for name in SMALL_ARRAYS}
     arrays = {name: read_npy(path) for name, path in paths.items()}
     rows = len(arrays["$store$_terminal"]) if arrays["$store$_terminal"].ndim else 0
@@ -92,7 +92,7 @@ def _add_count(path: Path, array: NDArray[Any]) -> int:
 
 
 def _padding(path: Path, array: NDArray[Any], add_count: int, capacity: int) -> int:
-    """Zero rows before an episode: the range runs from n rows before the cursor, the horizon, to a stack
+    """Return zero rows before an episode: the range runs from n rows before the cursor, the horizon, to a stack
     behind it."""
     if array.ndim == 1 and array.dtype.kind in "iu" and 2 <= len(array) <= 1000:
         horizon = (add_count - int(array[0])) % capacity

@@ -48,41 +48,41 @@ class Rows:
             opened.stream.close()
 
     def finish(self) -> None:
-        """Reads what is left of the last file of every array, so that its checksum is verified."""
+        """Read what is left of the last file of every array, so that its checksum is verified."""
         for opened in self._streams.values():
             opened.finish()
 
     def read_observations(self, start: int, out: NDArray[Any]) -> None:
-        """Fills ``out`` [n, ...] with the observations of the rows from ``start`` on."""
+        """Fill ``out`` [n, ...] with the observations of the rows from ``start`` on."""
         self.read_rows(OBSERVATION, start, out)
 
     def read_rows(self, name: str, start: int, out: NDArray[Any]) -> None:
-        """Fills ``out`` [n, ...] with the rows of the observations, or of an extra column, from ``start`` on."""
+        """Fill ``out`` [n, ...] with the rows of the observations, or of an extra column, from ``start`` on."""
         for file, slot, part in self._pieces(start, start + len(out)):
             stream = self._open(name, file, slot)
             stream.skip_to(slot)
             stream.read_into(out[part])
 
     def read_column(self, name: str, start: int, out: NDArray[Any]) -> None:
-        """Fills ``out`` [n] with a small array's rows from ``start`` on."""
+        """Fill ``out`` [n] with a small array's rows from ``start`` on."""
         for file, slot, part in self._pieces(start, start + len(out)):
             column = self._column(file, name)
             out[part] = column[slot : slot + part.stop - part.start]
 
     def empty(self, name: str, count: int) -> NDArray[Any]:
-        """Room for so many rows of the observations, or of an extra column."""
+        """Return room for so many rows of the observations, or of an extra column."""
         dtype, shape = self._kinds[name]
         return np.empty((count, *shape), dtype)
 
     def is_blank(self, row: int) -> bool:
-        """Whether a row has a zero observation, action and reward."""
+        """Return whether a row has a zero observation, action and reward."""
         action, reward = np.empty(1, np.int32), np.empty(1, np.float32)
         self.read_column("$store$_action", row, action)
         self.read_column("$store$_reward", row, reward)
         return not (action.any() or reward.any() or self._observations(row, 1).any())
 
     def check_blank(self, start: int, stop: int) -> None:
-        """Raises CorruptShardError unless the observations of the padding rows [start, stop) are all zero."""
+        """Raise CorruptShardError unless the observations of the padding rows [start, stop) are all zero."""
         if self._observations(start, stop - start).any():
             path = self._path(self._plan.file_of(start), OBSERVATION)
             slot = start % self._plan.capacity
@@ -94,7 +94,7 @@ class Rows:
         return out
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, slice]]:
-        """File, first slot and place in the answer of every contiguous piece of the rows [start, stop)."""
+        """Yield file, first slot and place in the answer of every contiguous piece of the rows [start, stop)."""
         row = start
         while row < stop:
             file = self._plan.file_of(row)

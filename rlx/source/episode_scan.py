@@ -128,7 +128,7 @@ class EpisodeScan:
         self.rows += count
 
     def _compared(self) -> list[tuple[str, ...]]:
-        """The fields that decide, together, and each of the others."""
+        """Return the fields that decide, together, and each of the others."""
         deciding = [tuple(self._decides)] if self._decides else []
         return deciding + [(name,) for name in self._after if name not in self._decides]
 
@@ -224,7 +224,7 @@ def _resets(pieces: Pieces, links: Links, recording: Recording) -> Flags:
 def scan_following(
     batches: Iterable[Rows], after: Mapping[str, str], decides: Collection[str], recorded: Any
 ) -> FoundEpisodes:
-    """The episodes of rows that can only be read in order.
+    """Return the episodes of rows that can only be read in order.
 
     Args:
         batches: the rows piece by piece, ``batch_rows`` each, with flags and the fields that ``after`` names.
@@ -264,7 +264,7 @@ def _digests(columns: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _alike(column: NDArray[Any]) -> list[bytes]:
-    """Bytes of every row, the same for the same values."""
+    """Return bytes of every row, the same for the same values."""
     if column.dtype.hasobject:
         return [repr(row).encode() for row in column.reshape(len(column), -1).tolist()]
     if column.dtype.kind == "f":

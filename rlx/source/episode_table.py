@@ -64,7 +64,7 @@ class EpisodeTable(Sequence[RowEpisode]):
         return column
 
     def but(self, **columns: ArrayLike) -> "EpisodeTable":
-        """The same episodes, with some columns replaced."""
+        """Return the same episodes, with some columns replaced."""
         kept = {name: self._table[name] for name in _COLUMNS.names or () if name != "rows"}
         return EpisodeTable(self.rows, **{**kept, **columns})
 

@@ -8,7 +8,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 
 @contextmanager
 def expecting(layout: str) -> Iterator[None]:
-    """Ends the message of every SourceError with what was expected; also a decorator of functions.
+    """End the message of every SourceError with what was expected; also a decorator of functions.
 
     A SchemaMismatchError that is left becomes a CorruptShardError.
 

@@ -10,7 +10,7 @@ from rlx.schema import Field, Role, is_action
 
 
 def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
-    """Raises CorruptShardError if one of the rows, which are numbered from ``first`` on, has NaN or infinity in it."""
+    """Raise CorruptShardError if one of the rows, which are numbered from ``first`` on, has NaN or infinity in it."""
     if rows.dtype.kind != "f" or (is_finite := np.isfinite(rows)).all():
         return
     worst = np.argwhere(~is_finite)[0]

@@ -63,7 +63,7 @@ def check_chunks(found: h5py.Dataset, start: int = 0, stop: int | None = None) -
 
 
 def _offsets(found: h5py.Dataset, start: int, stop: int) -> Iterator[_Offset]:
-    """Where the chunks that hold some rows begin."""
+    """Yield where the chunks that hold some rows begin."""
     first, *others = zip(found.shape, found.chunks, strict=True)
     rows = first[1]
     starts = range(start // rows * rows, min(stop, first[0]), rows)
@@ -71,7 +71,7 @@ def _offsets(found: h5py.Dataset, start: int, stop: int) -> Iterator[_Offset]:
 
 
 def _filters(found: h5py.Dataset) -> list[tuple[int, _Values]]:
-    """Code and parameters of every filter, in the order in which the chunks went through them."""
+    """Return code and parameters of every filter, in the order in which the chunks went through them."""
     properties = found.id.get_create_plist()
     filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
     if unknown := [name for code, _, _, name in filters if code not in _LENGTHS]:
@@ -83,7 +83,7 @@ def _filters(found: h5py.Dataset) -> list[tuple[int, _Values]]:
 
 
 def _length(found: h5py.Dataset, filters: list[tuple[int, _Values]], mask: int, data: bytes, chunk_bytes: int) -> int:
-    """Bytes that a stored chunk decodes to; more than the chunk has where it would be more."""
+    """Return bytes that a stored chunk decodes to; more than the chunk has where it would be more."""
     length: int | None = None  # of what nothing but the length is known
     for number, (code, values) in reversed([*enumerate(filters)]):
         if mask & 1 << number:
@@ -124,7 +124,7 @@ def _of_parameters(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG
 
 
 def _lzf_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
-    """Bytes that LZF's literals and references stand for."""
+    """Return bytes that LZF's literals and references stand for."""
     position = length = 0
     while position < len(data) and length <= most:
         control = data[position]

@@ -69,12 +69,12 @@ class Hdf5Columns:
 
 
 def field_shape(found: h5py.Dataset, *, is_number: bool) -> tuple[int, ...]:
-    """Shape of a row; of what is one number a step, which may be kept as a vector of one, ``()``."""
+    """Return shape of a row; of what is one number a step, which may be kept as a vector of one, ``()``."""
     return () if is_number and found.shape[1:] == (1,) else found.shape[1:]
 
 
 def check_type(found: h5py.Dataset, field: Field) -> None:
-    """Raises CorruptShardError unless the rows of a dataset are those of a field."""
+    """Raise CorruptShardError unless the rows of a dataset are those of a field."""
     shapes = {field.shape} if field.shape else {(), (1,)}
     dtype = TEXT if is_text(found) else found.dtype.name
     if dtype != field.dtype or found.shape[1:] not in shapes:
@@ -85,7 +85,7 @@ def check_type(found: h5py.Dataset, field: Field) -> None:
 
 
 def rows_of(group: h5py.Group, path: str, field: Field, rows: int) -> h5py.Dataset:
-    """The dataset that a field is read from.
+    """Return the dataset that a field is read from.
 
     Raises:
         CorruptShardError: there is none, it is of another type, or it has more or fewer rows.

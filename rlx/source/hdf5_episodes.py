@@ -41,11 +41,11 @@ class Hdf5Episodes(OneFile):
     layout: str
 
     def shards(self) -> Sequence[int]:
-        """Groups of whole episodes, about 100,000 steps each."""
+        """Return groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of a shard.
+        """Yield the steps of a shard.
 
         Raises:
             SourceNotFoundError: the file is missing.

@@ -21,7 +21,7 @@ _INFOS = "infos/"
 
 
 def field_name(path: str) -> str:
-    """Name of the field that a file keeps at a path.
+    """Return name of the field that a file keeps at a path.
 
     Example:
         >>> field_name("infos/qpos"), field_name("next/lives"), field_name("params/loc")
@@ -91,7 +91,7 @@ def leaves_of(group: h5py.Group, names: Iterable[str]) -> tuple[list[str], dict[
 
 
 def rows_in(group: h5py.Group, path: str) -> int:
-    """Rows of an array; -1 where it has none that can be read."""
+    """Return rows of an array; -1 where it has none that can be read."""
     try:
         array = hdf5_file.dataset(group, path)
     except CorruptShardError:
@@ -100,14 +100,14 @@ def rows_in(group: h5py.Group, path: str) -> int:
 
 
 def row_kind(array: h5py.Dataset) -> RowType | None:
-    """Dtype and shape of the rows of an array; None where they are neither numbers nor text."""
+    """Return dtype and shape of the rows of an array; None where they are neither numbers nor text."""
     if is_text(array):
         return TEXT, array.shape[1:]
     return (array.dtype.name, array.shape[1:]) if hdf5_file.is_numbers(array) else None
 
 
 def _role(told: Mapping[str, Any], name: str) -> Role | None:
-    """Role that the schema noted in the file gives a field, which may be anything."""
+    """Return role that the schema noted in the file gives a field, which may be anything."""
     described = told.get(name)
     try:
         return Role(described["role"]) if isinstance(described, dict) else None

@@ -47,12 +47,12 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a path is that of a file that begins like HDF5, whole or damaged."""
+    """Return whether a path is that of a file that begins like HDF5, whole or damaged."""
     return path.is_file() and bool(h5py.is_hdf5(path))
 
 
 def holds(path: Path, names: Collection[str]) -> bool:
-    """Whether a path is that of an HDF5 file with members of these names; damaged or absent files are not."""
+    """Return whether a path is that of an HDF5 file with members of these names; damaged or absent files are not."""
     if not is_hdf5(path):
         return False
     try:
@@ -63,7 +63,7 @@ def holds(path: Path, names: Collection[str]) -> bool:
 
 
 def group(parent: h5py.Group, name: str) -> h5py.Group:
-    """The group of this name.
+    """Return the group of this name.
 
     Raises:
         CorruptShardError: there is none.
@@ -75,7 +75,7 @@ def group(parent: h5py.Group, name: str) -> h5py.Group:
 
 
 def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
-    """The dataset of this name, which the file itself holds.
+    """Return the dataset of this name, which the file itself holds.
 
     Raises:
         CorruptShardError: there is none, or it lies in another file.
@@ -104,12 +104,12 @@ def _is_large(found: h5py.Dataset) -> bool:
 
 
 def _chunks(found: h5py.Dataset) -> int:
-    """How many chunks a dataset has if all of it is there."""
+    """Return how many chunks a dataset has if all of it is there."""
     return math.prod(-(-rows // chunk) for rows, chunk in zip(found.shape, found.chunks, strict=True))
 
 
 def count(parent: h5py.Group) -> int:
-    """How many groups and datasets lie in a group."""
+    """Return how many groups and datasets lie in a group."""
     try:
         return len(parent)
     except _FAILURES as exc:
@@ -117,7 +117,7 @@ def count(parent: h5py.Group) -> int:
 
 
 def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
-    """Paths below a group of all datasets in it, or the name itself where it is a dataset; sorted."""
+    """Return paths below a group of all datasets in it, or the name itself where it is a dataset; sorted."""
     found = _member(parent, name)
     if depth > _MAX_DEPTH:
         raise CorruptShardError(f"{_place(parent, name)}: expected groups at most {_MAX_DEPTH} deep")
@@ -131,7 +131,7 @@ def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
 
 
 def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Rows of a dataset, in this machine's byte order.
+    """Return rows of a dataset, in this machine's byte order.
 
     Raises:
         CorruptShardError: they cannot be decoded.
@@ -145,7 +145,7 @@ def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
 
 
 def attribute(parent: h5py.Group, name: str) -> int:
-    """A whole number that a group is marked with.
+    """Return a whole number that a group is marked with.
 
     Raises:
         CorruptShardError: it is not marked so.
@@ -157,7 +157,7 @@ def attribute(parent: h5py.Group, name: str) -> int:
 
 
 def has(parent: h5py.Group, name: str) -> bool:
-    """Whether there is a group or a dataset of this name, or a link, which is not followed."""
+    """Return whether there is a group or a dataset of this name, or a link, which is not followed."""
     try:
         return parent.get(name, getlink=True) is not None
     except _FAILURES as exc:
@@ -165,7 +165,7 @@ def has(parent: h5py.Group, name: str) -> bool:
 
 
 def is_link(parent: h5py.Group, name: str) -> bool:
-    """Whether a name leads to another file, or to another place in this one."""
+    """Return whether a name leads to another file, or to another place in this one."""
     try:
         return not isinstance(parent.get(name, getlink=True), h5py.HardLink)
     except _FAILURES as exc:
@@ -173,7 +173,7 @@ def is_link(parent: h5py.Group, name: str) -> bool:
 
 
 def names(parent: h5py.Group) -> list[str]:
-    """Names of all groups and datasets in a group, sorted."""
+    """Return names of all groups and datasets in a group, sorted."""
     try:
         return sorted(parent)
     except _FAILURES as exc:
@@ -181,7 +181,7 @@ def names(parent: h5py.Group) -> list[str]:
 
 
 def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.Dataset:
-    """The dataset of this name, whose rows are numbers.
+    """Return the dataset of this name, whose rows are numbers.
 
     Args:
         parent: the group it lies in.
@@ -202,18 +202,18 @@ def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.D
 
 
 def place(found: h5py.Dataset) -> str:
-    """Where a dataset lies, for messages."""
+    """Return where a dataset lies, for messages."""
     return f"{found.file.filename}: {found.name}"
 
 
 def is_numbers(found: h5py.Dataset, rows: int | None = None) -> bool:
-    """Whether a dataset has rows of numbers that a schema can name, and so many of them."""
+    """Return whether a dataset has rows of numbers that a schema can name, and so many of them."""
     named = found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0
     return named and rows in (None, len(found))
 
 
 def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Rows of a dataset.
+    """Return rows of a dataset.
 
     Raises:
         CorruptShardError: they cannot be decoded, or one has NaN or infinity in it.
@@ -224,7 +224,7 @@ def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
 
 
 def scalar(parent: h5py.Group, name: str) -> Any:
-    """The one number or flag that a dataset is.
+    """Return the one number or flag that a dataset is.
 
     Raises:
         CorruptShardError: there is none, or it is no number.
@@ -250,7 +250,7 @@ def told(file: h5py.File) -> Mapping[str, Any]:
 
 
 def marks(parent: h5py.Group) -> list[str]:
-    """Names of all that a group is marked with, sorted.
+    """Return names of all that a group is marked with, sorted.
 
     Raises:
         CorruptShardError: they cannot be read.
@@ -274,7 +274,7 @@ def mark(parent: h5py.Group, name: str) -> Any:
 
 
 def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-    """The member at a path, every part of which must be a plain link: any other may lead out of the file."""
+    """Return the member at a path, every part of which must be a plain link: any other may lead out of the file."""
     found: Any = parent
     try:
         for part in name.split("/"):

@@ -33,7 +33,7 @@ _FAILURES = (ValueError, struct.error, OSError, RuntimeError, TypeError, zlib.er
 
 
 def texts(parent: h5py.Group, name: str) -> list[str]:
-    """The words that a dataset lists, or the one that it is.
+    """Return the words that a dataset lists, or the one that it is.
 
     Raises:
         CorruptShardError: there is none, it is no text, or it cannot be read.
@@ -46,7 +46,7 @@ def texts(parent: h5py.Group, name: str) -> list[str]:
 
 
 def is_text(found: h5py.Dataset) -> bool:
-    """Whether a dataset has rows of text."""
+    """Return whether a dataset has rows of text."""
     return found.ndim > 0 and h5py.check_string_dtype(found.dtype) is not None
 
 
@@ -69,7 +69,7 @@ class TextRows:
             self._file.close()
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows [stop - start, ...], objects that are each a ``str``.
+        """Return rows [stop - start, ...], objects that are each a ``str``.
 
         Raises:
             CorruptShardError: they cannot be read, or are no UTF-8.
@@ -122,7 +122,7 @@ class TextRows:
         return found
 
     def _chunk(self, corner: tuple[int, ...]) -> NDArray[Any]:
-        """The references in the chunk that begins at a corner."""
+        """Return the references in the chunk that begins at a corner."""
         shape = self._found.chunks
         stored = self._found.id.get_chunk_info_by_coord(corner)
         if stored.byte_offset is None:
@@ -179,7 +179,7 @@ class _Heap:
         return self._texts[number, length]
 
     def _objects(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        """Number of every object, where it starts, and how long it is."""
+        """Yield number of every object, where it starts, and how long it is."""
         position = 0
         while position + _OBJECT.size <= len(self._content):
             number, _, _, size = _OBJECT.unpack_from(self._content, position)

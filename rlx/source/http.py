@@ -65,7 +65,7 @@ class HttpBase:
             return self.retry.run(lambda: self._head(session, name), cancel or Cancel())
 
     def fetch(self, name: str, directory: Path, progress: Progress, *, cancel: Cancel | None = None) -> Path:
-        """Path of the file, downloaded; see ``Base.fetch``.
+        """Return path of the file, downloaded; see ``Base.fetch``.
 
         A file that is there already is fetched only if it is not what the server has. ``<name>.partial`` and
         ``<name>.partial.json`` stay beside it while, and only while, it is incomplete.
@@ -122,7 +122,7 @@ class HttpBase:
             raise SourceError(f"{self._url(name)}: {_root_cause(exc)}") from exc
 
     def _place(self, response: requests.Response, partial: Partial, name: str) -> None:
-        """Makes the partial ready for the body of a response: at its end, or at zero."""
+        """Make the partial ready for the body of a response: at its end, or at zero."""
         if partial.offset:
             if response.status_code in (412, 416):
                 partial.discard()
@@ -210,7 +210,7 @@ class HttpBase:
         )
 
     def _url(self, name: str, *, secrets: bool = False) -> str:
-        """URL of a file; what people and records see is without the passwords and tokens in it."""
+        """Return URL of a file; what people and records see is without the passwords and tokens in it."""
         local_path(Path(), name)
         parts = urlsplit(self.url)
         path = f"{parts.path.rstrip('/')}/{quote(name)}"

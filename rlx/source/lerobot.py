@@ -75,16 +75,16 @@ class LeRobot:
         return id_of(self.root)
 
     def shards(self) -> Sequence[int]:
-        """The files of steps."""
+        """Return the files of steps."""
         return range(len(self.data))
 
     def files(self, shard: int) -> Sequence[str]:
-        """The one file of a shard, and that of the final observations of all."""
+        """Return the one file of a shard, and that of the final observations of all."""
         has_finals = any(episode.final_recorded for episode in self.data[shard].episodes)
         return [self.data[shard].name, FINALS] if has_finals else [self.data[shard].name]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The episodes of a file.
+        """Yield the episodes of a file.
 
         Raises:
             SourceNotFoundError: the file is missing.
@@ -142,13 +142,13 @@ class _Columns:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a directory is a dataset of LeRobot, of whatever version."""
+    """Return whether a directory is a dataset of LeRobot, of whatever version."""
     return (path / _INFO).is_file()
 
 
 @expecting(_LAYOUT)
 def open_lerobot(path: Path) -> LeRobot:
-    """The dataset in a directory.
+    """Return the dataset in a directory.
 
     Raises:
         SourceNotFoundError: there is no such directory, or a file of it is missing.
@@ -215,7 +215,7 @@ def open_lerobot(path: Path) -> LeRobot:
 
 
 def _lossy(path: Path, features: Mapping[str, Feature]) -> list[str]:
-    """Names of the fields whose pictures are JPEG, by the first of them in a file."""
+    """Return names of the fields whose pictures are JPEG, by the first of them in a file."""
     images = {name: feature.name for name, feature in features.items() if feature.is_image}
     if not images:
         return []

@@ -48,7 +48,7 @@ class Feature:
     tasks: Mapping[int, str] | None = None
 
     def rows(self, column: Any, path: Path) -> NDArray[Any]:
-        """An Arrow array as rows [n, *shape], numbers as rows [n].
+        """Return an Arrow array as rows [n, *shape], numbers as rows [n].
 
         Raises:
             CorruptShardError: it holds something else; names the file and the column.
@@ -87,14 +87,14 @@ def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
 
 
 def picture_file(value: Any) -> bytes | None:
-    """The file in a cell of a column of pictures; none where there is none."""
+    """Return the file in a cell of a column of pictures; none where there is none."""
     content = value.as_py()
     content = content.get("bytes") if isinstance(content, dict) else content
     return content if isinstance(content, bytes) else None
 
 
 def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], ExtraFields]:
-    """The columns that hold numbers, texts or pictures, by name, and why the others are not taken.
+    """Return the columns that hold numbers, texts or pictures, by name, and why the others are not taken.
 
     Raises:
         CorruptShardError: what is said of them is no description of features.
@@ -117,7 +117,7 @@ def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Featu
 def fields_of(
     features: Mapping[str, Feature], told: Told, extras: ExtraFields
 ) -> tuple[dict[str, Field], dict[str, Feature]]:
-    """The fields that the columns make but for the flags, and the column of each, both by the field's name.
+    """Return the fields that the columns make but for the flags, and the column of each, both by the field's name.
 
     Args:
         features: of the dataset.
@@ -209,7 +209,7 @@ def _told_name(told: Told, name: str) -> str | None:
 
 
 def is_told(told: Told, name: str) -> bool:
-    """Whether rlx said that there is a field of this name."""
+    """Return whether rlx said that there is a field of this name."""
     try:
         return name in told["schema"]
     except (TypeError, KeyError):
@@ -217,7 +217,7 @@ def is_told(told: Told, name: str) -> bool:
 
 
 def _told_field(told: Told, name: str, feature: Feature) -> Field | None:
-    """The field as it was, if what is in the column can be it: a number and a vector of one look alike."""
+    """Return the field as it was, if what is in the column can be it: a number and a vector of one look alike."""
     try:
         field = Field.from_json(told["schema"][name])
     except (TypeError, KeyError, ValueError, AttributeError, SchemaMismatchError):

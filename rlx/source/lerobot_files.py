@@ -41,7 +41,7 @@ class DataFile:
 
 
 def data_files(root: Path, template: Any, flags: Sequence[str], fps: float | None) -> Iterator[DataFile]:
-    """The files of steps, in the order of their episodes.
+    """Yield the files of steps, in the order of their episodes.
 
     Args:
         root: the dataset's directory.
@@ -61,7 +61,9 @@ def data_files(root: Path, template: Any, flags: Sequence[str], fps: float | Non
 
 
 def episode_columns(root: Path) -> list[str]:
-    """Names of the columns of the table of episodes that say something of them beside place, statistics and tasks."""
+    """Return names of the columns of the table of episodes that say something of them beside place, statistics and
+    tasks.
+    """
     path = next(iter(sorted((root / _EPISODES).glob("*/*.parquet"))))
     known = {_EPISODE, _LENGTH, "tasks", "dataset_from_index", "dataset_to_index"}
     with opened(path) as file:
@@ -71,7 +73,7 @@ def episode_columns(root: Path) -> list[str]:
 
 
 def _episode_table(root: Path) -> list[list[int]]:
-    """Number and length of every episode, number of the chunk and of the file that it lies in."""
+    """Return number and length of every episode, number of the chunk and of the file that it lies in."""
     columns: list[list[int]] = [[], [], [], []]
     paths = sorted((root / _EPISODES).glob("*/*.parquet"))
     if not paths:
@@ -93,7 +95,7 @@ def _episode_table(root: Path) -> list[list[int]]:
 def _scanned(
     root: Path, name: str, episodes: Sequence[tuple[int, int]], flags: Sequence[str], fps: float | None
 ) -> DataFile:
-    """A file, and how each of its episodes ended by the last row."""
+    """Return a file, and how each of its episodes ended by the last row."""
     path = root / name
     found: list[tuple[bool, bool]] = []
     lengths = [length for _, length in episodes]
@@ -125,14 +127,14 @@ def _scanned(
 
 
 def _ends(told: dict[str, NDArray[np.bool_]], count: int) -> list[tuple[bool, bool]]:
-    """Whether each of some last steps terminated, and whether it was truncated."""
+    """Return whether each of some last steps terminated, and whether it was truncated."""
     truncated = told.get(TRUNCATED, np.zeros(count, bool))
     terminated = told.get(TERMINATED, told.get(DONE, truncated) & ~truncated)
     return list(zip(terminated.tolist(), truncated.tolist(), strict=True))
 
 
 def _are_others(times: Any, since: NDArray[Any], fps: float) -> bool:
-    """Whether times are not those of steps that follow each other at this rate."""
+    """Return whether times are not those of steps that follow each other at this rate."""
     try:
         return not np.array_equal(to_rows(times, ()), (since / fps).astype(np.float32))
     except ValueError:
@@ -140,12 +142,12 @@ def _are_others(times: Any, since: NDArray[Any], fps: float) -> bool:
 
 
 def unknown_columns(file: ParquetFile, known: Sequence[str]) -> list[str]:
-    """Names of the columns that are none of these."""
+    """Return names of the columns that are none of these."""
     return [name for name in file.names if name not in known]
 
 
 def _name(template: Any, chunk: int, file: int) -> str:
-    """Name of a file of steps; raises where it would lie elsewhere than below the dataset's directory."""
+    """Return name of a file of steps; raises where it would lie elsewhere than below the dataset's directory."""
     # Not str.format: a template from a file could reach into the values' attributes, or ask for any width.
     name = str(template)
     for key, value in (("chunk_index", chunk), ("file_index", file)):

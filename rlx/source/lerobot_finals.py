@@ -17,7 +17,8 @@ _SCANNED_ROWS = 2**14
 
 
 def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
-    """The episodes of a dataset, each with whether its final observation is in the table, and whether it was cut.
+    """Return the episodes of a dataset, each with whether its final observation is in the table, and whether it was
+    cut.
 
     Raises:
         CorruptShardError: the table is damaged, or is not of these episodes: somebody has changed them since.

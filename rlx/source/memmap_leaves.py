@@ -60,7 +60,7 @@ class MemmapLeaves:
     dimensions: int = 1
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
-        """A file a leaf."""
+        """Return a file a leaf."""
         return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}.memmap" for path, kind in kinds.items()]
 
     @contextmanager
@@ -163,7 +163,7 @@ def _kind(entry: Mapping[str, Any], batch: tuple[int, ...], place: str) -> RowTy
 
 
 def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
-    """One text per step, or None where the leaf holds something else; what is pickled stays unread."""
+    """Return one text per step, or None where the leaf holds something else; what is pickled stays unread."""
     texts = _texts(root, path, len(batch))
     if isinstance(texts, str):
         return TEXT, ()
@@ -171,7 +171,7 @@ def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
 
 
 def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
-    """The text of all steps, or [S, ...] those of each; None where there is something else.
+    """Return the text of all steps, or [S, ...] those of each; None where there is something else.
 
     Args:
         root: the directory of all leaves.
@@ -207,7 +207,7 @@ def _shape(found: Any, place: object) -> tuple[int, ...]:
 
 
 def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
-    """The file of a leaf, which is there and has so many rows."""
+    """Return the file of a leaf, which is there and has so many rows."""
     dtype, shape = kind
     file = root / f"{path}.memmap"
     if not file.is_file():

@@ -70,15 +70,15 @@ class Minari:
     first_episodes: tuple[int, ...]
 
     def shards(self) -> Sequence[int]:
-        """Groups of whole episodes, about 100,000 steps each."""
+        """Return groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
 
     def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
-        """The two files of the dataset."""
+        """Return the two files of the dataset."""
         return [MAIN_DATA, METADATA]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of a shard, an episode at a time, long ones in pieces.
+        """Yield the steps of a shard, an episode at a time, long ones in pieces.
 
         Raises:
             SourceNotFoundError: a file is missing.
@@ -97,7 +97,7 @@ class Minari:
 
 @expecting(LAYOUT)
 def open_minari(directory: Path) -> Minari:
-    """The dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below.
+    """Return the dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below.
 
     Raises:
         SourceNotFoundError: there is none.
@@ -139,7 +139,7 @@ def open_minari(directory: Path) -> Minari:
 
 
 def find_runs(directory: Path) -> list[Minari]:
-    """The datasets in a directory, by name: one itself, or some in the namespaces below."""
+    """Return the datasets in a directory, by name: one itself, or some in the namespaces below."""
     found = [directory] if (directory / METADATA).is_file() and (directory / MAIN_DATA).is_file() else []
     return [open_minari(path) for path in found or sorted(_data_directories(directory, 0))]
 
@@ -210,7 +210,7 @@ def _description(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 
 
 def _shard_bounds(file: h5py.File, count: int) -> tuple[tuple[int, ...], int]:
-    """First episode of every shard and the number of episodes; how many steps they have in all."""
+    """Return first episode of every shard and the number of episodes; how many steps they have in all."""
     bounds, steps, before = [0], 0, 0
     for number in range(count):
         if steps - before >= STEPS_PER_SHARD:

@@ -54,7 +54,7 @@ class Episode:
         self._stack.close()
 
     def block(self, start: int, stop: int) -> Block:
-        """The steps from ``start`` to ``stop``."""
+        """Return the steps from ``start`` to ``stop``."""
         is_last = stop == self.steps
         data = {
             name: self._read(name, start, stop + (is_last and field.role == Role.OBSERVATION))

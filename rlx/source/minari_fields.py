@@ -104,12 +104,12 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], t
 
 
 def is_jpeg(found: h5py.Dataset, field: Field) -> bool:
-    """Whether the rows are not the pictures of this field, but JPEG files of them."""
+    """Return whether the rows are not the pictures of this field, but JPEG files of them."""
     return len(field.shape) >= 2 and not field.is_text and found.ndim <= 2
 
 
 def _kind(found: h5py.Dataset, space: Space | None) -> RowType | None:
-    """Dtype and shape of the rows of a dataset; None where they are neither numbers nor text."""
+    """Return dtype and shape of the rows of a dataset; None where they are neither numbers nor text."""
     if is_image(space) and found.ndim <= 2:
         assert space is not None
         return "uint8", tuple(space["shape"])
@@ -119,7 +119,7 @@ def _kind(found: h5py.Dataset, space: Space | None) -> RowType | None:
 
 
 def _others(episode: h5py.Group) -> Iterator[str]:
-    """Paths of the datasets that are no observations, actions, rewards or flags."""
+    """Yield paths of the datasets that are no observations, actions, rewards or flags."""
     known = {group for group, *_ in _GROUPS}
     for name in hdf5_file.names(episode):
         if name not in known:
@@ -127,7 +127,7 @@ def _others(episode: h5py.Group) -> Iterator[str]:
 
 
 def _placed(path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]) -> tuple[str, Role, Leaf | None]:
-    """Name and role of a further dataset, and where its rows are; None where they are not those of steps.
+    """Return name and role of a further dataset, and where its rows are; None where they are not those of steps.
 
     Minari's infos have what was said at the reset too: a row more than steps, as observations have.
     """
@@ -143,7 +143,7 @@ def _placed(path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]) -
 
 
 def _own_fields(told: Any) -> dict[str, tuple[str, Role]]:
-    """Name and role of the fields of rlx's own by the paths of infos that they were written to."""
+    """Return name and role of the fields of rlx's own by the paths of infos that they were written to."""
     try:
         named = {str(path): str(name) for path, name in told["infos"].items()}
         roles = {name: Role(told["schema"][name]["role"]) for name in named.values()}
@@ -153,7 +153,7 @@ def _own_fields(told: Any) -> dict[str, tuple[str, Role]]:
 
 
 def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:
-    """Reason for every attribute of an episode, and for every member that the first episode lacks."""
+    """Return reason for every attribute of an episode, and for every member that the first episode lacks."""
     known = _members(first)
     found: dict[str, str] = {}
     for number in range(count):
@@ -171,7 +171,7 @@ def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:
 
 
 def _members(episode: h5py.Group) -> dict[str, set[str]]:
-    """Names of the members of an episode's group and of every group below it, by path."""
+    """Return names of the members of an episode's group and of every group below it, by path."""
     members: dict[str, set[str]] = {"": set(hdf5_file.names(episode))}
     for name in members[""]:
         for path in hdf5_file.leaves(episode, name):

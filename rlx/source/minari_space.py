@@ -12,7 +12,7 @@ Space = Mapping[str, Any]
 
 
 def leaf_space(space: Space | None, path: str) -> Space | None:
-    """The space of one leaf: ``path`` leads to it through Dict and Tuple spaces; none where that is not told.
+    """Return the space of one leaf: ``path`` leads to it through Dict and Tuple spaces; none where that is not told.
 
     Example:
         >>> pair = {"type": "Tuple", "subspaces": [{"type": "Discrete", "n": 2}, {"type": "Discrete", "n": 3}]}
@@ -29,7 +29,7 @@ def leaf_space(space: Space | None, path: str) -> Space | None:
 
 
 def is_image(space: Space | None) -> bool:
-    """Whether Minari takes the space for that of pictures, which it then keeps as JPEG.
+    """Return whether Minari takes the space for that of pictures, which it then keeps as JPEG.
 
     Example:
         >>> picture = {"type": "Box", "dtype": "uint8", "shape": [32, 32], "low": [[0]], "high": [[255]]}
@@ -45,7 +45,8 @@ def is_image(space: Space | None) -> bool:
 
 
 def describe(space: Space | None) -> Space | None:
-    """The space in a few words, for the manifest: bounds that are many or infinite are left out, and long charsets.
+    """Return the space in a few words, for the manifest: bounds that are many or infinite are left out, and long
+    charsets.
 
     Example:
         >>> describe({"type": "Box", "dtype": "float32", "shape": [2], "low": [-1, -1], "high": [2, math.inf]})
@@ -68,7 +69,7 @@ def describe(space: Space | None) -> Space | None:
 
 
 def _constant(values: Any) -> float | None:
-    """The one number that all values are."""
+    """Return the one number that all values are."""
     numbers = set(_numbers(values))
     return numbers.pop() if len(numbers) == 1 else None
 

@@ -47,20 +47,20 @@ class SpacedRun:
         return self.run.id
 
     def shards(self) -> Sequence[int]:
-        """Those of the run."""
+        """Return those of the run."""
         return self.run.shards()
 
     def files(self, shard: int) -> Sequence[str]:
-        """Those of the run."""
+        """Return those of the run."""
         return self.run.files(shard)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Those of the run."""
+        """Yield those of the run."""
         return self.run.blocks(shard, dropped)
 
 
 def with_spaces(run: LocalRun) -> LocalRun:
-    """The run with the spaces that its file told of: of fields that are as they were when it was written."""
+    """Return the run with the spaces that its file told of: of fields that are as they were when it was written."""
     if SCHEMA not in run.notes:
         return run
     told = run.notes[SCHEMA]
@@ -69,7 +69,7 @@ def with_spaces(run: LocalRun) -> LocalRun:
 
 
 def _with_space(field: Field, told: Any) -> Field:
-    """The field with the space that was told, if it has none and what was told is of a field like it."""
+    """Return the field with the space that was told, if it has none and what was told is of a field like it."""
     if field.space is not None or not isinstance(told, dict) or not isinstance(told.get("space"), dict):
         return field
     spaced = replace(field, space=told["space"])

@@ -25,7 +25,7 @@ class MalformedNpyError(ValueError):
 
 
 def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Dtype and shape of the array that a stream holds, which is left at the first of its values.
+    """Return dtype and shape of the array that a stream holds, which is left at the first of its values.
 
     Args:
         read: gives the next so many bytes of the stream.

@@ -59,17 +59,17 @@ class NpyStream:
         self.close()
 
     def close(self) -> None:
-        """Closes the file, whatever is left in it."""
+        """Close the file, whatever is left in it."""
         self._file.close()
 
     def read_into(self, out: NDArray[Any]) -> None:
-        """Fills ``out`` [n, *shape[1:]], which is contiguous and of the array's dtype, with the next n
+        """Fill ``out`` [n, *shape[1:]], which is contiguous and of the array's dtype, with the next n
         rows."""
         self._fill(out.reshape(-1).view(np.uint8))
         self.row += len(out)
 
     def skip_to(self, row: int) -> None:
-        """Passes over the rows before ``row``, which is not behind the present one."""
+        """Pass over the rows before ``row``, which is not behind the present one."""
         piece = np.empty(_PIECE_BYTES, np.uint8)
         left = (row - self.row) * self._row_bytes
         while left:
@@ -78,12 +78,12 @@ class NpyStream:
         self.row = row
 
     def finish(self) -> None:
-        """Passes over what is left and checks that the file ends there, its checksum and length right."""
+        """Pass over what is left and check that the file ends there, its checksum and length right."""
         self.skip_to(self.shape[0])
         self._check_end()
 
     def read_all(self) -> NDArray[Any]:
-        """The whole array, its checksum verified."""
+        """Return the whole array, its checksum verified."""
         array = np.empty(self.shape, self.dtype)
         self._fill(array.reshape(-1).view(np.uint8))
         self._check_end()
@@ -139,6 +139,6 @@ class NpyStream:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """The array in a small gzipped ``.npy`` file; raises as ``NpyStream`` does."""
+    """Return the array in a small gzipped ``.npy`` file; raises as ``NpyStream`` does."""
     with NpyStream(path) as stream:
         return stream.read_all()

@@ -81,7 +81,7 @@ class Npz(OneFile):
         return (0,)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002
-        """All steps.
+        """Yield all steps.
 
         Raises:
             SourceNotFoundError: the file is missing.
@@ -135,7 +135,7 @@ class _Columns:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is an archive of arrays, the rewards of steps among them."""
+    """Return whether a file is an archive of arrays, the rewards of steps among them."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
@@ -147,7 +147,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(_LAYOUT)
 def open_npz(path: Path) -> Npz:
-    """The dataset in an archive.
+    """Return the dataset in an archive.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -191,7 +191,7 @@ def open_npz(path: Path) -> Npz:
 
 
 def _is_needed(name: str) -> bool:
-    """Whether a step is nothing without what an array of this name holds."""
+    """Return whether a step is nothing without what an array of this name holds."""
     return is_action(name) or is_observation(name) or name in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY)
 
 
@@ -200,7 +200,7 @@ def _rows(shape: tuple[int, ...]) -> int:
 
 
 def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, told: Sequence[str]) -> FoundEpisodes:
-    """The episodes, by what the rows themselves say, in arrays of these names."""
+    """Return the episodes, by what the rows themselves say, in arrays of these names."""
     names = [*flags, *told, *([INIT] if fields.tells_resets else [])]
 
     def recorded(batch: Batch) -> NDArray[np.bool_]:
@@ -213,7 +213,7 @@ def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, told: Se
 def _tabled(
     archive: Archive, flags: Sequence[str], steps: int, fields: TedFields, finals: Mapping[str, str]
 ) -> EpisodeTable:
-    """The episodes, by the table of trajectories."""
+    """Return the episodes, by the table of trajectories."""
     table = {name: archive.whole(_GROUP + name) for name in _TABLE if _GROUP + name in archive.names}
     lengths = table["length"]
     for name, column in table.items():

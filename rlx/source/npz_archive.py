@@ -48,7 +48,7 @@ class Archive:
         return list(self._infos)
 
     def type_of(self, name: str) -> tuple[RowType | None, tuple[int, ...]]:
-        """Dtype and shape of an array; no dtype where its values are neither numbers nor text."""
+        """Return dtype and shape of an array; no dtype where its values are neither numbers nor text."""
         try:
             with closing(self.member(name)) as member:
                 return member.kind, member.shape
@@ -58,7 +58,7 @@ class Archive:
             raise
 
     def member(self, name: str) -> "Member":
-        """An array, to be read from its first row on."""
+        """Return an array, to be read from its first row on."""
         info = self._infos[name]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.wrong(name, "an array that is stored or deflated", f"compression {info.compress_type}")
@@ -67,14 +67,14 @@ class Archive:
         return Member(f"{self.path}: {name}", file, self._bytes * _MAX_RATIO)
 
     def whole(self, name: str) -> NDArray[Any]:
-        """A small array."""
+        """Return a small array."""
         with closing(self.member(name)) as member:
             rows = member.read(member.count)
             member.finish()
             return rows
 
     def batches(self, names: Sequence[str], size: int) -> Generator[Batch, None, None]:
-        """Rows of several arrays, at most ``size`` of each at a time."""
+        """Yield rows of several arrays, at most ``size`` of each at a time."""
         with ExitStack() as stack:
             members = {name: stack.enter_context(closing(self.member(name))) for name in dict.fromkeys(names)}
             rows = next(iter(members.values())).count
@@ -91,7 +91,7 @@ class Archive:
         return told_notes(self._archive.comment)
 
     def wrong(self, name: str, expected: str, found: str) -> CorruptShardError:
-        """The error that an array is not as it should be."""
+        """Return the error that an array is not as it should be."""
         return CorruptShardError(f"{self.path}: {name}: expected {expected}, found {found}")
 
 
@@ -121,11 +121,11 @@ class Member:
         return (TEXT if self.dtype.kind in _TEXTS else self.dtype.name), self.shape[1:]
 
     def close(self) -> None:
-        """Closes the stream, whatever is left in it."""
+        """Close the stream, whatever is left in it."""
         self._file.close()
 
     def read(self, count: int) -> NDArray[Any]:
-        """The next rows [count, ...]; texts as objects, each a ``str``."""
+        """Return the next rows [count, ...]; texts as objects, each a ``str``."""
         rows = self._read_rows(count)
         if self.dtype.kind not in _TEXTS:
             return rows
@@ -148,12 +148,12 @@ class Member:
         return rows
 
     def skip_to(self, row: int) -> None:
-        """Passes over the rows before one."""
+        """Pass over the rows before one."""
         while self._row < row:
             self.read(1)
 
     def finish(self) -> None:
-        """Passes over what is left, so that the checksum is verified."""
+        """Pass over what is left, so that the checksum is verified."""
         self.skip_to(self.count)
         if self._read(1):
             raise CorruptShardError(f"{self.place}: expected an array {list(self.shape)}, found more data behind it")

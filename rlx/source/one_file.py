@@ -31,7 +31,7 @@ class OneFile:
         return id_of(self.path)
 
     def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
-        """The one file."""
+        """Return the one file."""
         return [self.file_name]
 
 

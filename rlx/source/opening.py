@@ -13,7 +13,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 def open_base(source: str) -> Base:
-    """The base that a URL or a directory means. Nothing is asked of a server yet.
+    """Return the base that a URL or a directory means. Nothing is asked of a server yet.
 
     Args:
         source: ``https://``, ``http://``, ``gs://bucket/prefix``, ``file:///directory`` or a directory.

@@ -59,11 +59,11 @@ class Parquet(OneFile):
         return self.fields.schema
 
     def shards(self) -> Sequence[int]:
-        """Groups of whole episodes, about 100,000 steps each."""
+        """Return groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of a shard.
+        """Yield the steps of a shard.
 
         Raises:
             SourceNotFoundError: the file is missing.
@@ -103,7 +103,7 @@ class _Columns:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is Parquet of steps; it is not where pyarrow is not installed."""
+    """Return whether a file is Parquet of steps; it is not where pyarrow is not installed."""
     if not path.is_file() or path.stat().st_size < len(_MAGIC):
         return False
     with path.open("rb") as file:
@@ -112,7 +112,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(_LAYOUT)
 def open_parquet(path: Path) -> Parquet:
-    """The dataset in a Parquet file.
+    """Return the dataset in a Parquet file.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -153,7 +153,7 @@ def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _kinds(file: ParquetFile) -> dict[str, RowType | None]:
-    """Dtype and shape of the rows of every column; none where they are neither numbers nor text."""
+    """Return dtype and shape of the rows of every column; none where they are neither numbers nor text."""
     columns = next(file.batches(file.names, 1), None)
     if columns is None:
         raise SourceError(f"{file.path} has no step")
@@ -164,7 +164,8 @@ def _kinds(file: ParquetFile) -> dict[str, RowType | None]:
 
 
 def _unfit(file: ParquetFile, kinds: Mapping[str, RowType | None]) -> dict[str, str]:
-    """Reason for every further column that has no value of one shape in every row; that takes a look at all of them.
+    """Return reason for every further column that has no value of one shape in every row; that takes a look at all of
+    them.
 
     Observations, actions, rewards and flags have one, or reading them is an error.
     """
@@ -193,7 +194,7 @@ def _is_needed(path: str) -> bool:
 def _batches(
     file: ParquetFile, kinds: Mapping[str, RowType | None], paths: Sequence[str], size: int, row: int = 0
 ) -> Generator[Batch, None, None]:
-    """Rows of columns, from the start of the row group on that a row lies in.
+    """Yield rows of columns, from the start of the row group on that a row lies in.
 
     Of columns that may be null where nothing was recorded, which rows have something, and zeros elsewhere.
     """

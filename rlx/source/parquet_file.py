@@ -32,11 +32,11 @@ class ParquetFile:
         self.names: Sequence[str] = file.schema_arrow.names
 
     def group_start(self, row: int) -> int:
-        """First row of the row group that a row lies in."""
+        """Return first row of the row group that a row lies in."""
         return int(self._groups[self._group(row)])
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
-        """Arrow arrays of at most ``size`` rows each, from the start of the row group on that a row lies in.
+        """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group on that a row lies in.
 
         Raises:
             CorruptShardError: there is no column of a name, or they cannot be decoded.
@@ -51,7 +51,7 @@ class ParquetFile:
                 yield {name: columns[name] for name in wanted}
 
     def is_uniform(self, name: str) -> bool:
-        """Whether the file itself says that every row of a column has a value, and lists are all as long."""
+        """Return whether the file itself says that every row of a column has a value, and lists are all as long."""
         arrow, _ = pyarrow()
         kind, metadata = self._file.schema_arrow.field(name).type, self._file.metadata
         while arrow.types.is_fixed_size_list(kind):
@@ -99,7 +99,7 @@ def opened(path: Path) -> Iterator[ParquetFile]:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Makes what pyarrow raises where a file is damaged an error that names it."""
+    """Make what pyarrow raises where a file is damaged an error that names it."""
     arrow, _ = pyarrow()
     try:
         yield

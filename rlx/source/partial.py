@@ -68,7 +68,7 @@ class Partial:
         return headers
 
     def restart(self, expected: FileStat) -> None:
-        """Begins anew with a version of the file."""
+        """Begin anew with a version of the file."""
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # In this order, or a crash in between would leave bytes of one version and the name of another.
@@ -77,7 +77,7 @@ class Partial:
         self._digests, self.expected = _Digests(), expected
 
     def append(self, data: bytes) -> int:
-        """Keeps the next bytes; returns how many of them were never here before."""
+        """Keep the next bytes; return how many of them were never here before."""
         assert self._file is not None
         while data:
             # Unbuffered, so that what a full disk refuses is not counted: the digests are of what is there.
@@ -89,14 +89,14 @@ class Partial:
         return gained
 
     def discard(self) -> None:
-        """Forgets what is here."""
+        """Forget what is here."""
         self.close()
         self._data_path.unlink(missing_ok=True)
         self._sidecar_path.unlink(missing_ok=True)
         self._digests, self.expected = _Digests(), None
 
     def finish(self) -> None:
-        """Gives the file its name.
+        """Give the file its name.
 
         Raises:
             CorruptShardError: its bytes are not those expected; they are discarded.
@@ -114,7 +114,7 @@ class Partial:
         self._sidecar_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Stops writing; what is here stays."""
+        """Stop writing; what is here stays."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -133,7 +133,7 @@ class Partial:
 
 
 def is_intact(path: Path, expected: FileStat) -> bool:
-    """Whether a file is here and is what the base says it is.
+    """Return whether a file is here and is what the base says it is.
 
     A base that gives no checksum is believed by the length alone: a file gets its name only when it is whole.
     """

@@ -19,12 +19,12 @@ class MalformedPictureError(ValueError):
 
 
 def is_jpeg(file: bytes | memoryview) -> bool:
-    """Whether it is a JPEG, which is not what was seen to the last bit."""
+    """Return whether it is a JPEG, which is not what was seen to the last bit."""
     return bytes(file[: len(_JPEG)]) == _JPEG
 
 
 def decode_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The picture [H, W, C] in a file.
+    """Return the picture [H, W, C] in a file.
 
     Args:
         file: a PNG or a JPEG.

@@ -34,7 +34,7 @@ class MalformedPngError(ValueError):
 
 
 def decode_frames(pngs: Sequence[bytes | memoryview]) -> NDArray[np.uint8]:
-    """The frames [n, 84, 84] of n PNGs.
+    """Return the frames [n, 84, 84] of n PNGs.
 
     Raises:
         MalformedPngError: one is damaged, or is no 8-bit grey picture of 84x84; says which.
@@ -56,7 +56,7 @@ def decode_frames(pngs: Sequence[bytes | memoryview]) -> NDArray[np.uint8]:
 
 
 def _image_data(png: bytes | memoryview) -> bytes:
-    """The deflated rows that a PNG holds, its header and the checksums of its chunks seen to be right."""
+    """Return the deflated rows that a PNG holds, its header and the checksums of its chunks seen to be right."""
     if png[: len(_HEAD)] != _HEAD:
         raise MalformedPngError(f"expected a PNG of 84x84 8-bit grey, found {bytes(png[: len(_HEAD)]).hex()}")
     end = len(png)
@@ -83,7 +83,7 @@ def _image_data(png: bytes | memoryview) -> bytes:
 
 
 def _inflate(deflated: bytes, rows: memoryview) -> None:
-    """Fills a frame's rows [84 * 85], filters first."""
+    """Fill a frame's rows [84 * 85], filters first."""
     try:
         inflated = imagecodecs.deflate_decode(deflated, out=rows)
     except (imagecodecs.DeflateError, ValueError) as exc:
@@ -93,7 +93,7 @@ def _inflate(deflated: bytes, rows: memoryview) -> None:
 
 
 def _check_filters(stack: NDArray[np.uint8], first: int) -> None:
-    """Raises MalformedPngError where a row of the frames [n, 85, 85] names a filter that there is not."""
+    """Raise MalformedPngError where a row of the frames [n, 85, 85] names a filter that there is not."""
     filters = stack[:, :, 0]
     if filters.max() > _LAST_FILTER:
         number = int(np.argmax(filters.max(axis=1) > _LAST_FILTER))
@@ -102,7 +102,7 @@ def _check_filters(stack: NDArray[np.uint8], first: int) -> None:
 
 
 def _unfilter(stack: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Frames [n, 84, 84] from inflated rows [n, 85, 85], the last row of each frame empty."""
+    """Return frames [n, 84, 84] from inflated rows [n, 85, 85], the last row of each frame empty."""
     stored = imagecodecs.deflate_encode(stack.tobytes(), level=0)
     tall = _head(len(stack) * (_HEIGHT + 1)) + _chunk(b"IDAT" + stored) + _chunk(b"IEND")
     frames: NDArray[np.uint8] = imagecodecs.spng_decode(tall).reshape(-1, _HEIGHT + 1, _WIDTH)[:, :_HEIGHT]

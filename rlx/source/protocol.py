@@ -30,13 +30,13 @@ class Source(Protocol):
         """What a user must know of this data and the data do not say: clipped rewards, unrecorded truncation."""
 
     def shards(self) -> Sequence[int]:
-        """Numbers of the shards that can be read, ascending."""
+        """Return numbers of the shards that can be read, ascending."""
 
     def files(self, shard: int) -> Sequence[str]:
-        """Names, below the source's root, of the files that a shard is read from."""
+        """Return names, below the source's root, of the files that a shard is read from."""
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of one shard, in time order, every trajectory whole.
+        """Yield the steps of one shard, in time order, every trajectory whole.
 
         Args:
             shard: one of ``shards()``.
@@ -55,11 +55,11 @@ class Layout(Protocol):
         """Small files that must be there before ``source`` can plan; those that the base lacks are left out."""
 
     def source(self, root: Path) -> Source:
-        """The run below a local directory, which holds the index files and perhaps not yet the others."""
+        """Return the run below a local directory, which holds the index files and perhaps not yet the others."""
 
 
 def block_steps(schema: Schema) -> int:
-    """Steps in the longest block of steps like these: ``MAX_BLOCK_STEPS``, or what fits into 32 MiB.
+    """Return steps in the longest block of steps like these: ``MAX_BLOCK_STEPS``, or what fits into 32 MiB.
 
     Example:
         >>> block_steps(Schema.of(observation=("uint8", (210, 160, 3)), action=("int64", ())))
@@ -69,7 +69,8 @@ def block_steps(schema: Schema) -> int:
 
 
 def batch_rows(schema: Schema) -> int:
-    """Rows to take at once where they take several times their size: as many as a block has, or what fits into a MiB.
+    """Return rows to take at once where they take several times their size: as many as a block has, or what fits into a
+    MiB.
 
     They do where blocks are put together of them, where each is compared with the next, and in Parquet's lists.
     """

@@ -22,7 +22,7 @@ _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WI
 
 
 def told_notes(said: Any) -> Mapping[str, Any]:
-    """Notes of the data, under ``lost`` what is not in the file, and under ``schema`` what the fields were.
+    """Return notes of the data, under ``lost`` what is not in the file, and under ``schema`` what the fields were.
 
     Empty where nothing of the kind was said.
 
@@ -51,7 +51,7 @@ def told_notes(said: Any) -> Mapping[str, Any]:
 
 
 def told_beside(directory: Path) -> Mapping[str, Any]:
-    """The same of a directory that rlx wrote, where it did."""
+    """Return the same of a directory that rlx wrote, where it did."""
     path = directory / FILE_NAME
     try:
         if path.stat().st_size > _MAX_BYTES:

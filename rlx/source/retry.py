@@ -56,7 +56,7 @@ class RetryPolicy:
     clock: Callable[[], float] = time.time
 
     def delay_s(self, failures: int, retry_after: str | None = None) -> float:
-        """Seconds to wait after so many failures in a row, and no less than the server asks for.
+        """Return seconds to wait after so many failures in a row, and no less than the server asks for.
 
         Example:
             >>> policy = RetryPolicy(jitter=lambda: 0.5)

@@ -65,12 +65,12 @@ _EPISODES_PER_CHECKPOINT = 10**10
 
 
 def num_shards(game: str) -> int:
-    """Shards of each run of a game: 50, of three games 49."""
+    """Return shards of each run of a game: 50, of three games 49."""
     return 49 if game in _FEWER_SHARDS else 50
 
 
 def shard_file(game: str, run: int, shard: int) -> str:
-    """Name of a shard's file below the root.
+    """Return name of a shard's file below the root.
 
     Example:
         >>> shard_file("Pong", 5, 0)
@@ -121,16 +121,16 @@ class RLUnplugged:
         return NOTES
 
     def shards(self) -> Sequence[int]:
-        """Numbers of the shards that can be read once their files are there, ascending."""
+        """Return numbers of the shards that can be read once their files are there, ascending."""
         return tuple(range(num_shards(self.game))) if self.present is None else self.present
 
     def files(self, shard: int) -> Sequence[str]:
-        """The one file of a shard, below the root."""
+        """Return the one file of a shard, below the root."""
         self._check_shard(shard)
         return (shard_file(self.game, self.run, shard),)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The episodes of one shard, each in as many blocks as its length needs.
+        """Yield the episodes of one shard, each in as many blocks as its length needs.
 
         Of every episode one row is dropped: ``terminal_filler`` or ``cut``; or ``single_row_episode``.
 
@@ -174,12 +174,12 @@ class RLUnpluggedLayout:
         return ()
 
     def source(self, root: Path) -> RLUnplugged:
-        """The whole run below a local directory, whichever of its files are there yet."""
+        """Return the whole run below a local directory, whichever of its files are there yet."""
         return RLUnplugged(root, self.game, self.run)
 
 
 def find_runs(directory: Path) -> list[RLUnplugged]:
-    """The runs that lie in a directory, by game and run, each offering the shards that are there.
+    """Return the runs that lie in a directory, by game and run, each offering the shards that are there.
 
     Args:
         directory: the root (it holds ``Pong/``), a game's directory, or the directory above the root.

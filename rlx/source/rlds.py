@@ -61,15 +61,15 @@ class RLDS:
     is_split: bool = False
 
     def shards(self) -> Sequence[int]:
-        """The files, of all splits."""
+        """Return the files, of all splits."""
         return range(len(self.found))
 
     def files(self, shard: int) -> Sequence[str]:
-        """The one file of a shard."""
+        """Return the one file of a shard."""
         return [self.found[shard].name]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The episodes of a file.
+        """Yield the episodes of a file.
 
         Raises:
             SourceNotFoundError: the file is missing.
@@ -94,13 +94,13 @@ class RLDS:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a directory is one version of a dataset of TensorFlow Datasets."""
+    """Return whether a directory is one version of a dataset of TensorFlow Datasets."""
     return (path / _INFO).is_file() and (path / _FEATURES).is_file()
 
 
 @expecting(_LAYOUT)
 def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
-    """The dataset in the directory of one of its versions; the field ``split`` tells its splits apart.
+    """Return the dataset in the directory of one of its versions; the field ``split`` tells its splits apart.
 
     Args:
         path: the directory.
@@ -171,7 +171,7 @@ def _role(name: str, roles: Mapping[str, str]) -> Role:
 
 
 def _roles(told: Any) -> dict[str, str]:
-    """Where rlx said that the fields lie in TED, if it wrote the dataset."""
+    """Return where rlx said that the fields lie in TED, if it wrote the dataset."""
     try:
         return {str(name): str(field["role"]) for name, field in told["schema"].items()}
     except (TypeError, KeyError, AttributeError):
@@ -179,7 +179,7 @@ def _roles(told: Any) -> dict[str, str]:
 
 
 def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
-    """The values of the first episode; none where they cannot be read, to be told by whoever reads the shard."""
+    """Return the values of the first episode; none where they cannot be read, to be told by whoever reads the shard."""
     name = next(one.name for one in files if one.episodes)
     try:
         return parse_example(next(records(root / name)))
@@ -188,12 +188,12 @@ def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
 
 
 def _is_lossy(values: Values | None) -> bool:
-    """Whether pictures are JPEG."""
+    """Return whether pictures are JPEG."""
     return isinstance(values, list) and bool(values) and is_jpeg(values[0])
 
 
 def _is_no_text(values: Values | None) -> bool:
-    """Whether these are bytes that are no UTF-8."""
+    """Return whether these are bytes that are no UTF-8."""
     try:
         for value in values if isinstance(values, list) else []:
             str(value, "utf-8")

@@ -66,7 +66,7 @@ class Episode:
                 raise MalformedFeatureError(f"steps/{name}: expected {self.steps + 1:,} rows, found {found:,}")
 
     def blocks(self) -> Iterator[Block]:
-        """The episode, in pieces."""
+        """Yield the episode, in pieces."""
         size = block_steps(self._schema)
         for start in range(0, self.steps, size):
             stop = min(start + size, self.steps)
@@ -115,7 +115,7 @@ class Episode:
         return flags
 
     def _number_at(self, name: str, otherwise: int) -> int:
-        """The whole number that the example holds under a name."""
+        """Return the whole number that the example holds under a name."""
         values = self._values.get(name)
         is_number = isinstance(values, np.ndarray) and values.dtype == np.int64 and len(values) == 1
         return int(values[0]) if is_number and isinstance(values, np.ndarray) else otherwise

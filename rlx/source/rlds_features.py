@@ -40,13 +40,13 @@ class Feature:
     encoding: str
 
     def count(self, values: Values) -> int:
-        """How many rows an example has of it."""
+        """Return how many rows an example has of it."""
         if self.encoding in ("none", "text"):
             return len(values) // max(1, math.prod(self.shape))
         return len(values)
 
     def rows(self, values: Values, start: int, stop: int) -> NDArray[Any]:
-        """Rows [stop - start, ...] of an example.
+        """Return rows [stop - start, ...] of an example.
 
         Raises:
             MalformedFeatureError: they are of another kind, or there are fewer.
@@ -91,7 +91,8 @@ class Feature:
 
 
 def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
-    """The features of a step by name, parts joined by ``/``; none where they are no numbers or text of a known shape.
+    """Return the features of a step by name, parts joined by ``/``; none where they are no numbers or text of a known
+    shape.
 
     Args:
         described: what ``features.json`` holds.
@@ -111,7 +112,7 @@ def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
 
 
 def episode_features(described: Mapping[str, Any]) -> list[str]:
-    """Names of what an episode has beside its steps."""
+    """Return names of what an episode has beside its steps."""
     features = described["featuresDict"]["features"]
     return [path for name, node in features.items() if name != "steps" for path, _ in _leaves(node, name, 0)]
 

@@ -29,7 +29,7 @@ LAYOUT = "expected robomimic's layout: data/demo_<i> with actions [N, A], reward
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file has a group of demonstrations."""
+    """Return whether a file has a group of demonstrations."""
     if not hdf5_file.holds(path, ("data",)):
         return False
     with hdf5_file.opened(path) as file:
@@ -38,7 +38,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_robomimic(path: Path) -> Hdf5Episodes:
-    """The dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own.
+    """Return the dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -77,7 +77,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
 
 
 def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
-    """Numbers of the demonstrations, ascending, and what lies beside them."""
+    """Return numbers of the demonstrations, ascending, and what lies beside them."""
     names = hdf5_file.names(hdf5_file.group(file, "data"))
     found = {name: matched for name in names if (matched := _DEMO.fullmatch(name))}
     others = [f"data/{name}" for name in names if name not in found]
@@ -90,7 +90,9 @@ def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
 def _fields(
     file: h5py.File, demos: list[int], said: Mapping[str, Any]
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    """The fields of the first demonstration, where each is kept, where it is kept what was seen next, and the rest."""
+    """Return the fields of the first demonstration, where each is kept, where it is kept what was seen next, and the
+    rest.
+    """
     demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
     keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, _OBS)]
     names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
@@ -118,7 +120,7 @@ def _fields(
 def _extras(
     file: h5py.File, demos: list[int], known: list[str], said: Mapping[str, Any]
 ) -> tuple[ExtraFields, dict[str, str]]:
-    """The fields of what else the demonstrations have: all of them, with a row per step."""
+    """Return the fields of what else the demonstrations have: all of them, with a row per step."""
     found: dict[str, int] = {}
     attributes: set[str] = set()
     links: dict[str, str] = {}
@@ -145,7 +147,7 @@ def _extras(
 
 
 def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[RowEpisode, bool]:
-    """One demonstration, and whether a flag stands before its end."""
+    """Return one demonstration, and whether a flag stands before its end."""
     demo = hdf5_file.group(file, f"data/demo_{number}")
     rows = len(hdf5_file.numbers(demo, "actions"))
     if hdf5_file.mark(demo, "num_samples") is not None and (said := hdf5_file.attribute(demo, "num_samples")) != rows:

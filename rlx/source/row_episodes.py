@@ -70,7 +70,7 @@ class RowEpisode:
         return self.rows if self.final_recorded or self.terminated else self.rows - 1
 
     def blocks(self, schema: Schema, columns: Columns, dropped: Counter[str]) -> Iterator[Block]:
-        """The episode in blocks; counts the row that gives no step."""
+        """Yield the episode in blocks; counts the row that gives no step."""
         if self.rows > self.steps:
             dropped[WITHOUT_OUTCOME] += self.rows - self.steps
         longest = block_steps(schema)
@@ -103,7 +103,7 @@ class RowEpisode:
 
 
 def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
-    """The note that says how many rows give no step; none where all do.
+    """Return the note that says how many rows give no step; none where all do.
 
     Example:
         >>> cut = RowEpisode(0, 100, terminated=False, truncated=True, final_recorded=False)
@@ -115,7 +115,7 @@ def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
 
 
 def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:
-    """First episode of every shard of about 100,000 steps, and the number of episodes.
+    """Return first episode of every shard of about 100,000 steps, and the number of episodes.
 
     Args:
         rows: of every episode.

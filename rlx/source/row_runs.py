@@ -41,7 +41,7 @@ class RowRuns:
         return int(self.count.sum())
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """First row and number of rows of each part of a run that lies in [start, stop) of this order."""
+        """Yield first row and number of rows of each part of a run that lies in [start, stop) of this order."""
         run = int(np.searchsorted(self._ends, start, side="right"))
         while start < stop:
             inside = start - int(self._ends[run] - self.count[run])
@@ -50,14 +50,14 @@ class RowRuns:
             start, run = start + count, run + 1
 
     def picked(self, pieces: Places) -> "RowRuns":
-        """The rows of pieces [p, 2], each the place of its first row in this order and how many follow it."""
+        """Return the rows of pieces [p, 2], each the place of its first row in this order and how many follow it."""
         spans = [span for start, count in pieces.tolist() for span in self.spans(start, start + count)]
         first, count = np.array(spans, np.int64).reshape(-1, 2).T
         return RowRuns(first, count, self.stride)
 
 
 def lanes(shape: Sequence[int], time: int, *, filled: int, oldest: int = 0) -> RowRuns:
-    """Rows of a batch lane by lane, each lane in the order of time.
+    """Return rows of a batch lane by lane, each lane in the order of time.
 
     Args:
         shape: of the batch; its rows lie as in an array in C order.

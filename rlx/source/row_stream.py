@@ -33,14 +33,14 @@ class RowStream:
         return self._stop - self._start
 
     def skip_to(self, row: int) -> None:
-        """Forgets the rows before one, those that have not come yet too."""
+        """Forget the rows before one, those that have not come yet too."""
         self._forget(row)
         while self._stop <= row and (batch := next(self._batches, None)) is not None:
             self._take(batch)
             self._forget(row)
 
     def rows(self, column: str, start: int, stop: int) -> NDArray[Any]:
-        """Rows [stop - start, ...] of a column; those before ``start`` are forgotten.
+        """Return rows [stop - start, ...] of a column; those before ``start`` are forgotten.
 
         Raises:
             CorruptShardError: there are fewer.
@@ -70,11 +70,11 @@ class RowStream:
             self._start += _length(self._batches_held.pop(0))
 
     def close(self) -> None:
-        """Lets go of what the batches are read from."""
+        """Let go of what the batches are read from."""
         self._batches.close()
 
     def finish(self) -> None:
-        """Reads what is left, so that all of it is verified."""
+        """Read what is left, so that all of it is verified."""
         for _ in self._batches:
             pass
 

@@ -62,7 +62,7 @@ class TedFields:
         return (*SCANNED, INIT) if self.tells_resets else SCANNED
 
     def check(self, name: str, rows: NDArray[Any], place: str, first: int) -> None:
-        """Raises CorruptShardError if rows of an observation, an action or the reward have NaN or infinity in them.
+        """Raise CorruptShardError if rows of an observation, an action or the reward have NaN or infinity in them.
 
         Args:
             name: of the field.
@@ -74,7 +74,8 @@ class TedFields:
             check_finite(rows, place, first)
 
     def torn(self, names: Collection[str]) -> "TedFields":
-        """The fields, of which these do not go on as observations do: what was seen after a step is another thing.
+        """Return the fields, of which these do not go on as observations do: what was seen after a step is another
+        thing.
 
         Of an info what the environment said after a step is kept, of any other field what stands at the root.
         """
@@ -147,14 +148,14 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
 
 
 def _check_after(fields: Mapping[str, Field], told: Collection[str], place: str) -> None:
-    """Raises CorruptShardError where it is told of some observations what was seen next, and of others not."""
+    """Raise CorruptShardError where it is told of some observations what was seen next, and of others not."""
     lacking = [name for name, field in fields.items() if field.role == Role.OBSERVATION and name not in told]
     if told and lacking:
         raise CorruptShardError(f"{place}: next/{lacking[0]} is missing, of other observations it is there")
 
 
 def _check_single(path: str, kind: RowType | None, place: str) -> None:
-    """Raises CorruptShardError unless the rows of a column are one flag or number each."""
+    """Raise CorruptShardError unless the rows of a column are one flag or number each."""
     if kind is None or kind[0] == TEXT or kind[1] not in ((), (1,)):
         found = "no numbers" if kind is None or kind[0] == TEXT else f"{kind[0]}{list(kind[1])}"
         what = "flag" if path in (TERMINATED, TRUNCATED, DONE) else "number"

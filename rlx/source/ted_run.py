@@ -43,10 +43,10 @@ class Leaves(Protocol):
     """Where leaves are read from. It can be pickled to another process."""
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
-        """Names of the files of leaves of these dtypes and shapes, below the source's root."""
+        """Return names of the files of leaves of these dtypes and shapes, below the source's root."""
 
     def opened(self, kinds: Mapping[str, RowType]) -> AbstractContextManager[Mapping[str, Leaf]]:
-        """The leaves, open.
+        """Return the leaves, open.
 
         Raises:
             SourceNotFoundError: a file is missing.
@@ -109,15 +109,15 @@ class TedRun:
         return self.fields.schema
 
     def shards(self) -> Sequence[int]:
-        """Groups of whole episodes, about 100,000 steps each."""
+        """Return groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
 
     def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (every file has rows of every shard)
-        """The files of all fields."""
+        """Return the files of all fields."""
         return self.leaves.files(self.kinds)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of a shard.
+        """Yield the steps of a shard.
 
         Raises:
             SourceNotFoundError: a file is missing.
@@ -159,7 +159,7 @@ class _Columns:
 
 
 def scanned(fields: TedFields, kinds: Mapping[str, RowType]) -> dict[str, RowType]:
-    """The leaves that ``make_run`` needs: those of fields, and those that tell of episodes."""
+    """Return the leaves that ``make_run`` needs: those of fields, and those that tell of episodes."""
     needed = {path: kinds[path] for path in (*fields.paths.values(), *fields.after.values())}
     return needed | {path: kinds[path] for path in fields.scanned if path in kinds}
 
@@ -212,7 +212,7 @@ def make_run(
 def _scan(
     leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
 ) -> FoundEpisodes:
-    """The episodes of rows of lanes, each of so many."""
+    """Return the episodes of rows of lanes, each of so many."""
     names = {name for name in fields.scanned if name in leaves} | {*fields.after, *fields.after.values()}
     size, rows = batch_rows(fields.schema), runs.rows
     scan = EpisodeScan(fields.after, fields.decides)

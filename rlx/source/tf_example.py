@@ -26,7 +26,7 @@ class MalformedExampleError(ValueError):
 
 
 def parse_example(record: bytes, *, max_values: int = MAX_VALUES) -> dict[str, Feature]:
-    """The features of one example: bytes as views of the record, integers int64, floats float32.
+    """Return the features of one example: bytes as views of the record, integers int64, floats float32.
 
     Args:
         record: the message.
@@ -110,7 +110,7 @@ def _int64_list(values: memoryview, budget: int) -> NDArray[np.int64]:
 
 
 def unpack_varints(packed: bytes, budget: int = MAX_VALUES) -> NDArray[np.int64]:
-    """The integers of a packed list of varints, negative ones in two's complement.
+    """Return the integers of a packed list of varints, negative ones in two's complement.
 
     Raises:
         MalformedExampleError: one is cut off or longer than ten bytes, or there are more than ``budget``.
@@ -136,12 +136,12 @@ def unpack_varints(packed: bytes, budget: int = MAX_VALUES) -> NDArray[np.int64]
 
 
 def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
-    """Contents of the fields that have this number and are length-delimited."""
+    """Yield contents of the fields that have this number and are length-delimited."""
     return (content for number, wire, content in _fields(data) if number == wanted and wire == _BYTES)
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Number, wire type and content of every field of a message; a varint's content is its bytes."""
+    """Yield number, wire type and content of every field of a message; a varint's content is its bytes."""
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at, end)
@@ -164,7 +164,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """The number that starts at a place, and the place behind it."""
+    """Return the number that starts at a place, and the place behind it."""
     value = 0
     for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
         if at >= end:

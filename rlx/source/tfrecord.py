@@ -27,7 +27,7 @@ _GUNZIP_ERRORS = (EOFError, gzip.BadGzipFile, cast(type[Exception], isal_zlib.er
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The data of every record in the file, in order.
+    """Yield the data of every record in the file, in order.
 
     Raises:
         SourceNotFoundError: there is no such file.
@@ -107,7 +107,7 @@ class _Reader:
 
 
 def masked(crc: int) -> int:
-    """The checksum as TFRecord stores it: turned and shifted, so that a checksum of checksums stays good.
+    """Return the checksum as TFRecord stores it: turned and shifted, so that a checksum of checksums stays good.
 
     Example:
         >>> hex(masked(google_crc32c.value(b"")))

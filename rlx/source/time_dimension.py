@@ -60,7 +60,7 @@ def time_dimension(
 
 
 def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mapping[str, Leaf]) -> float | None:
-    """Share of some rows that are followed by their neighbour in a dimension, of those that end no episode."""
+    """Return share of some rows that are followed by their neighbour in a dimension, of those that end no episode."""
     one, other = _neighbours(axis, shape)
     flags = [path for path in (TERMINATED, TRUNCATED, DONE) if path in leaves]
     goes_on = ~np.logical_or.reduce([_rows(leaves[path], one).reshape(-1) != 0 for path in flags])
@@ -82,7 +82,7 @@ def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mappin
 
 
 def _neighbours(axis: int, shape: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of some rows, and of those beside them in a dimension."""
+    """Return numbers of some rows, and of those beside them in a dimension."""
     inner = [size - (place == axis) for place, size in enumerate(shape)]
     total = math.prod(inner)
     chosen = np.arange(total)

@@ -29,13 +29,14 @@ _LAYOUT = (
 
 
 def recognises(path: Path) -> bool:
-    """Whether a directory is a TensorDict of steps, or a replay buffer that TorchRL dumped."""
+    """Return whether a directory is a TensorDict of steps, or a replay buffer that TorchRL dumped."""
     return (path / _BUFFER).is_file() or ((path / METADATA).is_file() and (path / "next/reward.memmap").is_file())
 
 
 @expecting(_LAYOUT)
 def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
-    """The steps in a directory of memory maps, of one batch dimension or of several, or in a dumped replay buffer.
+    """Return the steps in a directory of memory maps, of one batch dimension or of several, or in a dumped replay
+    buffer.
 
     Args:
         path: the directory.
@@ -75,7 +76,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
 
 
 def _check_storage(path: Path, root: Path) -> None:
-    """Raises SourceError where a buffer's storage is no TensorDict of steps, and says what it is."""
+    """Raise SourceError where a buffer's storage is no TensorDict of steps, and say what it is."""
     if (root / METADATA).is_file():
         return
     parts = sorted(part.name for part in root.iterdir() if part.name.isdecimal()) if root.is_dir() else []
@@ -89,7 +90,7 @@ def _check_storage(path: Path, root: Path) -> None:
 
 
 def _filled(root: Path, batch: Sequence[int]) -> int:
-    """How many of the first dimension hold steps."""
+    """Return how many of the first dimension hold steps."""
     file = root / _STORAGE_METADATA
     if not file.exists():
         return batch[0]

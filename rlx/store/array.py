@@ -18,33 +18,33 @@ class ArrayWriter(Protocol):
     """Appends the rows of one field to its files."""
 
     def append(self, rows: Rows) -> None:
-        """Adds [n, *shape] rows."""
+        """Add [n, *shape] rows."""
 
     def finish(self) -> None:
-        """Writes what is left and closes the files."""
+        """Write what is left and close the files."""
 
     def abandon(self) -> None:
-        """Closes the files as they are, to be deleted; after ``finish``, nothing."""
+        """Close the files as they are, to be deleted; after ``finish``, nothing."""
 
 
 class ArrayReader(Protocol):
     """Reads the rows of one field of one shard."""
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
-        """The rows [n, *shape] at these indices, all of them in range, in the order asked for.
+        """Return the rows [n, *shape] at these indices, all of them in range, in the order asked for.
 
         Raises:
             CorruptDatasetError: a chunk is damaged.
         """
 
     def read_range(self, start: int, stop: int) -> Rows:
-        """The rows [stop - start, *shape] from start to stop."""
+        """Return the rows [stop - start, *shape] from start to stop."""
 
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
-        """The rows [n, *shape] of one run or more, each from a start to a stop, one run after the other."""
+        """Return the rows [n, *shape] of one run or more, each from a start to a stop, one run after the other."""
 
     def release(self) -> None:
-        """Gives back the memory that what was read so far takes: for whoever reads on, and not again.
+        """Give back the memory that what was read so far takes: for whoever reads on, and not again.
 
         The pages of a mapped file would else stay with the process until it has all of the file.
         """
@@ -59,23 +59,23 @@ class Store(Protocol):
     name: str
 
     def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
-        """A writer of one field, compressed by the codec if its rows are large."""
+        """Return a writer of one field, compressed by the codec if its rows are large."""
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
-        """Writes what ties the finished arrays of a directory together."""
+        """Write what ties the finished arrays of a directory together."""
 
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
-        """Rows that the file of an array of small rows has room for.
+        """Return rows that the file of an array of small rows has room for.
 
         Raises:
             CorruptDatasetError: the file is missing, or holds a part of a row.
         """
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Raises CorruptDatasetError unless the metadata of an array say that dtype, that shape and so many rows."""
+        """Raise CorruptDatasetError unless the metadata of an array say that dtype, that shape and so many rows."""
 
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """A reader of one field of so many rows.
+        """Return a reader of one field of so many rows.
 
         Raises:
             CorruptDatasetError: a file is missing, too short, or of another layout.

@@ -11,7 +11,7 @@ from rlx.schema import TEXT
 
 
 def pyarrow() -> tuple[ModuleType, ModuleType]:
-    """The packages ``pyarrow`` and ``pyarrow.parquet``.
+    """Return the packages ``pyarrow`` and ``pyarrow.parquet``.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -27,7 +27,7 @@ def pyarrow() -> tuple[ModuleType, ModuleType]:
 
 
 def from_rows(rows: NDArray[Any]) -> Any:
-    """Rows [n, ...] as an Arrow array of n entries; objects are texts."""
+    """Return rows [n, ...] as an Arrow array of n entries; objects are texts."""
     arrow, _ = pyarrow()
     # Texts from a list: Arrow takes an array without any for one of nulls.
     array = (
@@ -41,7 +41,7 @@ def from_rows(rows: NDArray[Any]) -> Any:
 
 
 def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
-    """The type of rows like these."""
+    """Return the type of rows like these."""
     arrow, _ = pyarrow()
     kind = arrow.string() if dtype == TEXT else arrow.from_numpy_dtype(np.dtype(dtype))
     for size in reversed(shape):
@@ -50,7 +50,8 @@ def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def row_type(array: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Dtype and shape of the rows that an Arrow array holds; none where they are no numbers, texts or lists of them.
+    """Return dtype and shape of the rows that an Arrow array holds; none where they are no numbers, texts or lists of
+    them.
 
     Args:
         array: of one entry at least; where its lists are of no fixed size, the first one says how long they are.
@@ -74,7 +75,7 @@ def row_type(array: Any) -> tuple[str, tuple[int, ...]] | None:
 
 
 def to_rows(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """An Arrow array of n entries as rows [n, *shape]; texts are objects, each a ``str``.
+    """Return an Arrow array of n entries as rows [n, *shape]; texts are objects, each a ``str``.
 
     Raises:
         ValueError: there is a null in it, or lists of other lengths.
@@ -111,7 +112,7 @@ def _is_list(arrow: ModuleType, kind: Any) -> bool:
 
 
 def _lengths(arrow: ModuleType, array: Any) -> set[int]:
-    """How long the lists are that an array holds."""
+    """Return how long the lists are that an array holds."""
     if arrow.types.is_fixed_size_list(array.type):
         return {array.type.list_size}
     return set(array.value_lengths().unique().to_pylist())

@@ -23,17 +23,17 @@ class ChunkCodec(Protocol):
     chunk_bytes: int
 
     def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
-        """One encoded chunk for each row of [n, chunk_bytes]."""
+        """Return one encoded chunk for each row of [n, chunk_bytes]."""
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
-        """The rows [n, chunk_bytes] of n encoded chunks.
+        """Return the rows [n, chunk_bytes] of n encoded chunks.
 
         Raises:
             CorruptDatasetError: a chunk is damaged.
         """
 
     def metadata(self) -> list[dict[str, Any]]:
-        """The codecs of a chunk, behind ``bytes``, as zarr v3 names them."""
+        """Return the codecs of a chunk, behind ``bytes``, as zarr v3 names them."""
 
 
 def most_bytes(chunk_bytes: int, count: int) -> int:
@@ -43,7 +43,7 @@ def most_bytes(chunk_bytes: int, count: int) -> int:
 
 @lru_cache(maxsize=64)
 def chunk_codec(codec: Codec, chunk_bytes: int, dictionary: bytes = b"") -> ChunkCodec:
-    """The codec for chunks of so many bytes; the dictionary is ``zstd-dict``'s.
+    """Return the codec for chunks of so many bytes; the dictionary is ``zstd-dict``'s.
 
     The same arguments give the same object, so that all shards of a dataset decode against one digested dictionary.
     """
@@ -94,7 +94,7 @@ class ZstdChunks:
         return decompressor
 
     def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
-        """One zstd frame for each row."""
+        """Return one zstd frame for each row."""
         if not len(rows):
             return []
         segments = np.empty((len(rows), 2), "<u8")
@@ -105,11 +105,11 @@ class ZstdChunks:
         return [encoded[i].tobytes() for i in range(len(encoded))]
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
-        """The rows of the zstd frames."""
+        """Return the rows of the zstd frames."""
         return self.decode_run(chunks, len(chunks))
 
     def decode_run(self, pieces: Sequence[Bytes], count: int) -> NDArray[np.uint8]:
-        """The rows of so many zstd frames, decoded by one call straight into one array.
+        """Return the rows of so many zstd frames, decoded by one call straight into one array.
 
         What a damaged frame claims to hold is never allocated: it must fit what is left of the array.
 
@@ -136,7 +136,7 @@ class ZstdChunks:
         return rows
 
     def metadata(self) -> list[dict[str, Any]]:
-        """The standard ``zstd`` codec, or ``rlx.zstd_dict`` with its dictionary."""
+        """Return the standard ``zstd`` codec, or ``rlx.zstd_dict`` with its dictionary."""
         if not self.dictionary:
             return [{"name": "zstd", "configuration": {"level": self.level, "checksum": False}}]
         return [dictionary_metadata(self.level, self.dictionary)]
@@ -150,13 +150,13 @@ class Lz4Chunks:
         self.level = level
 
     def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
-        """One lz4 block for each row."""
+        """Return one lz4 block for each row."""
         from numcodecs import lz4  # noqa: PLC0415  (0.3 s that only this codec needs)
 
         return [lz4.compress(np.ascontiguousarray(row), self.level) for row in rows]
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
-        """The rows of the lz4 blocks."""
+        """Return the rows of the lz4 blocks."""
         from numcodecs import lz4  # noqa: PLC0415
 
         rows = np.empty((len(chunks), self.chunk_bytes), np.uint8)
@@ -170,7 +170,7 @@ class Lz4Chunks:
         return rows
 
     def metadata(self) -> list[dict[str, Any]]:
-        """zarr's name for it."""
+        """Return zarr's name for it."""
         return [{"name": "numcodecs.lz4", "configuration": {"acceleration": self.level}}]
 
 
@@ -181,11 +181,11 @@ class RawChunks:
         self.chunk_bytes = chunk_bytes
 
     def encode(self, rows: NDArray[np.uint8]) -> Sequence[Bytes]:
-        """The rows' own bytes."""
+        """Return the rows' own bytes."""
         return [row.tobytes() for row in rows]
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
-        """The rows of the chunks."""
+        """Return the rows of the chunks."""
         if any(len(chunk) != self.chunk_bytes for chunk in chunks):
             raise CorruptDatasetError(f"a chunk is damaged: expected {self.chunk_bytes} bytes in it")
         return np.frombuffer(bytearray().join(chunks), np.uint8).reshape(len(chunks), self.chunk_bytes)

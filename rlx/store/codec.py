@@ -42,7 +42,7 @@ class Codec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The codec that a user means: a name, then ``level`` and ``chunk`` where they differ from the defaults.
+        """Return the codec that a user means: a name, then ``level`` and ``chunk`` where they differ from the defaults.
 
         Raises:
             CodecError: an unknown name or setting, or a value out of range.
@@ -58,12 +58,12 @@ class Codec:
         return cls(name, **values)
 
     def to_json(self) -> dict[str, Any]:
-        """The codec as it stands in the manifest."""
+        """Return the codec as it stands in the manifest."""
         return {"name": self.name, "level": self.level, "chunk": self.chunk}
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The codec that a manifest describes.
+        """Return the codec that a manifest describes.
 
         Raises:
             CorruptDatasetError: it describes none.

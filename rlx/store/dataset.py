@@ -87,7 +87,7 @@ class Dataset:
         )
 
     def _check(self) -> None:
-        """Raises CorruptDatasetError for the first problem, if there is one."""
+        """Raise CorruptDatasetError for the first problem, if there is one."""
         if not isinstance(self._root, Path):
             for number in range(len(self._shards.records)):
                 self._shards.verify(number)
@@ -141,7 +141,7 @@ class Dataset:
         return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]
 
     def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
-        """The whole dataset in storage order, in blocks of at most so many steps; each shard is verified before.
+        """Yield the whole dataset in storage order, in blocks of at most so many steps; each shard is verified before.
 
         Raises:
             CorruptDatasetError: a shard is damaged.
@@ -170,12 +170,12 @@ class Dataset:
         return np.cumsum([0, *(record.trajectories for record in self._shards.records)])
 
     def shard_files(self, number: int) -> list[str]:
-        """Paths of a shard's files below the dataset's directory."""
+        """Return paths of a shard's files below the dataset's directory."""
         record = self._shards.records[number]
         return [f"{SHARDS}/{record.name}/{name}" for name in record.files]
 
     def shard_table(self, number: int) -> Trajectories:
-        """The table of the trajectories of one shard."""
+        """Return the table of the trajectories of one shard."""
         return self._shards.table(number)
 
     def shard_blocks(
@@ -186,7 +186,7 @@ class Dataset:
         trajectories: NDArray[np.int64] | None = None,
         steps: int | None = None,
     ) -> Iterator[Block]:
-        """The steps of one shard (its place among those that have steps) in blocks; it is verified before.
+        """Yield the steps of one shard (its place among those that have steps) in blocks; it is verified before.
 
         Args:
             number: the shard's place.
@@ -202,7 +202,7 @@ class Dataset:
 
 
 def _reopen(path: Path | str, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Dataset:
-    """A dataset in another process: whoever sent it has chosen to read it, written or being written."""
+    """Return a dataset in another process: whoever sent it has chosen to read it, written or being written."""
     return Dataset(path, partial=True, cache_bytes=cache_bytes)
 
 

@@ -38,14 +38,14 @@ class DatasetWriter:
         self.manifest = described
 
     def partial(self, name: str) -> Path:
-        """Where a shard of this name is to be written.
+        """Return where a shard of this name is to be written.
 
         Nowhere another process would write it: a worker may outlive a killed writer for a moment.
         """
         return partial_directory(self.path, name, os.getpid())
 
     def format(self) -> ShardFormat:
-        """How the shards are written; the dictionaries are those of the shards that are there."""
+        """Return how the shards are written; the dictionaries are those of the shards that are there."""
         described = self.manifest
         shards = ShardFormat(described.schema, described.store, Codec.from_json(described.codec))
         # An empty shard was written before any frame was seen, so without a dictionary.
@@ -56,7 +56,7 @@ class DatasetWriter:
         return replace(shards, dictionaries={name: read_dictionary(directory, name) for name in shards.coded()})
 
     def commit(self, record: ShardRecord, *, origin: Mapping[str, Any], dropped: Mapping[str, int]) -> ShardRecord:
-        """Lists a shard that lies whole in ``partial(record.name)``; returns its record."""
+        """List a shard that lies whole in ``partial(record.name)``; return its record."""
         record = replace(record, origin=dict(origin), dropped=dict(dropped))
         with disk_errors(self.path):
             self.partial(record.name).replace(shard_directory(self.path, record.name))
@@ -66,14 +66,14 @@ class DatasetWriter:
         return record
 
     def save(self) -> None:
-        """Writes the manifest as it is, for a dataset that may have no shard at all."""
+        """Write the manifest as it is, for a dataset that may have no shard at all."""
         with disk_errors(self.path):
             self.manifest.save(self.path)
 
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Holds the right to write the dataset at a path, made if need be, and removed again if nothing came of it.
+    """Hold the right to write the dataset at a path, made if need be, and removed again if nothing came of it.
 
     Args:
         path: the dataset's directory.
@@ -94,7 +94,7 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> DatasetWriter:
-    """Opens a claimed dataset for writing, new or resumed.
+    """Open a claimed dataset for writing, new or resumed.
 
     What an interrupted writer left behind is removed; listed shards are kept. A resumed dataset keeps its manifest, but
     for the plan, which grows.
@@ -122,7 +122,7 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raises DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
+    """Raise DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
     if not path.exists():
         return
     own = {manifest.FILE_NAME, DAMAGED, ASIDE, SHARDS, lock.FILE_NAME, SOURCE_FILES}
@@ -135,7 +135,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _name(entry: Path) -> str:
-    """The name of an entry of a dataset; that of the manifest for a half-written one."""
+    """Return the name of an entry of a dataset; that of the manifest for a half-written one."""
     is_partial = entry.name.startswith(manifest.FILE_NAME) and entry.name.endswith(".partial")
     return manifest.FILE_NAME if is_partial else entry.name
 
@@ -162,7 +162,7 @@ def _resumed(path: Path, described: Manifest) -> Manifest:
 
 
 def _sweep(writer: DatasetWriter) -> None:
-    """Removes what no manifest lists: shards half written, and those whose commit was interrupted."""
+    """Remove what no manifest lists: shards half written, and those whose commit was interrupted."""
     listed = writer.manifest.listed
     # Backwards, so that what an interrupted sweep left goes before anything takes its name.
     for entry in sorted((writer.path / SHARDS).iterdir(), reverse=True):

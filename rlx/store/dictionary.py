@@ -21,7 +21,8 @@ _MAX_BYTES = 64 * 2**20
 
 
 def reference_dictionary(parts: Sequence[NDArray[np.generic]]) -> bytes:
-    """The raw content of a dictionary: rows spread evenly over the first ``REFERENCE_ROWS`` given, in time order.
+    """Return the raw content of a dictionary: rows spread evenly over the first ``REFERENCE_ROWS`` given, in time
+    order.
 
     Args:
         parts: arrays [n, ...] of the rows from the start of a run on, one behind the other; there may be none.
@@ -41,13 +42,13 @@ def reference_dictionary(parts: Sequence[NDArray[np.generic]]) -> bytes:
 
 @lru_cache(maxsize=8)
 def dictionary_metadata(level: int, dictionary: bytes) -> dict[str, Any]:
-    """The frame codec as it stands in ``zarr.json``: the dictionary compressed, so that it takes a few kB."""
+    """Return the frame codec as it stands in ``zarr.json``: the dictionary compressed, so that it takes a few kB."""
     packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(dictionary)).decode()
     return {"name": CODEC_NAME, "configuration": {"level": level, "dictionary": packed}}
 
 
 def parse_dictionary(configuration: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Level and dictionary of a frame codec that ``zarr.json`` describes.
+    """Return level and dictionary of a frame codec that ``zarr.json`` describes.
 
     Raises:
         CorruptDatasetError: the configuration is none.

@@ -19,7 +19,7 @@ STORES: MappingProxyType[str, Store] = MappingProxyType(
 
 
 def store_named(name: str) -> Store:
-    """The store that a manifest names.
+    """Return the store that a manifest names.
 
     Raises:
         CorruptDatasetError: there is none of that name.
@@ -31,15 +31,15 @@ def store_named(name: str) -> Store:
 
 
 def shard_name(number: int) -> str:
-    """Name of a numbered shard: ``00007``."""
+    """Return name of a numbered shard: ``00007``."""
     return f"{number:05d}"
 
 
 def shard_directory(dataset: OnePath, name: str) -> OnePath:
-    """Where a listed shard lies."""
+    """Return where a listed shard lies."""
     return dataset / SHARDS / name
 
 
 def partial_directory(dataset: Path, name: str, writer: int) -> Path:
-    """Where a shard lies while the writer of this number writes it."""
+    """Return where a shard lies while the writer of this number writes it."""
     return dataset / SHARDS / f"{name}.{writer}.partial"

@@ -13,7 +13,7 @@ Leaf: TypeAlias = torch.Tensor | NonTensorStack
 
 
 def to_leaf(rows: Rows) -> Leaf:
-    """Rows [n, ...] as a leaf of a TensorDict of batch size [n]; numbers share the rows' memory.
+    """Return rows [n, ...] as a leaf of a TensorDict of batch size [n]; numbers share the rows' memory.
 
     Example:
         >>> to_leaf(np.array(["pick", "place"], object)).tolist()
@@ -28,7 +28,7 @@ def to_leaf(rows: Rows) -> Leaf:
 
 
 def to_rows(leaf: Any) -> Rows:
-    """Rows of a leaf: numbers as numpy has them, texts as an array of objects, each a ``str``.
+    """Return rows of a leaf: numbers as numpy has them, texts as an array of objects, each a ``str``.
 
     Args:
         leaf: a tensor, or non-tensor data whose every value is a text; its shape is that of the rows.

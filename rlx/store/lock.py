@@ -72,7 +72,7 @@ def check_seen(dataset: Path) -> None:
 
 
 def writer_of(dataset: Path) -> str | None:
-    """The pid of the process that is writing a dataset; None if nobody is."""
+    """Return the pid of the process that is writing a dataset; None if nobody is."""
     try:
         with (dataset / FILE_NAME).open() as file:
             try:
@@ -85,7 +85,7 @@ def writer_of(dataset: Path) -> str | None:
 
 
 def _acquired(path: Path, target: Path) -> TextIO:
-    """The locked file, with our pid in it."""
+    """Return the locked file, with our pid in it."""
     owner = "unknown"
     # A reader that looks holds the lock for a moment, a writer for longer.
     for _ in range(_LOOKS):
@@ -110,7 +110,7 @@ def _acquired(path: Path, target: Path) -> TextIO:
 
 
 def _open(path: Path, target: Path) -> TextIO | None:
-    """The lock file; None if somebody deletes its directory at this moment."""
+    """Return the lock file; None if somebody deletes its directory at this moment."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+")
@@ -123,7 +123,7 @@ def _open(path: Path, target: Path) -> TextIO | None:
 
 
 def _is_named(file: TextIO, path: Path) -> bool:
-    """Whether a locked file still has its name: its last owner may have deleted it before letting it go."""
+    """Return whether a locked file still has its name: its last owner may have deleted it before letting it go."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

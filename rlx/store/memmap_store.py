@@ -24,7 +24,7 @@ class MemmapStore:
     name = "memmap"
 
     def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
-        """A writer of one field.
+        """Return a writer of one field.
 
         Raises:
             CodecError: a codec was asked for; this store has none.
@@ -36,7 +36,7 @@ class MemmapStore:
         return _MemmapWriter(directory, name, field)
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
-        """Merges what the writers left into one ``meta.json`` a directory."""
+        """Merge what the writers left into one ``meta.json`` a directory."""
         fields: dict[Path, dict[str, Any]] = {directory: {}}
         for name in names:
             left = directory / f"{name}.{META}"
@@ -49,15 +49,15 @@ class MemmapStore:
             (node / META).write_text(json.dumps({**described, **_TENSORDICT}))
 
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """A reader of one field."""
+        """Return a reader of one field."""
         return raw_reader(directory / f"{name}.memmap", field, rows)
 
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
-        """Rows that the file of an array has room for."""
+        """Return rows that the file of an array has room for."""
         return raw_length(directory / f"{name}.memmap", field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compares ``meta.json`` with what is expected."""
+        """Compare ``meta.json`` with what is expected."""
         path = directory.joinpath(*Path(name).parent.parts, META)
         try:
             with reading(path):

@@ -27,7 +27,7 @@ class RawFileWriter:
         self.rows = 0
 
     def append(self, rows: Rows) -> None:
-        """Adds [n, *shape] rows."""
+        """Add [n, *shape] rows."""
         if not len(rows):
             return
         if self._file is None:
@@ -37,12 +37,12 @@ class RawFileWriter:
         self.rows += len(rows)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
     def abandon(self) -> None:
-        """Closes the file as it is."""
+        """Close the file as it is."""
         close_quietly(self._file)
 
 
@@ -65,23 +65,23 @@ class RawFileReader:
         self._array = np.frombuffer(self._mapped.memory, dtype).reshape(shape)
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
-        """The rows at these indices."""
+        """Return the rows at these indices."""
         return self._array.take(rows, axis=0)
 
     def item(self, row: int) -> Any:
-        """The Python number at an index, of a field of single numbers."""
+        """Return the Python number at an index, of a field of single numbers."""
         return self._array.item(row)
 
     def read_range(self, start: int, stop: int) -> Rows:
-        """The rows from start to stop, copied."""
+        """Return the rows from start to stop, copied."""
         return self._array[start:stop].copy()
 
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
-        """The rows of these runs."""
+        """Return the rows of these runs."""
         return np.concatenate([self._array[start:stop] for start, stop in runs])
 
     def release(self) -> None:
-        """Gives back the pages that were read; they stay in the kernel's cache."""
+        """Give back the pages that were read; they stay in the kernel's cache."""
         if self._mapped is not None:
             self._mapped.release()
 
@@ -104,18 +104,18 @@ class RangedRawReader:
             raise CorruptDatasetError(f"{path} has {path.length:,} bytes, expected {expected:,}")
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
-        """The rows at these indices."""
+        """Return the rows at these indices."""
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         firsts = rows[np.concatenate([[0], breaks])[: len(rows)].astype(np.int64)]
         lasts = rows[np.concatenate([breaks - 1, [-1]])[: len(rows)].astype(np.int64)]
         return self._read(list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True)), len(rows))
 
     def read_range(self, start: int, stop: int) -> Rows:
-        """The rows from start to stop."""
+        """Return the rows from start to stop."""
         return self.read_runs([(start, max(start, stop))])
 
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
-        """The rows of these runs."""
+        """Return the rows of these runs."""
         return self._read(runs, sum(stop - start for start, stop in runs))
 
     def release(self) -> None:
@@ -133,14 +133,14 @@ class RangedRawReader:
 
 
 def raw_reader(path: AnyPath, field: Field, rows: int) -> RawFileReader | RangedRawReader:
-    """A reader of a raw file, here or far away."""
+    """Return a reader of a raw file, here or far away."""
     if isinstance(path, Path):
         return RawFileReader(path, field, rows)
     return RangedRawReader(path, field, rows)
 
 
 def raw_length(path: AnyPath, field: Field) -> int:
-    """Rows in a raw file, which must exist.
+    """Return rows in a raw file, which must exist.
 
     Raises:
         CorruptDatasetError: the file is missing, or holds a part of a row.
@@ -155,7 +155,7 @@ def raw_length(path: AnyPath, field: Field) -> int:
 
 
 def read_small(path: AnyPath, max_bytes: int) -> bytes:
-    """A whole file of at most so many bytes.
+    """Return a whole file of at most so many bytes.
 
     Raises:
         CorruptDatasetError: it is larger.
@@ -168,14 +168,14 @@ def read_small(path: AnyPath, max_bytes: int) -> bytes:
 
 
 def close_quietly(file: BinaryIO | None) -> None:
-    """Closes a file that is to be deleted: what its buffer holds need not find room on the disk."""
+    """Close a file that is to be deleted: what its buffer holds need not find room on the disk."""
     if file is not None:
         with suppress(OSError):
             file.close()
 
 
 def check_size(path: Path, expected: int) -> None:
-    """Raises CorruptDatasetError unless the file is there and has exactly so many bytes."""
+    """Raise CorruptDatasetError unless the file is there and has exactly so many bytes."""
     try:
         found = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError) as exc:

@@ -92,7 +92,7 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
 
 
 def _place(problem: Problem) -> str:
-    """The path of a problem's file below the dataset's directory."""
+    """Return the path of a problem's file below the dataset's directory."""
     return f"{SHARDS}/{problem.shard}/{problem.file}" if problem.shard else str(problem.file)
 
 
@@ -127,7 +127,7 @@ def _clear(dataset: Path, names: Sequence[str], *, delete: bool) -> list[str]:
 
 
 def _free(wanted: Path) -> Path:
-    """A path that is free, beside what earlier repairs moved there."""
+    """Return a path that is free, beside what earlier repairs moved there."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     numbered = (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(1))
     return next(path for path in itertools.chain([wanted], numbered) if not _exists(path))

@@ -40,7 +40,8 @@ def shard_blocks(
     trajectories: NDArray[np.int64] | None = None,
     steps: int | None = None,
 ) -> Iterator[Block]:
-    """One shard in blocks of at most ``max_steps`` steps, cut between trajectories where one fits, else inside it.
+    """Yield one shard in blocks of at most ``max_steps`` steps, cut between trajectories where one fits, else inside
+    it.
 
     Args:
         shards: of the dataset.
@@ -78,7 +79,7 @@ def _chosen(shards: Shards, number: int, trajectories: NDArray[np.int64] | None,
 
 
 def _stop(ends: NDArray[np.int64], position: int, max_steps: int) -> int:
-    """The last end of a trajectory within reach, or else as far as a block reaches.
+    """Return the last end of a trajectory within reach, or else as far as a block reaches.
 
     Example:
         >>> _stop(np.array([3, 5, 14]), 0, 6), _stop(np.array([3, 5, 14]), 5, 6)
@@ -91,7 +92,7 @@ def _stop(ends: NDArray[np.int64], position: int, max_steps: int) -> int:
 
 
 def _block(shards: Shards, number: int, chosen: _Chosen, ends: NDArray[np.int64], start: int, stop: int) -> Block:
-    """The chosen steps from start to stop, counted as if there were no others."""
+    """Return the chosen steps from start to stop, counted as if there were no others."""
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(ends, stop, side="left"))
     here = slice(first, last + 1)

@@ -13,7 +13,7 @@ from rlx.store.writer import disk_errors, file_record, sync_tree
 
 
 def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:
-    """Puts the files of a shard into a directory of their own, made anew: as hard links, or else as copies.
+    """Put the files of a shard into a directory of their own, made anew: as hard links, or else as copies.
 
     Shards never change, so that nobody notices what they share; what is removed from one dataset stays in the other.
 
@@ -41,7 +41,7 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
 
 
 def _link_file(file: Path, expected: FileRecord, name: Path) -> None:
-    """Gives a file a second name; copies it where that lies elsewhere, or the file system has no hard links."""
+    """Give a file a second name; copy it where that lies elsewhere, or the file system has no hard links."""
     check_size(file, expected.bytes)
     name.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -45,7 +45,7 @@ class ShardFileWriter:
         self.rows = 0
 
     def append(self, rows: Rows) -> None:
-        """Adds [n, *shape] rows."""
+        """Add [n, *shape] rows."""
         if not len(rows):
             return
         self.rows += len(rows)
@@ -67,7 +67,7 @@ class ShardFileWriter:
         self._file.writelines(encoded)
 
     def close(self) -> None:
-        """Writes the last chunk and the index."""
+        """Write the last chunk and the index."""
         if len(self._left):
             filling = np.zeros((self._chunk - len(self._left), self._row_bytes), np.uint8)
             self._write(np.concatenate([self._left, filling]))
@@ -79,7 +79,7 @@ class ShardFileWriter:
         self._file.close()
 
     def abandon(self) -> None:
-        """Closes the file as it is."""
+        """Close the file as it is."""
         close_quietly(self._file)
 
 
@@ -104,10 +104,10 @@ class ChunkReader(ABC):
 
     @abstractmethod
     def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """The bytes of the file in these ranges; too few of them where one points behind the end."""
+        """Return the bytes of the file in these ranges; too few of them where one points behind the end."""
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
-        """The rows at these indices."""
+        """Return the rows at these indices."""
         if self.chunk == 1:
             return self._typed(self._decode(rows))
         chunks, inverse = np.unique(rows // self.chunk, return_inverse=True)
@@ -115,17 +115,17 @@ class ChunkReader(ABC):
         return decoded.take(inverse * self.chunk + rows % self.chunk, axis=0)
 
     def read_range(self, start: int, stop: int) -> Rows:
-        """The rows from start to stop."""
+        """Return the rows from start to stop."""
         first = start // self.chunk
         chunks = np.arange(first, -(-stop // self.chunk) if stop > start else first)
         return self._typed(self._decode(chunks))[start - first * self.chunk :][: stop - start]
 
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
-        """The rows of these runs."""
+        """Return the rows of these runs."""
         return self.read(np.concatenate([np.arange(start, stop) for start, stop in runs]))
 
     def release(self) -> None:  # noqa: B027  (nothing is kept)
-        """Gives back the memory that what was read takes."""
+        """Give back the memory that what was read takes."""
 
     def check_length(self) -> None:  # noqa: B027  (what is fetched is checked then)
         """Raise CorruptDatasetError if the file has been cut since it was opened."""
@@ -144,7 +144,7 @@ class ChunkReader(ABC):
 
 
 def _joined(located: NDArray[np.uint64]) -> list[tuple[int, int]]:
-    """Where chunks begin and end, those that lie behind each other in the file taken as one.
+    """Return where chunks begin and end, those that lie behind each other in the file taken as one.
 
     Example:
         >>> _joined(np.array([[0, 5], [5, 2], [9, 3]], np.uint64))
@@ -189,12 +189,12 @@ class ShardFileReader(ChunkReader):
         self._entries = index.cast("Q")
 
     def frame(self, chunk: int) -> memoryview:
-        """The encoded bytes of one chunk; too few of them where the index points behind the end."""
+        """Return the encoded bytes of one chunk; too few of them where the index points behind the end."""
         start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
         return self.file[start : start + length]
 
     def frames(self, start: int, stop: int) -> list[memoryview]:
-        """The encoded bytes of the chunks from start to stop, in as few pieces as they lie in."""
+        """Return the encoded bytes of the chunks from start to stop, in as few pieces as they lie in."""
         if not 0 < stop - start <= _FEW:
             return self._pieces(_joined(self.index[start:stop]))
         entries = self._entries[2 * start : 2 * stop].tolist()
@@ -208,7 +208,7 @@ class ShardFileReader(ChunkReader):
         return [*pieces, self.file[first:last]]
 
     def release(self) -> None:
-        """Gives back the pages that were read; they stay in the kernel's cache."""
+        """Give back the pages that were read; they stay in the kernel's cache."""
         if len(self.file):
             self._mapped.release()
 
@@ -258,7 +258,7 @@ class RangedShardReader(ChunkReader):
 def shard_reader(
     path: AnyPath, field: Field, codec: ChunkCodec, *, chunk: int, rows: int
 ) -> ShardFileReader | RangedShardReader:
-    """A reader of a shard file, here or far away."""
+    """Return a reader of a shard file, here or far away."""
     if isinstance(path, Path):
         return ShardFileReader(path, field, codec, chunk=chunk, rows=rows)
     return RangedShardReader(path, field, codec, chunk=chunk, rows=rows)

@@ -76,7 +76,7 @@ class Shards:
         self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> Shard:
-        """The shard at this place in ``records``.
+        """Return the shard at this place in ``records``.
 
         Raises:
             CorruptDatasetError: a file of it is missing or of another length than the manifest says.
@@ -142,7 +142,7 @@ class Shards:
         return Shard(record, directory, arrays)
 
     def _checked(self, record: ShardRecord) -> AnyPath:
-        """Where a shard lies; of one that is here, that its files are all there. Others are checked when read."""
+        """Return where a shard lies; of one that is here, that its files are all there. Others are checked when read."""
         directory = shard_directory(self.dataset, record.name)
         if isinstance(directory, RemotePath):
             return directory
@@ -154,13 +154,13 @@ class Shards:
         return directory
 
     def table(self, number: int) -> Trajectories:
-        """The trajectory table of one shard."""
+        """Return the trajectory table of one shard."""
         record = self.records[number]
         directory = self._checked(record)
         return Trajectories.load(self._store, directory, record)
 
     def trajectories(self) -> Trajectories:
-        """The trajectory table of all shards."""
+        """Return the trajectory table of all shards."""
         return Trajectories.concatenate(self.each(self.table, range(len(self.records)), depth=1))
 
     def of_steps(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -168,7 +168,7 @@ class Shards:
         return np.searchsorted(self.first_step, steps, side="right") - 1
 
     def verify(self, number: int) -> None:
-        """Raises CorruptDatasetError unless every byte of a shard is as it was written."""
+        """Raise CorruptDatasetError unless every byte of a shard is as it was written."""
         record = self.records[number]
         directory = self._checked(record)
         for name, file in record.files.items():

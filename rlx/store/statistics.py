@@ -39,7 +39,7 @@ class Moments:
 
     @classmethod
     def of(cls, numbers: Rows) -> Self:
-        """The moments of all finite numbers in an array."""
+        """Return the moments of all finite numbers in an array."""
         values = np.asarray(numbers, np.float64).ravel()
         values = values[np.isfinite(values)]
         if not len(values):
@@ -49,7 +49,7 @@ class Moments:
 
     @classmethod
     def merge(cls, parts: Iterable[Self]) -> Self:
-        """The moments of all parts together."""
+        """Return the moments of all parts together."""
         seen = [part for part in parts if part.count]
         if not seen:
             return cls()
@@ -62,7 +62,7 @@ class Moments:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The moments as they stand in the manifest; nothing but the count where there is nothing."""
+        """Return the moments as they stand in the manifest; nothing but the count where there is nothing."""
         if not self.count:
             return {"count": 0}
         sums = {"sum": _finite(float(self.total)), "sum_of_squares": _finite(float(self.squares))}
@@ -70,7 +70,7 @@ class Moments:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """The moments that a manifest describes.
+        """Return the moments that a manifest describes.
 
         Raises:
             CorruptDatasetError: it describes something else.
@@ -86,7 +86,7 @@ class Moments:
             raise CorruptDatasetError(f"the manifest's statistics are damaged: {type(exc).__name__}: {exc}") from exc
 
     def summary(self) -> dict[str, Any]:
-        """Range, mean and (population) standard deviation, for people."""
+        """Return range, mean and (population) standard deviation, for people."""
         if not self.count:
             return {"min": None, "max": None, "mean": None, "std": None}
         mean = self.total / self.count
@@ -96,7 +96,7 @@ class Moments:
 
 
 def _exact_sum(values: Sequence[float]) -> float:
-    """The rounded sum, whatever the order; NaN where it or a part of it is beyond what a double can hold."""
+    """Return the rounded sum, whatever the order; NaN where it or a part of it is beyond what a double can hold."""
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):
@@ -116,7 +116,7 @@ class RowMoments:
         self._parts: list[Moments] = []
 
     def add(self, rows: Rows) -> None:
-        """Takes in the next rows [n, ...] of the field, looking at every ``every``-th one of the field."""
+        """Take in the next rows [n, ...] of the field, looking at every ``every``-th one of the field."""
         first = -self._rows % self._every
         self._rows += len(rows)
         seen = rows[first :: self._every]
@@ -131,7 +131,7 @@ class RowMoments:
 
 
 def _of_small(rows: Rows) -> Moments:
-    """The moments of whole numbers of 16 bits at most, whose sums are exact in whatever order."""
+    """Return the moments of whole numbers of 16 bits at most, whose sums are exact in whatever order."""
     numbers = np.ascontiguousarray(rows).reshape(len(rows), -1).astype(np.float64)
     total, squares = numbers.sum(axis=1), np.einsum("ij,ij->i", numbers, numbers)
     return Moments(numbers.size, math.fsum(total), math.fsum(squares), float(rows.min()), float(rows.max()))
@@ -163,7 +163,7 @@ class Episodes:
 
     @classmethod
     def of(cls, shards: Iterable[ShardRecord]) -> Self:
-        """The episodes of some shards."""
+        """Return the episodes of some shards."""
         filled = [shard for shard in shards if shard.trajectories]
         is_known = all(WHOLE_LENGTH in shard.statistics for shard in filled)
         keys = (WHOLE_RETURN, WHOLE_LENGTH) if is_known else ("return", "length")
@@ -176,7 +176,7 @@ class Episodes:
 
 
 def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:
-    """How often each action was taken, where actions are few integers; else their moments."""
+    """Return how often each action was taken, where actions are few integers; else their moments."""
     if actions.ndim == 1 and actions.dtype.kind in "iub":
         values, counts = np.unique(actions, return_counts=True)
         if len(values) <= MAX_ACTIONS:
@@ -185,7 +185,7 @@ def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:
 
 
 def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statistics of a dataset from those of its shards, as ``rlx inspect --stats`` gives them."""
+    """Return the statistics of a dataset from those of its shards, as ``rlx inspect --stats`` gives them."""
     parts = list(parts)
     keys = dict.fromkeys(key for part in parts for key in part)
     return {key: _merge([part[key] for part in parts if key in part]) for key in keys}

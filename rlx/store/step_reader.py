@@ -54,7 +54,7 @@ class StepReader:
         self._flags = {"terminated": self.trajectories.terminated, "truncated": self.trajectories.truncated}
 
     def locate(self, steps: Indices) -> Places:
-        """Where these steps [n] are, all of them in range.
+        """Return where these steps [n] are, all of them in range.
 
         Raises:
             CorruptDatasetError: a file of an open shard has been cut since it was opened.
@@ -66,7 +66,7 @@ class StepReader:
         return Places(steps, trajectory, self._shard[trajectory], self._last[trajectory] == steps, starts)
 
     def read_all(self, places: Places) -> dict[str, tuple[Rows, Rows | None]]:
-        """Every field at each step; of observations the one that followed it, too."""
+        """Return every field at each step; of observations the one that followed it, too."""
 
         def read(name: str) -> tuple[Rows, Rows | None]:
             if self._shards.schema[name].role == Role.OBSERVATION:
@@ -105,7 +105,7 @@ class StepReader:
         return read[:n], read.take(position, axis=0)
 
     def _gather(self, name: str, local: Indices, shard: Indices, starts: Indices) -> Rows:
-        """Rows of one field.
+        """Return rows of one field.
 
         Args:
             name: of the field.
@@ -142,7 +142,7 @@ class StepReader:
         return self._by_shard(name, local, shard)
 
     def _by_shard(self, name: str, local: Indices, shard: Indices) -> Rows:
-        """The same, all rows of a shard at a time."""
+        """Return the same, all rows of a shard at a time."""
         field = self._shards.schema[name]
         numbers = np.unique(shard).tolist()
         places = {number: np.flatnonzero(shard == number) for number in numbers}
@@ -165,7 +165,7 @@ class StepReader:
 
 
 def _common_codec(readers: Sequence[ArrayReader]) -> ZstdChunks | None:
-    """The codec of all these readers, if it is one and the same and decodes single rows."""
+    """Return the codec of all these readers, if it is one and the same and decodes single rows."""
     first = readers[0]
     if not isinstance(first, ShardFileReader) or not isinstance(first.codec, ZstdChunks):
         return None

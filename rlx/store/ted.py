@@ -15,7 +15,7 @@ Tree = dict[str, Any]
 
 
 def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> TensorDict:
-    """The steps [n] as TED, in the order asked for; every field of the schema and
+    """Return the steps [n] as TED, in the order asked for; every field of the schema and
 
     ``("collector", "traj_ids")`` (int64 [n], the trajectory), ``index`` (int64 [n], the step), ``done`` (bool [n, 1],
     terminated or truncated). The flags at the root are those of the state before the action: False. Texts are

@@ -38,7 +38,7 @@ _PIECE_ROWS = 2**16
 
 
 def array_names(schema: Schema) -> list[str]:
-    """Names of the arrays that hold the fields of a schema.
+    """Return names of the arrays that hold the fields of a schema.
 
     Example:
         >>> fields = {**Schema.of(("float32", (2,)), ("int64", ())).fields, "task": Field("string", (), Role.STEP)}
@@ -64,21 +64,21 @@ class WithText:
         self.name = numbers.name
 
     def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
-        """A writer of one field; the codec is for numbers."""
+        """Return a writer of one field; the codec is for numbers."""
         if field.is_text:
             return TextWriter(self._numbers, directory, name, field)
         return self._numbers.writer(directory, name, field, codec, dictionary)
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
-        """Ties the arrays of these names together; see ``array_names``."""
+        """Tie the arrays of these names together; see ``array_names``."""
         self._numbers.seal(directory, names)
 
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
-        """Rows of an array of numbers."""
+        """Return rows of an array of numbers."""
         return self._numbers.length(directory, name, field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compares the metadata with what is expected, and of text every code, offset and byte."""
+        """Compare the metadata with what is expected, and of text every code, offset and byte."""
         if not field.is_text:
             self._numbers.check(directory, name, field, rows)
             return
@@ -89,7 +89,7 @@ class WithText:
         reader.check()
 
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """A reader of one field of so many rows."""
+        """Return a reader of one field of so many rows."""
         if field.is_text:
             return TextReader(self._numbers, directory, name, field, rows)
         return self._numbers.reader(directory, name, field, rows)
@@ -110,7 +110,7 @@ class TextWriter:
         self._offsets.append(np.zeros(1, np.int64))
 
     def append(self, rows: Rows) -> None:
-        """Adds [n, *shape] texts.
+        """Add [n, *shape] texts.
 
         Raises:
             SchemaMismatchError: a text has no UTF-8.
@@ -125,7 +125,7 @@ class TextWriter:
             self._utf8.append(np.frombuffer(b"".join(new), np.uint8))
 
     def _code(self, text: str, new: list[bytes]) -> int:
-        """Number of a text in the table, to whose end it is added if the writer does not know it."""
+        """Return number of a text in the table, to whose end it is added if the writer does not know it."""
         encoded = self._encoded(text) if len(text) > _LONG_TEXT else None
         key = text if encoded is None else blake2b(encoded, digest_size=16).digest()
         code = self._known.get(key)
@@ -147,12 +147,12 @@ class TextWriter:
             raise SchemaMismatchError(f"{self._name}: a text with {bad} cannot be stored: expected Unicode") from exc
 
     def finish(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         for array in (self._codes, self._offsets, self._utf8):
             array.finish()
 
     def abandon(self) -> None:
-        """Closes the files as they are."""
+        """Close the files as they are."""
         for array in (self._codes, self._offsets, self._utf8):
             array.abandon()
 
@@ -182,19 +182,19 @@ class TextReader:
         self._utf8 = store.reader(directory, utf8, _BYTE, self.bytes)
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
-        """The texts at these rows."""
+        """Return the texts at these rows."""
         return self._look_up(self._codes.read(rows))
 
     def read_range(self, start: int, stop: int) -> Rows:
-        """The texts from start to stop."""
+        """Return the texts from start to stop."""
         return self._look_up(self._codes.read_range(start, stop))
 
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
-        """The texts of these runs of rows."""
+        """Return the texts of these runs of rows."""
         return self._look_up(self._codes.read_runs(runs))
 
     def release(self) -> None:
-        """Gives back the memory that what was read takes."""
+        """Give back the memory that what was read takes."""
         for array in (self._codes, self._offsets, self._utf8):
             array.release()
 
@@ -204,7 +204,7 @@ class TextReader:
             array.check_length()
 
     def check(self) -> None:
-        """Raises CorruptDatasetError unless every row refers to a text, and every text is UTF-8."""
+        """Raise CorruptDatasetError unless every row refers to a text, and every text is UTF-8."""
         for start in range(0, self._rows, _PIECE_ROWS):
             self._check_codes(self._codes.read_range(start, min(start + _PIECE_ROWS, self._rows)))
         for start in range(0, self.texts, _PIECE_TEXTS):
@@ -223,7 +223,7 @@ class TextReader:
             raise CorruptDatasetError(f"{self._path}/codes is damaged: {found}, expected one of {self.texts:,} texts")
 
     def _decoded(self, codes: NDArray[np.int64]) -> list[str]:
-        """The texts [n] of these codes, distinct and ascending."""
+        """Return the texts [n] of these codes, distinct and ascending."""
         if not len(codes):
             return []
         offsets = self._offsets.read_runs([(code, code + 2) for code in codes.tolist()]).reshape(-1, 2)

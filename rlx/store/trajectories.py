@@ -70,15 +70,15 @@ class Trajectories:
         return self.from_reset & ~self.cut
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """The columns by their names on disk."""
+        """Return the columns by their names on disk."""
         return {name: getattr(self, _ATTRIBUTES[name]) for name in COLUMNS}
 
     def pick(self, rows: NDArray[np.int64]) -> "Trajectories":
-        """The table of these trajectories [n], in the order asked for."""
+        """Return the table of these trajectories [n], in the order asked for."""
         return type(self)(*(getattr(self, attribute)[rows] for attribute in _ATTRIBUTES.values()))
 
     def save(self, store: Store, directory: Path) -> list[str]:
-        """Writes the table into a shard; returns the names of its arrays."""
+        """Write the table into a shard; return the names of its arrays."""
         names = []
         for column, field in COLUMNS.items():
             names.append(f"{GROUP}/{column}")
@@ -111,14 +111,14 @@ class Trajectories:
 
     @classmethod
     def concatenate(cls, tables: "list[Trajectories]") -> "Trajectories":
-        """One table of several, in order."""
+        """Return one table of several, in order."""
         empty = [np.empty(0, field.dtype) for field in COLUMNS.values()]
         parts = [list(table.columns().values()) for table in tables]
         return cls(*(np.concatenate([column[:0], *more]) for column, *more in zip(empty, *parts, strict=True)))
 
 
 def columns_in(record: ShardRecord) -> list[str]:
-    """Names of the columns that a shard has: those of every shard, and later ones if its files are listed."""
+    """Return names of the columns that a shard has: those of every shard, and later ones if its files are listed."""
     listed = {name.removeprefix(f"{GROUP}/").split("/")[0].split(".")[0] for name in record.files}
     return [column for column in COLUMNS if column not in _ADDED_LATER or column in listed]
 

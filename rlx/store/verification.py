@@ -86,7 +86,7 @@ class Verification:
 
 
 def verify(path: str | Path, *, progress: Progress | None = None) -> Verification:
-    """Reads every byte of a dataset and compares all that its manifest says with what is there.
+    """Read every byte of a dataset and compare all that its manifest says with what is there.
 
     Of a dataset at a URL it fetches what is listed; whether more lies there is not asked.
 
@@ -186,7 +186,7 @@ def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
 
 
 def _check_contents(directory: AnyPath, store: Store, schema: Schema, record: ShardRecord) -> None:
-    """Raises CorruptDatasetError where whole files and the manifest tell different stories."""
+    """Raise CorruptDatasetError where whole files and the manifest tell different stories."""
     for name, field, rows in _arrays(schema, record):
         store.check(directory, name, field, rows)
         store.reader(directory, name, field, rows)
@@ -210,7 +210,7 @@ def _check_contents(directory: AnyPath, store: Store, schema: Schema, record: Sh
 
 
 def _arrays(schema: Schema, record: ShardRecord) -> Iterator[tuple[str, Field, int]]:
-    """Name, field and number of rows of every array of a shard."""
+    """Yield name, field and number of rows of every array of a shard."""
     for name, field in schema.fields.items():
         yield name, field, record.steps + (record.trajectories if field.role == Role.OBSERVATION else 0)
     for column in columns_in(record):
@@ -218,7 +218,7 @@ def _arrays(schema: Schema, record: ShardRecord) -> Iterator[tuple[str, Field, i
 
 
 def _agree(said: Any, found: Mapping[str, Any]) -> bool:
-    """Whether moments are the same, but for the order in which another machine may have added them up."""
+    """Return whether moments are the same, but for the order in which another machine may have added them up."""
     if not isinstance(said, Mapping) or set(said) != set(found):
         return False
     scale = found["count"] * max(abs(found.get("min", 0)), abs(found.get("max", 0)), 1)

@@ -47,19 +47,21 @@ class ShardFormat:
     dictionaries: Mapping[str, bytes] = field(default_factory=dict)
 
     def coded(self) -> list[str]:
-        """Names of the fields that need a dictionary."""
+        """Return names of the fields that need a dictionary."""
         if self.codec.name != "zstd-dict":
             return []
         return [name for name in self.schema if _is_coded(self.schema[name])]
 
 
 def _is_coded(row: Field) -> bool:
-    """Whether the dataset's codec compresses a field: rows of many numbers."""
+    """Return whether the dataset's codec compresses a field: rows of many numbers."""
     return row.row_bytes >= MIN_ROW_BYTES and not row.is_text
 
 
 def train_dictionaries(blocks: Iterable[Block], shards: ShardFormat) -> dict[str, bytes]:
-    """The dictionaries for a dataset that begins with these blocks: a function of its first rows and nothing else."""
+    """Return the dictionaries for a dataset that begins with these blocks: a function of its first rows and nothing
+    else.
+    """
     coded = shards.coded()
     if not coded:
         return {}
@@ -109,7 +111,7 @@ class ShardWriter:
         self._segments = _Segments()
 
     def append(self, block: Block) -> None:
-        """Adds the steps of a block, which goes on where the last one ended.
+        """Add the steps of a block, which goes on where the last one ended.
 
         Raises:
             SchemaMismatchError: the block does not fit the schema, or the open trajectory.
@@ -123,7 +125,7 @@ class ShardWriter:
             moments.add(block.data[name])
 
     def finish(self, name: str) -> ShardRecord:
-        """Makes the shard durable and says what is in it.
+        """Make the shard durable and say what is in it.
 
         Raises:
             SchemaMismatchError: the last trajectory is still open.
@@ -138,7 +140,7 @@ class ShardWriter:
         return ShardRecord(name, self._steps, len(table), checksums(self._directory), statistics)
 
     def abandon(self) -> None:
-        """Closes all files as they are; what was written is of no use."""
+        """Close all files as they are; what was written is of no use."""
         for array in self._arrays.values():
             array.abandon()
 
@@ -156,12 +158,12 @@ class ShardWriter:
         return statistics
 
     def _stored(self, name: str) -> NDArray[np.generic]:
-        """All rows of a field that has a row a step, as they were written."""
+        """Return all rows of a field that has a row a step, as they were written."""
         reader = self._store.reader(self._directory, name, self._schema[name], self._steps)
         return reader.read_range(0, self._steps)
 
     def _pieces(self, name: str, trajectories: int) -> Iterator[NDArray[np.generic]]:
-        """All rows of an observation, as they were written, in pieces that do not depend on the blocks."""
+        """Yield all rows of an observation, as they were written, in pieces that do not depend on the blocks."""
         rows = self._steps + trajectories
         reader = self._store.reader(self._directory, name, self._schema[name], rows)
         for start in range(0, rows, _PIECE_ROWS):
@@ -189,7 +191,7 @@ class ShardWriter:
         )
 
     def _check_flags(self, last: NDArray[np.int64]) -> None:
-        """Raises SchemaMismatchError where a step in the middle of a trajectory ends its episode."""
+        """Raise SchemaMismatchError where a step in the middle of a trajectory ends its episode."""
         for name in ("terminated", "truncated"):
             flagged = np.flatnonzero(self._stored(name))
             inside = flagged[~np.isin(flagged, last)]
@@ -242,7 +244,7 @@ class _Segments:
 
 
 def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterable[Block]) -> ShardRecord:
-    """Writes all blocks as one shard into a directory of its own, which is made anew.
+    """Write all blocks as one shard into a directory of its own, which is made anew.
 
     Raises:
         DiskFullError: there was no room; nothing is left behind.
@@ -264,7 +266,7 @@ def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterabl
 
 @contextmanager
 def disk_errors(directory: Path) -> Iterator[None]:
-    """Translates the operating system's word for a full disk."""
+    """Translate the operating system's word for a full disk."""
     try:
         yield
     except OSError as exc:
@@ -276,13 +278,13 @@ def disk_errors(directory: Path) -> Iterator[None]:
 
 
 def checksums(directory: Path) -> dict[str, FileRecord]:
-    """Length and crc32c of every file below a directory, by its path there, in order."""
+    """Return length and crc32c of every file below a directory, by its path there, in order."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return {path.relative_to(directory).as_posix(): file_record(path) for path in files}
 
 
 def file_record(path: AnyPath) -> FileRecord:
-    """Length and crc32c of one file."""
+    """Return length and crc32c of one file."""
     crc, size = 0, 0
     for piece in _pieces(path) if isinstance(path, Path) else path.stream():
         crc = google_crc32c.extend(crc, piece)
@@ -297,7 +299,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def sync_tree(directory: Path) -> None:
-    """Makes every file and directory of a tree survive a power cut."""
+    """Make every file and directory of a tree survive a power cut."""
     for parent, _, names in os.walk(directory):
         for name in names:
             with (Path(parent) / name).open("rb") as file:

@@ -31,12 +31,12 @@ class ZstdDictCodec(BytesBytesCodec):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The codec that ``zarr.json`` describes."""
+        """Return the codec that ``zarr.json`` describes."""
         level, dictionary = parse_dictionary(data["configuration"])
         return cls(level, dictionary)
 
     def to_dict(self) -> dict[str, Any]:
-        """The codec as it stands in ``zarr.json``."""
+        """Return the codec as it stands in ``zarr.json``."""
         return dictionary_metadata(self.level, self.dictionary)
 
     def _trained(self) -> zstandard.ZstdCompressionDict:

@@ -31,7 +31,7 @@ class ZarrStore:
     name = "zarr"
 
     def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
-        """A writer of one array."""
+        """Return a writer of one array."""
         node = directory / name
         node.mkdir(parents=True)
         if field.row_bytes < MIN_ROW_BYTES:
@@ -40,13 +40,13 @@ class ZarrStore:
         return _ShardedArrayWriter(node, field, chunks, codec.chunk)
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
-        """Marks the directory, and those between it and its arrays, as groups."""
+        """Mark the directory, and those between it and its arrays, as groups."""
         groups = {directory} | {directory / parent for name in names for parent in Path(name).parents}
         for group in sorted(groups):
             _write_node(group, _GROUP)
 
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """A reader of one array."""
+        """Return a reader of one array."""
         node = directory / name
         path = node.joinpath(*_chunk_key(field))
         if field.row_bytes < MIN_ROW_BYTES:
@@ -55,11 +55,11 @@ class ZarrStore:
         return shard_reader(path, field, codec, chunk=chunk, rows=rows)
 
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
-        """Rows that the file of an array of small rows has room for."""
+        """Return rows that the file of an array of small rows has room for."""
         return raw_length((directory / name).joinpath(*_chunk_key(field)), field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compares ``zarr.json`` with what is expected."""
+        """Compare ``zarr.json`` with what is expected."""
         _read_node(directory / name, field, rows)
 
 
@@ -114,7 +114,7 @@ class _ShardedArrayWriter:
 
 
 def _chunk_key(field: Field) -> list[str]:
-    """Where the only chunk of an array lies below it."""
+    """Return where the only chunk of an array lies below it."""
     return ["c", *["0"] * (1 + len(field.shape))]
 
 
@@ -145,7 +145,7 @@ def _write_node(node: Path, described: Mapping[str, Any]) -> None:
 
 
 def _read_node(node: AnyPath, field: Field, rows: int) -> Mapping[str, Any]:
-    """The metadata of an array, whose shape and dtype are as expected."""
+    """Return the metadata of an array, whose shape and dtype are as expected."""
     path = node / NODE
     try:
         with reading(path):
@@ -159,7 +159,7 @@ def _read_node(node: AnyPath, field: Field, rows: int) -> Mapping[str, Any]:
 
 
 def _parse_sharding(path: AnyPath, described: Mapping[str, Any], field: Field) -> tuple[int, ChunkCodec]:
-    """Rows a chunk, and the codec of a chunk, of an array in a shard file."""
+    """Return rows a chunk, and the codec of a chunk, of an array in a shard file."""
     try:
         (outer,) = described["codecs"]
         if outer["name"] != "sharding_indexed":
@@ -173,7 +173,7 @@ def _parse_sharding(path: AnyPath, described: Mapping[str, Any], field: Field) -
 
 
 def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk_bytes: int) -> ChunkCodec:
-    """The codec that stands behind ``bytes`` in the metadata of a shard file."""
+    """Return the codec that stands behind ``bytes`` in the metadata of a shard file."""
     names = [codec["name"] for codec in codecs]
     match names:
         case ["bytes"]:
@@ -189,7 +189,7 @@ def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk_bytes: int) -> Chunk
 
 
 def read_dictionary(directory: Path, name: str) -> bytes:
-    """The dictionary that a field of a shard was compressed against.
+    """Return the dictionary that a field of a shard was compressed against.
 
     Raises:
         CorruptDatasetError: its metadata are damaged, or its codec has no dictionary.

@@ -42,7 +42,7 @@ class Chain:
     schema: Schema
 
     def blocks(self, blocks: Iterator[Block], dropped: Counter[str]) -> Iterator[Block]:
-        """The steps of whole trajectories, changed.
+        """Yield the steps of whole trajectories, changed.
 
         Args:
             blocks: the trajectories, one behind the other; ``episodes`` are their numbers.
@@ -62,7 +62,7 @@ def fitted(
     statistics: Mapping[str, Any],
     start: NDArray[np.int64],
 ) -> Chain:
-    """The chain that some transforms are for the data of a dataset.
+    """Return the chain that some transforms are for the data of a dataset.
 
     Args:
         transforms: the transforms and their names.
@@ -89,7 +89,7 @@ def _from_start(chain: Chain, read: Callable[[], Iterator[Block]]) -> Iterator[B
 
 
 def _unchanged(chain: Chain, read: Callable[[], Iterator[Block]]) -> dict[str, str]:
-    """The fields that come out as they went in, with the names that they had."""
+    """Return the fields that come out as they went in, with the names that they had."""
     given: list[Block] = []
 
     def noted() -> Iterator[Block]:
@@ -117,7 +117,7 @@ def _counted_out(blocks: Iterator[Block], name: str, dropped: Counter[str]) -> I
 
 
 def _without_unrecorded(block: Block, schema: Schema) -> Block:
-    """The block with blank rows, whatever became of them, for the final observations that no source recorded."""
+    """Return the block with blank rows, whatever became of them, for the final observations that no source recorded."""
     closed = np.arange(len(block.lengths)) < block.closed
     if block.final_recorded[closed].all():
         return block

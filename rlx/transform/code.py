@@ -31,7 +31,7 @@ class Code:
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """The function of a name.
+        """Return the function of a name.
 
         Raises:
             TransformError: there is none, or importing it failed.
@@ -45,14 +45,14 @@ class Code:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Self:
-        """A function itself."""
+        """Return a function itself."""
         sent = cloudpickle.dumps(function)
         module = getattr(function, "__module__", "")
         name = getattr(function, "__qualname__", type(function).__qualname__)
         return cls(f"{module}:{name}", _sha256(_written(function, module) or sent), sent)
 
     def load(self) -> Callable[..., Any]:
-        """The function, in whatever process.
+        """Return the function, in whatever process.
 
         Raises:
             TransformError: its module cannot be imported here.
@@ -81,7 +81,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _written(function: Callable[..., Any], module: str) -> bytes | None:
-    """The text that a function is written in: its file, or itself alone where that is a script or a notebook."""
+    """Return the text that a function is written in: its file, or itself alone where that is a script or a notebook."""
     if module != "__main__" and (file := _file_of(module)):
         return file.read_bytes()
     try:

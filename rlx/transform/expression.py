@@ -114,7 +114,7 @@ class Expression:
             raise self._error(0, f"nested too deeply, expected {_MAX_DEPTH} levels at most") from exc
 
     def _source(self) -> str:
-        """The text for Python's parser; whatever it could mean that is not asked for here is refused first."""
+        """Return the text for Python's parser; whatever it could mean that is not asked for here is refused first."""
         source, place = self.text, 0
         while place < len(source):
             token = _TOKEN.match(source, place)
@@ -129,7 +129,7 @@ class Expression:
         return source
 
     def _kind(self, node: ast.expr, depth: int = 0) -> str:
-        """Whether a part is a number or true or false; raises where it is none of what may be written."""
+        """Return whether a part is a number or true or false; raises where it is none of what may be written."""
         if depth > _MAX_DEPTH:
             raise self._error(node.col_offset, f"nested too deeply, expected {_MAX_DEPTH} levels at most")
         match node:

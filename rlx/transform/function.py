@@ -62,7 +62,7 @@ class Function:
         return f"fn:{self.code.name},per={self.per}{size}"
 
     def learned(self, seen: Seen) -> Transform:
-        """The function with the schema of what it makes of the first steps of which it leaves any.
+        """Return the function with the schema of what it makes of the first steps of which it leaves any.
 
         Raises:
             TransformError: it fails on them, or there are none.
@@ -78,7 +78,7 @@ class Function:
             return LearnedFunction(self, seen.start, _with_spaces(*first, seen.schema))
 
     def stretches(self, blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Stretch]:
-        """The steps as the function is given them, but for ``step``: of those, a thousand at a time."""
+        """Yield the steps as the function is given them, but for ``step``: of those, a thousand at a time."""
         if self.per == Per.TRAJECTORY:
             blocks = (join(group) for group in whole(blocks))
         for stretch in stretches(blocks, schema, start):
@@ -162,7 +162,7 @@ class LearnedFunction:
 
 
 def _with_spaces(made: "Made", stretch: Stretch, before: Schema) -> Schema:
-    """The schema of what was made; what the function left as it was may take the values that it might before."""
+    """Return the schema of what was made; what the function left as it was may take the values that it might before."""
     after = made.schema()
     kept = {
         name: replace(field, space=before[name].space)
@@ -175,7 +175,7 @@ def _with_spaces(made: "Made", stretch: Stretch, before: Schema) -> Schema:
 
 
 def _check(made: "Made", after: Schema) -> None:
-    """Raises TransformError where what was made does not fit the schema."""
+    """Raise TransformError where what was made does not fit the schema."""
     found = made.schema()
     if differing := [name for name in sorted({*found, *after}) if _kind(found, name) != _kind(after, name)]:
         name = differing[0]

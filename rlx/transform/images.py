@@ -39,7 +39,7 @@ class Layout:
 
     @classmethod
     def of(cls, name: str, field: Field) -> "Layout":
-        """The layout of a field: [H, W], [H, W, C] or [C, H, W], where C is 4 at most.
+        """Return the layout of a field: [H, W], [H, W, C] or [C, H, W], where C is 4 at most.
 
         Raises:
             TransformError: the field is none of these.
@@ -65,7 +65,7 @@ class Layout:
         return (self.channels, ()) if self.channels_first else (1, (self.channels,))
 
     def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """The shape of a row of pictures of another size."""
+        """Return the shape of a row of pictures of another size."""
         if self.channels is None:
             return (height, width)
         return (self.channels, height, width) if self.channels_first else (height, width, self.channels)
@@ -85,7 +85,7 @@ class _OfPictures(PerBlock):
         raise NotImplementedError
 
     def schema(self, schema: Schema) -> Schema:
-        """The same with other pictures.
+        """Return the same with other pictures.
 
         Raises:
             TransformError: there are no pictures.
@@ -94,14 +94,14 @@ class _OfPictures(PerBlock):
         return Schema({**schema.fields, **changed})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block with other pictures."""
+        """Return the block with other pictures."""
         keys = picture_keys(schema, self.keys)
         changed = {name: self.of(block.data[name], Layout.of(name, schema[name])) for name in keys}
         return replace(block, data={**block.data, **changed})
 
 
 def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
-    """Names of the fields that are meant: all observations of two or three dimensions, where none are named.
+    """Return names of the fields that are meant: all observations of two or three dimensions, where none are named.
 
     Raises:
         TransformError: there is no such field, or none at all.
@@ -135,7 +135,7 @@ class Resize(_OfPictures):
             raise TransformError(f"pictures of {self.height} x {self.width}: expected 1 to 32,768 pixels")
 
     def field(self, name: str, field: Field) -> Field:
-        """The field with pictures of the new size."""
+        """Return the field with pictures of the new size."""
         if field.dtype not in ("uint8", "uint16", "int16", "float32", "float64"):
             raise TransformError(f"{name} is {field.dtype}: expected uint8, uint16, int16, float32 or float64")
         return replace(field, shape=Layout.of(name, field).shape(self.height, self.width), space=None)
@@ -179,7 +179,7 @@ class Crop(_OfPictures):
             raise TransformError(f"pictures of {self.height} x {self.width}: expected 1 pixel or more")
 
     def field(self, name: str, field: Field) -> Field:
-        """The field with pictures of the new size."""
+        """Return the field with pictures of the new size."""
         layout = Layout.of(name, field)
         rows, columns = self._piece(layout)
         if rows.stop > layout.height or columns.stop > layout.width:
@@ -211,7 +211,7 @@ class Grayscale(_OfPictures):
     keys: tuple[str, ...] = ()
 
     def field(self, name: str, field: Field) -> Field:
-        """The field without colours."""
+        """Return the field without colours."""
         layout = Layout.of(name, field)
         if layout.channels != _COLOURS or layout.channels_first or field.dtype not in ("uint8", "uint16", "float32"):
             expected = "uint8, uint16 or float32 of shape [H, W, 3]"
@@ -258,12 +258,12 @@ class ToFloat(PerBlock):
         return found
 
     def schema(self, schema: Schema) -> Schema:
-        """The same with numbers of float32."""
+        """Return the same with numbers of float32."""
         changed = {name: replace(schema[name], dtype="float32", space=None) for name in self._keys(schema)}
         return Schema({**schema.fields, **changed})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block with numbers divided."""
+        """Return the block with numbers divided."""
         scale = np.float32(self.scale)
         changed = {name: block.data[name].astype(np.float32) / scale for name in self._keys(schema)}
         return replace(block, data={**block.data, **changed})

@@ -15,7 +15,7 @@ class _OfKeys(PerBlock):
     """A transform that keeps the arrays of a block, under other names or not at all."""
 
     def names(self, schema: Schema) -> Mapping[str, str]:
-        """The new name of every field that is kept."""
+        """Return the new name of every field that is kept."""
         raise NotImplementedError
 
     def schema(self, schema: Schema) -> Schema:
@@ -27,7 +27,7 @@ class _OfKeys(PerBlock):
         return valid({new: schema[old] for old, new in self.names(schema).items()})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block with what is kept."""
+        """Return the block with what is kept."""
         return replace(block, data={new: block.data[old] for old, new in self.names(schema).items()})
 
 
@@ -79,7 +79,7 @@ class Rename(_OfKeys):
             raise TransformError(f"{self.text!r}: expected OLD=NEW,...")
 
     def names(self, schema: Schema) -> Mapping[str, str]:
-        """All fields, under their new names."""
+        """Return all fields, under their new names."""
         given = dict(pair.split("=") for pair in self.text.split(","))
         _matching(schema, list(given))
         names = {name: given.get(name, name) for name in schema}
@@ -103,7 +103,7 @@ class CatTensors(PerBlock):
     del_keys: bool = True
 
     def schema(self, schema: Schema) -> Schema:
-        """The same with the joined field.
+        """Return the same with the joined field.
 
         Raises:
             TransformError: there is no such field, or they do not go together.
@@ -123,7 +123,7 @@ class CatTensors(PerBlock):
         return valid({**{name: schema[name] for name in schema if name not in gone}, self.out_key: joined})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block with the joined field."""
+        """Return the block with the joined field."""
         after = self.schema(schema)
         rows = [block.data[key].reshape(-1, *(schema[key].shape or (1,))) for key in self.in_keys]
         joined = np.concatenate(rows, axis=-1, dtype=after[self.out_key].dtype)
@@ -131,13 +131,13 @@ class CatTensors(PerBlock):
 
 
 def refuse_text(schema: Schema, keys: Sequence[str]) -> None:
-    """Raises TransformError if a field of these names is text."""
+    """Raise TransformError if a field of these names is text."""
     if texts := [key for key in keys if key in schema.fields and schema[key].is_text]:
         raise TransformError(f"{texts[0]} is text: expected a field of numbers")
 
 
 def valid(fields: Mapping[str, Field]) -> Schema:
-    """The schema of some fields.
+    """Return the schema of some fields.
 
     Raises:
         TransformError: no dataset can hold them.
@@ -151,7 +151,7 @@ def valid(fields: Mapping[str, Field]) -> Schema:
 
 
 def _matching(schema: Schema, keys: Sequence[str], *, groups: bool = True) -> set[str]:
-    """The fields that the keys name.
+    """Return the fields that the keys name.
 
     Raises:
         TransformError: one of them names none.

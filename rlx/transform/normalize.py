@@ -30,7 +30,7 @@ class Normalize:
             raise TransformError(f"eps is {self.eps}, expected more than 0")
 
     def learned(self, seen: Seen) -> Transform:
-        """The transform with the means and deviations of these data.
+        """Return the transform with the means and deviations of these data.
 
         Raises:
             TransformError: they are not known.
@@ -59,12 +59,12 @@ class LearnedNormalize(PerBlock):
     moments: Mapping[str, tuple[float, float]]
 
     def schema(self, schema: Schema) -> Schema:
-        """The same with numbers of float32, or float64 where they were that."""
+        """Return the same with numbers of float32, or float64 where they were that."""
         changed = {key: _floating(schema[key]) for key in self.moments}
         return Schema({**schema.fields, **changed})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block with normalized numbers."""
+        """Return the block with normalized numbers."""
         data = dict(block.data)
         for key, (mean, std) in self.moments.items():
             numbers = data[key].astype(_floating(schema[key]).dtype)

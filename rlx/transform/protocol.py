@@ -28,7 +28,7 @@ class Transform(Protocol):
         """
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """The steps, changed. The result does not depend on how they are cut into blocks.
+        """Yield the steps, changed. The result does not depend on how they are cut into blocks.
 
         Args:
             blocks: whole trajectories, one behind the other.
@@ -43,11 +43,11 @@ class PerBlock:
     """A transform that needs to see no more than one block at a time."""
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block, changed."""
+        """Return the block, changed."""
         raise NotImplementedError
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """The steps, changed block by block."""
+        """Yield the steps, changed block by block."""
         for block in blocks:
             yield self.apply(block, schema)
 
@@ -74,7 +74,7 @@ class Learner(Protocol):
     """A transform that depends on the data: it has to see some of them before it knows what it does."""
 
     def learned(self, seen: Seen) -> Transform:
-        """The transform that it is for these data.
+        """Return the transform that it is for these data.
 
         Raises:
             TransformError: the data do not suit it.

@@ -46,7 +46,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def parse(text: str) -> Transform | Learner | Selection:
-    """The transform that a user means: its name, then what differs from the defaults; lists are joined by ``+``.
+    """Return the transform that a user means: its name, then what differs from the defaults; lists are joined by ``+``.
 
     Raises:
         TransformError: an unknown name or parameter, a value of another type or out of range.
@@ -130,7 +130,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _usage(name: str) -> str:
-    """How the transform is written.
+    """Return how the transform is written.
 
     Example:
         >>> _usage("scale_reward")

@@ -41,7 +41,7 @@ class Relabel:
         return Code.named(self.text)
 
     def learned(self, seen: Seen) -> Transform:
-        """The function with the types that it gives to the first trajectory.
+        """Return the function with the types that it gives to the first trajectory.
 
         Raises:
             TransformError: it fails on that, or there is none.
@@ -78,7 +78,7 @@ class LearnedRelabel:
         return self.after
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """The trajectories, relabelled."""
+        """Yield the trajectories, relabelled."""
         for block in _trajectories(blocks, schema):
             made = relabelled(self.code, block, schema)
             for name, rows in made.items():
@@ -96,7 +96,7 @@ def _fits(rows: NDArray[np.generic], field: Field) -> bool:
 
 
 def _trajectories(blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-    """A block for each trajectory."""
+    """Yield a block for each trajectory."""
     for group in whole(blocks):
         rest = join(group)
         while len(rest.lengths):

@@ -31,7 +31,7 @@ class ReturnToGo:
             raise TransformError(f"gamma is {self.gamma}, expected 0 to 1")
 
     def schema(self, schema: Schema) -> Schema:
-        """The same with the field.
+        """Return the same with the field.
 
         Raises:
             TransformError: there is one of that name.
@@ -41,7 +41,7 @@ class ReturnToGo:
         return valid({**schema.fields, self.key: Field("float32", (1,), Role.STEP)})
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:  # noqa: ARG002
-        """The steps with their returns to go."""
+        """Yield the steps with their returns to go."""
         for group in whole(blocks):
             beyond = 0.0
             found: list[Block] = []

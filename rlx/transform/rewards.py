@@ -19,7 +19,7 @@ class _OfRewards(PerBlock):
         return schema
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block with other rewards."""
+        """Return the block with other rewards."""
         reward = self.of(block.data["reward"]).astype(self.schema(schema)["reward"].dtype)
         return replace(block, data={**block.data, "reward": reward})
 
@@ -86,7 +86,7 @@ class ScaleReward(_OfRewards):
             raise TransformError(f"rewards times {self.scale} plus {self.loc}: expected finite numbers")
 
     def schema(self, schema: Schema) -> Schema:
-        """The same with rewards of float32 where they were whole numbers."""
+        """Return the same with rewards of float32 where they were whole numbers."""
         if schema["reward"].dtype.startswith("float"):
             return schema
         return Schema({**schema.fields, "reward": replace(schema["reward"], dtype="float32", space=None)})

@@ -13,7 +13,7 @@ MAX_BYTES = 256 * 2**20
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """One block of several that follow each other.
+    """Return one block of several that follow each other.
 
     Example:
         >>> from rlx.block import single
@@ -53,7 +53,7 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
-    """The first so many steps of a block, and the others, which go on where those end.
+    """Return the first so many steps of a block, and the others, which go on where those end.
 
     Where the cut falls between two trajectories, the first block is not open.
     """
@@ -92,7 +92,7 @@ def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
 
 
 def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], int]) -> Iterator[Block]:
-    """The same steps, so cut that a block that ends inside a trajectory ends where it may.
+    """Yield the same steps, so cut that a block that ends inside a trajectory ends where it may.
 
     Args:
         blocks: whole trajectories, one behind the other.
@@ -110,7 +110,7 @@ def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], in
 
 
 def whole(blocks: Iterator[Block]) -> Iterator[list[Block]]:
-    """The same blocks in groups that hold whole trajectories, the shortest there are.
+    """Yield the same blocks in groups that hold whole trajectories, the shortest there are.
 
     Raises:
         TransformError: a trajectory has more than 256 MiB; names it.

@@ -37,12 +37,12 @@ class FrameSkip(PerBlock):
         return schema
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """The steps, k of them as one."""
+        """Yield the steps, k of them as one."""
         for block in held_back(blocks, schema, lambda steps: steps % self.k):
             yield self.apply(block, schema)
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """The block with one step for every k."""
+        """Return the block with one step for every k."""
         begins = np.cumsum(block.lengths) - block.lengths
         lengths = -(-block.lengths // self.k)
         segment = np.repeat(np.arange(len(lengths)), lengths)
@@ -55,7 +55,9 @@ class FrameSkip(PerBlock):
 
 
 def _with_finals(block: Block, steps: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of the observations before these steps, and of the final ones of the segments that end in the block."""
+    """Return the rows of the observations before these steps, and of the final ones of the segments that end in the
+    block.
+    """
     segment = np.repeat(np.arange(len(lengths)), lengths)
     ends = np.cumsum(lengths)[: block.closed]
     finals = (np.cumsum(block.lengths) + np.arange(len(lengths)))[: block.closed]
@@ -93,7 +95,7 @@ class NStep:
             raise TransformError(f"gamma is {self.gamma}, expected 0 to 1")
 
     def schema(self, schema: Schema) -> Schema:
-        """The same with what is added.
+        """Return the same with what is added.
 
         Raises:
             TransformError: rewards are whole numbers, or a name is taken.
@@ -111,7 +113,7 @@ class NStep:
         return valid({**schema.fields, **added})
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """The transitions, each a trajectory."""
+        """Yield the transitions, each a trajectory."""
         tail: Block | None = None
         for block in blocks:
             joined = block if tail is None else join([tail, block])
@@ -122,7 +124,7 @@ class NStep:
             tail = split(joined, schema, ready)[1] if joined.is_open else None
 
     def _transitions(self, block: Block, schema: Schema, count: int) -> Block:
-        """The first so many steps as transitions."""
+        """Return the first so many steps as transitions."""
         segment = np.repeat(np.arange(len(block.lengths)), block.lengths)
         step = np.arange(count)
         ends = np.cumsum(block.lengths)[segment[:count]]

@@ -43,7 +43,7 @@ class Stretch:
         return len(self.index)
 
     def piece(self, start: int, stop: int) -> "Stretch":
-        """Those from start to stop."""
+        """Return those from start to stop."""
         here = slice(start, stop)
         return Stretch(
             {name: rows[here] for name, rows in self.data.items()},
@@ -62,7 +62,7 @@ class Stretch:
 
 
 def stretches(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Stretch]:
-    """The steps of blocks, a stretch for each block that has any.
+    """Yield the steps of blocks, a stretch for each block that has any.
 
     Args:
         blocks: whole trajectories, one behind the other; ``episodes`` are their numbers.
@@ -82,7 +82,7 @@ def stretches(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64])
 
 
 def _with_behind(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Block, Mapping[str, Rows]]]:
-    """Each block, and if it is open the observations [1, ...] that its last step led to."""
+    """Yield each block, and if it is open the observations [1, ...] that its last step led to."""
     observations = schema.names(Role.OBSERVATION)
     held: Block | None = None
     for block in blocks:

@@ -47,7 +47,7 @@ class Made:
 
 
 def ted(stretch: Stretch, schema: Schema) -> TensorDict:
-    """Steps as ``dataset[i:j]`` gives them, in memory of their own."""
+    """Return steps as ``dataset[i:j]`` gives them, in memory of their own."""
     root: dict[str, Any] = {}
     after: dict[str, Any] = {}
     for name, field in schema.fields.items():
@@ -73,7 +73,7 @@ def _put(tree: dict[str, Any], name: str, rows: Rows) -> None:
 
 
 def made(result: Any, stretch: Stretch) -> Made:
-    """The arrays that a function's result holds.
+    """Return the arrays that a function's result holds.
 
     Raises:
         TransformError: it is no TED TensorDict, or it is not known which steps it is of.
@@ -114,7 +114,7 @@ def no_steps(schema: Schema) -> Made:
 
 
 def stacked(results: list[Any]) -> TensorDictBase:
-    """One TensorDict [n] of n without a dimension.
+    """Return one TensorDict [n] of n without a dimension.
 
     Raises:
         TransformError: one of them is none, or they differ in what they hold.
@@ -148,7 +148,7 @@ def _places(result: TensorDictBase, stretch: Stretch) -> NDArray[np.int64]:
 
 
 def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
-    """The arrays of a TensorDict by their fields' names, without what is derived."""
+    """Return the arrays of a TensorDict by their fields' names, without what is derived."""
     leaves: dict[str, Rows] = {}
     for key, leaf in tree.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         name = name_of(key)
@@ -163,7 +163,7 @@ def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
 
 
 def _check_derived(root: dict[str, Rows], after: dict[str, Rows]) -> None:
-    """Takes out what is derived from other fields; raises TransformError where it says something else."""
+    """Take out what is derived from other fields; raise TransformError where it says something else."""
     for name in _FLAGS:
         flags = root.pop(name, None)
         if flags is not None and flags.any():

@@ -24,7 +24,7 @@ _PATCH = 24.0  # beside a name, with what is between two
 
 
 def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, height: float) -> Drawing:
-    """The return of every trajectory at the step where it ended, and the median of those around it.
+    """Return the return of every trajectory at the step where it ended, and the median of those around it.
 
     Of more than ``MAX_DOTS`` trajectories a band holds the middle 80 per cent instead.
     """
@@ -58,7 +58,7 @@ def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, 
 
 
 def histogram(title: str, values: Numbers, width: float, height: float, tone: str = "accent") -> Drawing:
-    """How many of the values fall where; whole numbers of a small range have a bar each."""
+    """Return how many of the values fall where; whole numbers of a small range have a bar each."""
     values = values[np.isfinite(values)]
     if not len(values):
         return _nothing(title, width, height)
@@ -89,7 +89,7 @@ def histogram(title: str, values: Numbers, width: float, height: float, tone: st
 
 
 def shares(title: str, counts: Mapping[str, int], width: float, tone: str = "accent") -> Drawing:
-    """How often each value came, a row each; of too many the most frequent ones."""
+    """Return how often each value came, a row each; of too many the most frequent ones."""
     total = sum(counts.values())
     if not total:
         return _nothing(title, width, 5 * _BAR)
@@ -121,7 +121,7 @@ def lines(
     height: float,
     more: int = 0,
 ) -> Drawing:
-    """Several numbers over the steps of an episode; a line has a gap where there is none.
+    """Return several numbers over the steps of an episode; a line has a gap where there is none.
 
     Args:
         title: what is shown.
@@ -181,14 +181,16 @@ class _Frame:
         self._right, self._base = width - _RIGHT, height - _BOTTOM
 
     def at(self, x: float, y: float) -> Point:
-        """Where values are drawn."""
+        """Return where values are drawn."""
         return (
             _LEFT + _along(x, self._x) * (self._right - _LEFT),
             self._base - _along(y, self._y) * (self._base - _TOP),
         )
 
     def axes(self, unit: str, *, counts: bool = False, whole: bool = False) -> Sequence[Mark]:
-        """Lines and numbers; upwards nothing but whole ones where they count, below where the values are ``whole``."""
+        """Return lines and numbers; upwards nothing but whole ones where they count, below where the values are
+        ``whole``.
+        """
         marks: list[Mark] = []
         rows = ticks(*self._y, 5)
         if counts:
@@ -211,7 +213,7 @@ class _Frame:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers from low to high, about so many.
+    """Return round numbers from low to high, about so many.
 
     Example:
         >>> ticks(-21, 19, 4)
@@ -223,13 +225,13 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def _unbroken(values: Numbers) -> list[slice]:
-    """Where there are finite values one after the other."""
+    """Return where there are finite values one after the other."""
     ends = np.flatnonzero(np.diff(np.concatenate([[False], np.isfinite(values), [False]])))
     return [slice(start, stop) for start, stop in ends.reshape(-1, 2).tolist()]
 
 
 def _fitting(names: Sequence[str], room: float) -> Sequence[str]:
-    """The names as they are where there is room; else without how all begin, or without their middles."""
+    """Return the names as they are where there is room; else without how all begin, or without their middles."""
     if sum(_PATCH + _LETTER * len(name) for name in names) <= room:
         return names
     shared = commonprefix(names)  # noqa: RUF071  (letter by letter is what is meant)
@@ -240,13 +242,13 @@ def _fitting(names: Sequence[str], room: float) -> Sequence[str]:
 
 
 def _along(value: float, span: tuple[float, float]) -> float:
-    """Where a value is between the ends of a span: 0 to 1."""
+    """Return where a value is between the ends of a span: 0 to 1."""
     low, high = span
     return min(max((value / 2 - low / 2) / ((high / 2 - low / 2) or 1), 0.0), 1.0)
 
 
 def _nice(step: float) -> float:
-    """The round number that is next above: 1, 2, 2.5 or 5 times a power of ten."""
+    """Return the round number that is next above: 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * (1 - 1e-9))
 
@@ -258,13 +260,13 @@ def _span(values: Numbers) -> tuple[float, float]:
 
 
 def _around(group: NDArray[np.int64], count: int) -> slice:
-    """The trajectories whose median a group's point of the line is: about a tenth of all."""
+    """Return the trajectories whose median a group's point of the line is: about a tenth of all."""
     reach = max(count // 20, 1)
     return slice(max(int(group[0]) - reach, 0), int(group[-1]) + reach + 1)
 
 
 def _is_single(edges: NDArray[Any]) -> bool:
-    """Whether every bin is of one whole number."""
+    """Return whether every bin is of one whole number."""
     return bool(edges[1] - edges[0] == 1 and edges[0] % 1 == 0.5)
 
 
@@ -273,7 +275,7 @@ def _interval(left: float, right: float, edges: NDArray[Any]) -> str:
 
 
 def short(values: Sequence[float]) -> list[str]:
-    """Numbers for an axis, all in one unit.
+    """Number for an axis, all in one unit.
 
     Example:
         >>> short([5_000, 10_000]), short([-20, 0.25]), short([0, 5e6])

@@ -26,7 +26,8 @@ _PLOT_ROWS = 1000
 
 
 def contact_sheet(dataset: Dataset, episodes: Mapping[str, int]) -> bytes:
-    """A PNG of some episodes: frames evenly spread from the first to the last, each with its step, action and reward.
+    """Return a PNG of some episodes: frames evenly spread from the first to the last, each with its step, action and
+    reward.
 
     Where observations are no pictures, their first numbers over the steps instead.
 
@@ -57,7 +58,7 @@ def contact_sheet(dataset: Dataset, episodes: Mapping[str, int]) -> bytes:
 
 
 def cell_scale(height: int, width: int) -> int:
-    """How many times larger a frame is drawn: whole times, so that its pixels stay squares."""
+    """Return how many times larger a frame is drawn: whole times, so that its pixels stay squares."""
     return max(1, round(_CELL / max(height, width)))
 
 
@@ -99,7 +100,7 @@ def _plot(name: str, episode: Episode) -> "Image.Image":
 
 
 def _headed(name: str, episode: Episode, width: int, height: int) -> "tuple[Image.Image, object]":
-    """An empty part with the episode's name above."""
+    """Return an empty part with the episode's name above."""
     part = pillow().Image.new("RGB", (width, _HEAD + height), DARK["page"])
     pen = pillow().ImageDraw.Draw(part)
     text(pen, (0, 26), name, 18, DARK["ink"])

@@ -84,7 +84,7 @@ class Drawing:
 
 
 def svg(drawing: Drawing) -> str:
-    """An SVG element for a page that has a CSS variable ``--tone`` for every tone.
+    """Return an SVG element for a page that has a CSS variable ``--tone`` for every tone.
 
     Example:
         >>> svg(Drawing(10, 5, "a < b", [Box(0, 0, 4, 2, "accent")]))

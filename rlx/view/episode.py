@@ -94,7 +94,7 @@ class Episode:
         return frames
 
     def action_text(self, step: int) -> str:
-        """The action of a step, short."""
+        """Return the action of a step, short."""
         if self.actions is None:
             return "-"
         action = self.actions[step : step + 1].reshape(-1)
@@ -112,7 +112,7 @@ class Episode:
 
 
 def notable(dataset: Dataset) -> dict[str, int]:
-    """Numbers of the best, the median and the worst episode by return; of few, those that exist, each once.
+    """Return numbers of the best, the median and the worst episode by return; of few, those that exist, each once.
 
     They are whole episodes; pieces only where a dataset has nothing else.
 
@@ -144,7 +144,7 @@ def spread(rows: int, count: int) -> NDArray[np.int64]:
 
 
 def shown_rows(episode: Episode, every: int) -> NDArray[np.int64]:
-    """Every so many-th row, from the first, and the last."""
+    """Return every so many-th row, from the first, and the last."""
     rows = np.arange(0, episode.rows, every)
     return rows if rows[-1] == episode.rows - 1 else np.append(rows, episode.rows - 1)
 
@@ -152,7 +152,7 @@ def shown_rows(episode: Episode, every: int) -> NDArray[np.int64]:
 def observation_lines(
     episode: Episode, rows: NDArray[np.int64], most: int = 6
 ) -> list[tuple[str, NDArray[np.float64]]]:
-    """Names and values [n] of the first numbers of the observations, for those that are not pictures."""
+    """Return names and values [n] of the first numbers of the observations, for those that are not pictures."""
     lines: list[tuple[str, NDArray[np.float64]]] = []
     for name in _vectors(episode.dataset):
         values = episode.observations(name, rows)
@@ -163,7 +163,7 @@ def observation_lines(
 
 
 def observation_numbers(dataset: Dataset) -> int:
-    """How many numbers the observations of a step are."""
+    """Return how many numbers the observations of a step are."""
     return sum(math.prod(dataset.schema[name].shape) for name in _vectors(dataset))
 
 

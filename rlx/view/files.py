@@ -39,7 +39,7 @@ class ViewFile:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that scripts rely on."""
+        """Return the keys that scripts rely on."""
         described = {"file": str(self.file), "format": self.format, "episodes": self.episodes}
         return {**described, "frames": self.frames, "every": self.every, "bytes": self.bytes}
 
@@ -56,7 +56,7 @@ class _Asked:
 def write_view(
     dataset: Dataset, path: Path, *, episode: int | None = None, fps: int = DEFAULT_FPS, progress: Progress
 ) -> ViewFile:
-    """Writes a contact sheet, a film or a page, as the suffix of a file's name says; what is there is replaced.
+    """Write a contact sheet, a film or a page, as the suffix of a file's name says; what is there is replaced.
 
     Args:
         dataset: what is shown.

@@ -23,7 +23,7 @@ _MAX_GIF_FPS = 50  # browsers show what is quicker slowly
 
 
 def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:
-    """Rows of an episode that a film shows: all, or every so many-th of one that is too long; always the last.
+    """Return rows of an episode that a film shows: all, or every so many-th of one that is too long; always the last.
 
     Args:
         episode: what is to be shown.
@@ -33,7 +33,7 @@ def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:
 
 
 def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> None:
-    """Writes a GIF that runs for ever.
+    """Write a GIF that runs for ever.
 
     Args:
         episode: what it shows.
@@ -57,7 +57,7 @@ def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
 
 
 def write_mp4(episode: Episode, path: Path, fps: int, progress: Progress) -> None:
-    """Writes H.264 in MP4, with colours as every player takes them.
+    """Write H.264 in MP4, with colours as every player takes them.
 
     Args:
         episode: what it shows.

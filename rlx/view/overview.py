@@ -44,7 +44,7 @@ class Overview:
 
     @classmethod
     def of(cls, dataset: Dataset) -> "Overview":
-        """The figures of a dataset."""
+        """Return the figures of a dataset."""
         table, pieces = dataset.trajectories, _pieces(len(dataset))
         statistics = merge_statistics(shard.statistics for shard in dataset.manifest.shards)
         counts = statistics.get("action", {}).get("counts", {})
@@ -57,7 +57,7 @@ class Overview:
         return cls(table.returns, table.length, table.whole, rewards, counts, actions, seen, len(dataset))
 
     def drawings(self, width: float, height: float) -> Sequence[Drawing]:
-        """All charts: returns over the run, returns, lengths, and then what else there is."""
+        """Return all charts: returns over the run, returns, lengths, and then what else there is."""
         sampled = "" if self.steps_seen == self.steps else f" (of {self.steps_seen:,} steps)"
         drawings = [
             self.run(width, height),
@@ -73,7 +73,7 @@ class Overview:
         return drawings
 
     def run(self, width: float, height: float) -> Drawing:
-        """The returns over the run."""
+        """Return the returns over the run."""
         return charts.returns_over_run(self._returns, self.length, width, height)
 
     @property
@@ -104,7 +104,7 @@ class Overview:
 
 
 def _pieces(steps: int) -> list[tuple[int, int]]:
-    """Where to look: everywhere, or in pieces that are spread evenly."""
+    """Return where to look: everywhere, or in pieces that are spread evenly."""
     if steps <= MAX_STEPS:
         return [(start, min(start + _PIECE_STEPS, steps)) for start in range(0, steps, _PIECE_STEPS)]
     count = MAX_STEPS // _PIECE_STEPS

@@ -32,14 +32,14 @@ _BESIDE = 3  # charts that stand beside the player
 
 
 def chosen_episodes(dataset: Dataset) -> dict[str, int]:
-    """The episodes that are in a page: the best, the median, the worst, the first and the last."""
+    """Return the episodes that are in a page: the best, the median, the worst, the first and the last."""
     count = len(dataset.trajectories)
     found = {**notable(dataset), "first": 0, "last": count - 1} if count else {}
     return {name: one for place, (name, one) in enumerate(found.items()) if one not in list(found.values())[:place]}
 
 
 def asked_first(episodes: Mapping[str, int], asked: int | None) -> dict[str, int]:
-    """Episodes with the one that was asked for before them.
+    """Return episodes with the one that was asked for before them.
 
     Example:
         >>> asked_first({"best": 3, "worst": 5}, 5)
@@ -51,7 +51,7 @@ def asked_first(episodes: Mapping[str, int], asked: int | None) -> dict[str, int
 
 
 def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         dataset: what it shows.
@@ -138,7 +138,7 @@ def _player(dataset: Dataset, episodes: Mapping[str, int], *, served: bool) -> s
 
 
 def _chart(narrow: Drawing, wide: Drawing) -> str:
-    """A chart, drawn for a phone and for a desk: letters must not grow and shrink with it."""
+    """Return a chart, drawn for a phone and for a desk: letters must not grow and shrink with it."""
     note = f'<p class="note">{_e(narrow.note)}</p>' if narrow.note else ""
     drawn = f'<div class="narrow">{svg(narrow)}</div><div class="wide">{svg(wide)}</div>'
     return f'<section class="card"><h2>{_e(narrow.title)}</h2>{drawn}{note}</section>'
@@ -196,7 +196,7 @@ def _lineage(lineage: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; ``>`` before a column's name means numbers, ``.`` what may be long."""
+    """Return a table; ``>`` before a column's name means numbers, ``.`` what may be long."""
     kinds = [{">": ' class="n"', ".": ' class="s"'}.get(column[0], "") for column in columns]
     heads = (f"<th{kind}>{_e(column.lstrip('>.'))}</th>" for kind, column in zip(kinds, columns, strict=True))
     cells = (

@@ -35,7 +35,7 @@ class Palette:
         self._places[colours] = np.arange(len(colours))
 
     def apply(self, frame: "Image.Image") -> "Image.Image":
-        """The frame with a palette; a colour that is not in it becomes the nearest."""
+        """Return the frame with a palette; a colour that is not in it becomes the nearest."""
         colours = packed(np.asarray(frame))
         places = self._places[colours]
         if (places < 0).any():
@@ -54,7 +54,7 @@ class Palette:
 
 
 def _near_to_all(pictures: Sequence[Frames]) -> list[int]:
-    """The middles of as many boxes that hold all colours, cut so that each is of about as many pixels."""
+    """Return the middles of as many boxes that hold all colours, cut so that each is of about as many pixels."""
     cut = image_of(np.concatenate(pictures)).quantize(_OF_PICTURES, pillow().Image.Quantize.MEDIANCUT)
     middles = np.array(cut.getpalette(), np.uint8).reshape(-1, 3)[:_OF_PICTURES]
     colours: list[int] = np.unique(packed(middles)).tolist()
@@ -62,7 +62,7 @@ def _near_to_all(pictures: Sequence[Frames]) -> list[int]:
 
 
 def _by_frequency(pictures: Sequence[Frames]) -> list[int]:
-    """The colours of some pictures, the most frequent first."""
+    """Return the colours of some pictures, the most frequent first."""
     colours, counts = np.unique(np.concatenate([packed(picture).ravel() for picture in pictures]), return_counts=True)
     ordered: list[int] = colours[np.argsort(-counts, kind="stable")].tolist()
     return ordered

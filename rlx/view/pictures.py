@@ -46,7 +46,7 @@ def pictures(rows: NDArray[Any]) -> Frames | None:
 
 
 def picture_field(schema: Schema) -> str | None:
-    """Name of the first observation that is a picture; none where there is none.
+    """Return name of the first observation that is a picture; none where there is none.
 
     Example:
         >>> picture_field(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))
@@ -69,7 +69,7 @@ def sheet(frames: Frames, columns: int) -> Frames:
 
 
 def png(pixels: Frames) -> bytes:
-    """A picture [height, width, 3] as PNG, exact: grey where it is, with a palette where that is enough."""
+    """Return a picture [height, width, 3] as PNG, exact: grey where it is, with a palette where that is enough."""
     written = io.BytesIO()
     _reduced(pixels).save(written, "PNG", optimize=False, compress_level=6)
     return written.getvalue()
@@ -104,18 +104,18 @@ def packed(pixels: Frames) -> NDArray[np.uint32]:
 
 
 def channels(colour: int) -> tuple[int, int, int]:
-    """Red, green and blue of a packed colour."""
+    """Return red, green and blue of a packed colour."""
     return colour >> 16, colour >> 8 & 255, colour & 255
 
 
 def image_of(pixels: Frames) -> "Image.Image":
-    """An array [height, width, 3], or [height, width] of greys, as an image."""
+    """Return an array [height, width, 3], or [height, width] of greys, as an image."""
     image: Image.Image = pillow().Image.fromarray(np.ascontiguousarray(pixels))
     return image
 
 
 def pillow() -> Any:
-    """The package PIL with what is used of it.
+    """Return the package PIL with what is used of it.
 
     Raises:
         MissingExtraError: it is not installed.

@@ -47,17 +47,17 @@ class Strips:
         return cls(field, width, height, columns, columns * lines)
 
     def number(self, rows: int) -> int:
-        """How many strips so many rows take."""
+        """Return how many strips so many rows take."""
         return -(-rows // self.count)
 
     def png(self, episode: Episode, rows: NDArray[np.int64], strip: int) -> bytes:
-        """One strip of these rows."""
+        """Return one strip of these rows."""
         here = rows[strip * self.count : (strip + 1) * self.count]
         return png(sheet(episode.frames(self.field, here), min(self.columns, len(here))))
 
 
 def embedded(episode: Episode, max_bytes: int) -> dict[str, Any]:
-    """An episode with all its frames in it.
+    """Return an episode with all its frames in it.
 
     Args:
         episode: what is to be shown.
@@ -77,7 +77,7 @@ def embedded(episode: Episode, max_bytes: int) -> dict[str, Any]:
 
 
 def served(episode: Episode) -> dict[str, Any]:
-    """An episode whose frames are asked for when they are shown."""
+    """Return an episode whose frames are asked for when they are shown."""
     strips, every = Strips.of(episode), -(-episode.rows // _MAX_SERVED_ROWS)
     described = numbers(episode, every)
     if strips is None:
@@ -87,7 +87,7 @@ def served(episode: Episode) -> dict[str, Any]:
 
 
 def served_strip(episode: Episode, strip: int) -> bytes | None:
-    """A strip of an episode as ``served`` names it; none where there is no such strip."""
+    """Return a strip of an episode as ``served`` names it; none where there is no such strip."""
     strips, rows = Strips.of(episode), shown_rows(episode, -(-episode.rows // _MAX_SERVED_ROWS))
     if strips is None or not 0 <= strip < strips.number(len(rows)):
         return None

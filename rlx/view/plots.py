@@ -20,7 +20,7 @@ _SCALE = 2
 
 
 def plots_png(dataset: Dataset) -> bytes:
-    """Returns over the run, the distributions of returns, lengths and rewards, and how often each action was taken.
+    """Return over the run, the distributions of returns, lengths and rewards, and how often each action was taken.
 
     Raises:
         MissingExtraError: Pillow is not installed.
@@ -54,7 +54,7 @@ def _row_height(row: Sequence[Drawing]) -> float:
 
 
 def _paste(image: "Image.Image", drawing: Drawing, x: float, y: float, height: float) -> None:
-    """Puts a drawing on a card with its title and its note."""
+    """Put a drawing on a card with its title and its note."""
     pen = pillow().ImageDraw.Draw(image)
     corners = [value * _SCALE for value in (x, y, x + drawing.width, y + height)]
     pen.rounded_rectangle(corners, 10 * _SCALE, fill=LIGHT["card"], outline=LIGHT["grid"], width=_SCALE)

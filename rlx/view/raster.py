@@ -50,7 +50,7 @@ _SMOOTH = 3  # pixels that are drawn for one, so that slanted lines are smooth
 
 
 def drawn(drawing: Drawing, scale: float, theme: Theme) -> "Image.Image":
-    """A drawing as an RGB picture, ``scale`` pixels a unit, on the theme's card."""
+    """Return a drawing as an RGB picture, ``scale`` pixels a unit, on the theme's card."""
     image = pillow().Image
     fine = scale * _SMOOTH
     canvas = image.new("RGB", _size(drawing, fine), theme["card"])
@@ -68,13 +68,13 @@ def drawn(drawing: Drawing, scale: float, theme: Theme) -> "Image.Image":
 
 
 def text(pen: Any, at: Point, words: str, size: float, colour: str, anchor: str = "start") -> None:
-    """Writes a line of text, its base line at a point."""
+    """Write a line of text, its base line at a point."""
     place = {"start": "l", "middle": "m", "end": "r"}[anchor] + "s"
     pen.text(at, words, fill=colour, font=font(size), anchor=place)
 
 
 def font(size: float) -> Any:
-    """The font that comes with Pillow."""
+    """Return the font that comes with Pillow."""
     return pillow().ImageFont.load_default(max(6.0, size))
 
 
@@ -105,7 +105,7 @@ def _draw(pen: Any, mark: Mark, scale: float, theme: Theme) -> None:
 
 
 def _dashes(line: Line) -> Sequence[Sequence[Point]]:
-    """A line in its pieces; a dashed one is straight."""
+    """Return a line in its pieces; a dashed one is straight."""
     if not line.dashed:
         return [line.points]
     (x, y), (right, low) = line.points

@@ -60,7 +60,7 @@ class Screen:
         return self._left, 0, self.width - self._left - (self.width % 2), self._top
 
     def frames(self, rows: NDArray[np.int64]) -> "Iterator[Image.Image]":
-        """A frame for each of these rows, in order; they are read from the dataset as they are asked for."""
+        """Return a frame for each of these rows, in order; they are read from the dataset as they are asked for."""
         for start in range(0, len(rows), _PIECE_ROWS):
             piece = rows[start : start + _PIECE_ROWS]
             if self._field is None:
@@ -71,7 +71,7 @@ class Screen:
                 yield self._frame(picture.resize((frame.shape[1] * self.scale, frame.shape[0] * self.scale), 0), row)
 
     def _cursor(self, row: int) -> "Image.Image":
-        """The plot of the observations with a line where a row is."""
+        """Return the plot of the observations with a line where a row is."""
         plot = self._plot.copy()
         x = _LEFT + row / max(int(self._rows[-1]), 1) * (_PLOT[0] - _LEFT - _RIGHT)
         pillow().ImageDraw.Draw(plot).line([(x, 8), (x, _PLOT[1] - 40)], fill=DARK["ink"], width=2)
@@ -102,7 +102,7 @@ class Screen:
         text(pen, (right, lower), f"reward {number(reward)}", 13, tone, "end")
 
     def _empty_panel(self) -> "Image.Image":
-        """The lower part with the curve of the return."""
+        """Return the lower part with the curve of the return."""
         steps = spread(self._episode.length, _PLOT_ROWS)
         values = np.nan_to_num(self._episode.returns[steps])
         low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)

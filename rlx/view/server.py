@@ -83,7 +83,7 @@ class ViewServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (its base class prints both)
-        """Notes it in the log: as a rule, a browser that has left before it was answered."""
+        """Note it in the log: as a rule, a browser that has left before it was answered."""
         logger.debug("a request was not answered", exc_info=sys.exception())
 
 
@@ -130,4 +130,4 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.episode(number) if number < len(dataset.trajectories) else None
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing: whoever looks has a browser."""
+        """Say nothing: whoever looks has a browser."""

@@ -28,24 +28,24 @@ class Compose:
         self.transforms: list[Any] = [part for transform in transforms for part in flat(transform)]
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch after the transforms, none of which may need neighbours."""
+        """Return the batch after the transforms, none of which may need neighbours."""
         for transform in self.transforms:
             batch = transform(batch)
         return batch
 
     def inv(self, steps: TensorDictBase) -> TensorDictBase:
-        """Steps as the buffer is to keep them."""
+        """Return steps as the buffer is to keep them."""
         for transform in reversed(self.transforms):
             if hasattr(transform, "inv"):
                 steps = transform.inv(steps)
         return steps
 
     def append(self, transform: Transform) -> Self:
-        """Adds one behind the others; returns itself."""
+        """Add one behind the others; return itself."""
         return self.insert(len(self.transforms), transform)
 
     def insert(self, index: int, transform: Transform) -> Self:
-        """Adds one before the index-th; returns itself.
+        """Add one before the index-th; return itself.
 
         Raises:
             IndexError: there are fewer than that.
@@ -75,12 +75,12 @@ class Inverted:
         self.transform = transform
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch after the transform's ``inv``."""
+        """Return the batch after the transform's ``inv``."""
         back: TensorDictBase = self.transform.inv(batch) if hasattr(self.transform, "inv") else batch
         return back
 
     def inv(self, steps: TensorDictBase) -> TensorDictBase:
-        """Steps after the transform."""
+        """Return steps after the transform."""
         return self.transform(steps)
 
     def __repr__(self) -> str:
@@ -88,5 +88,5 @@ class Inverted:
 
 
 def flat(transform: Any) -> Sequence[Any]:
-    """The transforms that a transform is made of."""
+    """Return the transforms that a transform is made of."""
     return list(transform.transforms) if isinstance(transform, Compose) else [transform]

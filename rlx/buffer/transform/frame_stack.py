@@ -38,7 +38,7 @@ class FrameStack:
             raise ValueError(f"padding {self.padding!r}: expected 'repeat' or 'zeros'")
 
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
-        """The steps at these rows with their observations stacked."""
+        """Return the steps at these rows with their observations stacked."""
         mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *path(key)), keys)]
         if not mine:
             return below.read(rows, keys)

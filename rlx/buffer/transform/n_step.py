@@ -36,7 +36,7 @@ class NStep:
             raise ValueError(f"gamma {self.gamma}: expected 0 to 1")
 
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
-        """The steps at these rows, each made to span n."""
+        """Return the steps at these rows, each made to span n."""
         batch = below.read(rows, keys)
         if not (wanted("gamma", keys) or any(wanted(key, keys) for key in batch.keys(True) if key[0] == "next")):
             return batch

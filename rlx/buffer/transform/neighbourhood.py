@@ -24,7 +24,7 @@ class Reader(Protocol):
         """Which rows follow each other."""
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows; with ``keys`` at least those of them that there are."""
+        """Return the steps [n] at these rows; with ``keys`` at least those of them that there are."""
 
 
 @runtime_checkable
@@ -32,7 +32,7 @@ class NeighbourTransform(Protocol):
     """A transform that needs steps other than those it changes."""
 
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
-        """The steps [n] at these rows, changed; with ``keys`` only those matter.
+        """Return the steps [n] at these rows, changed; with ``keys`` only those matter.
 
         Args:
             rows: [n] rows.
@@ -46,7 +46,7 @@ class Pointwise:
     """A transform that makes each step from that step alone, and makes do with any of its keys."""
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch, changed."""
+        """Return the batch, changed."""
         raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ class StoredSteps:
         return self._make_index()
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows."""
+        """Return the steps [n] at these rows."""
         if keys is None:
             steps = self._storage.get(rows)
             if self._batch is None:
@@ -128,7 +128,7 @@ class Transformed:
         return self._below.index
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """The steps [n] at these rows, changed.
+        """Return the steps [n] at these rows, changed.
 
         Raises:
             ValueError: a callable does not give a step for a step, so that none behind it can find its neighbours.
@@ -148,7 +148,7 @@ class Transformed:
 
 
 def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], TrajectoryIndex]) -> Reader:
-    """Reads a storage through transforms, the first of which is applied first.
+    """Read a storage through transforms, the first of which is applied first.
 
     Args:
         storage: where the steps are.
@@ -162,14 +162,14 @@ def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], Traj
 
 
 def split(transforms: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The transforms up to the last that needs neighbours, and those behind it."""
+    """Return the transforms up to the last that needs neighbours, and those behind it."""
     needy = [i for i, transform in enumerate(transforms) if isinstance(transform, NeighbourTransform)]
     cut = needy[-1] + 1 if needy else 0
     return transforms[:cut], transforms[cut:]
 
 
 def path(key: NestedKey) -> tuple[str, ...]:
-    """A TED key as a tuple.
+    """Return a TED key as a tuple.
 
     Example:
         >>> path("reward"), path(("next", "reward"))
@@ -179,5 +179,5 @@ def path(key: NestedKey) -> tuple[str, ...]:
 
 
 def wanted(key: NestedKey, keys: Keys | None) -> bool:
-    """Whether this leaf is among the keys, or below one of them; it is when all are wanted."""
+    """Return whether this leaf is among the keys, or below one of them; it is when all are wanted."""
     return keys is None or any(path(key)[: len(path(other))] == path(other) for other in keys)

@@ -28,7 +28,7 @@ class RewardClip(Pointwise):
             raise ValueError(f"rewards between {self.low} and {self.high}: expected the smaller number first")
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch with rewards in the range."""
+        """Return the batch with rewards in the range."""
         if (reward := batch.get(_REWARD, None)) is not None:
             batch.set(_REWARD, reward.clamp(self.low, self.high))
         return batch
@@ -39,7 +39,7 @@ class RewardSign(Pointwise):
     """Reduces rewards to their sign: -1, 0 or 1."""
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch with the signs of its rewards."""
+        """Return the batch with the signs of its rewards."""
         if (reward := batch.get(_REWARD, None)) is not None:
             batch.set(_REWARD, reward.sign())
         return batch
@@ -56,7 +56,7 @@ class ToDevice(Pointwise):
     device: str | torch.device
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch on the device."""
+        """Return the batch on the device."""
         moved: TensorDictBase = batch.to(self.device, non_blocking=True)
         return moved
 
@@ -74,7 +74,7 @@ class ToDtype(Pointwise):
     keys: Sequence[NestedKey] | None = None
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch with its values cast."""
+        """Return the batch with its values cast."""
         for key in _floating(batch) if self.keys is None else _present(batch, self.keys):
             batch.set(key, batch.get(key).to(self.dtype))
         return batch
@@ -93,7 +93,7 @@ class ToFloat(Pointwise):
     keys: Sequence[NestedKey] = ("observation",)
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch with its values scaled."""
+        """Return the batch with its values scaled."""
         for key in _present(batch, self.keys):
             batch.set(key, batch.get(key).to(torch.float32).div_(self.scale))
         return batch

@@ -33,7 +33,7 @@ class ReturnToGo:
             raise ValueError(f"gamma {self.gamma}: expected 0 to 1")
 
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
-        """The steps at these rows, with their returns to go."""
+        """Return the steps at these rows, with their returns to go."""
         batch = below.read(rows, keys)
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
             raise ValueError("ReturnToGo after NStep would add rewards up several times; put ReturnToGo first")
