@@ -129,7 +129,8 @@ class Storage(Protocol):
         """Forget everything but the schema."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where its lanes stand and which rows follow each other, without the steps: numbers, lists and tensors."""
+        """Return where its lanes stand and which rows follow each other, without the steps: numbers, lists and
+        tensors."""
 
     def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
         """Become what a storage of the same ``max_size`` and ``ndim`` was, whatever it holds.

@@ -160,7 +160,8 @@ class RingStorage(SavedSteps, ABC):
         return rows.reshape(shape)
 
     def _completed(self, rows: Rows, leaves: dict[Path, torch.Tensor], given: Leaves) -> dict[Path, torch.Tensor]:
-        """Return leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each trajectory."""
+        """Return leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each
+        trajectory."""
         if IS_INIT not in leaves or IS_INIT in given or not self._indices:
             return leaves
         first = torch.from_numpy(next(iter(self._indices.values())).at_reset(rows.reshape(-1)))

@@ -64,7 +64,8 @@ class TrajectoryKeys:
         return self.ends if self.ids is None else (self.ids, *self.ends)
 
     def read(self, leaves: Mapping[Path, torch.Tensor], count: int) -> tuple[Rows | None, Flags]:
-        """Return ids [count] (or None) and ends [count] of steps whose leaves are given, in any number of dimensions."""
+        """Return ids [count] (or None) and ends [count] of steps whose leaves are given, in any number of
+        dimensions."""
         ids = None if self.ids is None else _flat(leaves[self.ids], count)[:, 0].astype(np.int64)
         done = np.zeros(count, bool)
         for key in self.ends:

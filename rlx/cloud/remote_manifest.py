@@ -32,7 +32,8 @@ def seen_manifest(location: Location) -> Stored | None:
 
 
 def differing(there: Manifest, here: Manifest) -> str | None:
-    """Return why two datasets cannot lie at one location, in words; None where the shards that both have are the same."""
+    """Return why two datasets cannot lie at one location, in words;
+    None where the shards that both have are the same."""
     if different := there.difference(here):
         return different
     ours = {record.name: record.files for record in here.shards}

@@ -42,7 +42,8 @@ class GymEnv(TedEnv):
         return make(self.env_id, **self.options)
 
     def open(self, num_envs: int | None = None) -> Environment:
-        """Return copies of the environment, stepped side by side; without a number, one without a dimension of copies."""
+        """Return copies of the environment, stepped side by side;
+        without a number, one without a dimension of copies."""
         return of_id(self.env_id, self.options, num_envs or 1, is_batched=num_envs is not None)
 
     def __repr__(self) -> str:

@@ -71,7 +71,8 @@ def make(env_id: str, **options: Any) -> "gymnasium.Env[Any, Any]":
 
 
 def _near(env_id: str) -> list[str]:
-    """Return known ids like an unknown one; of an Atari game without a namespace, or by an old name, the one with it."""
+    """Return known ids like an unknown one; of an Atari game without a namespace, or by an old name, the one with
+    it."""
     if find_spec("ale_py") is not None:
         atari.register(atari.PREFIX)
     game = f"{atari.PREFIX}{re.split('NoFrameskip|Deterministic|-', env_id)[0]}-v5"

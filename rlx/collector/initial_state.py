@@ -67,7 +67,8 @@ def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence
 
 
 def _settled(module: torch.nn.Module, given: TensorDictBase, zeros: State) -> State | None:
-    """Return zeros of the shapes that the module gives back for these; none if it fails, or never gives back the same."""
+    """Return zeros of the shapes that the module gives back for these;
+    none if it fails, or never gives back the same."""
     for _ in range(_MOST_CALLS):
         inputs = given.copy()
         for key, row in zeros.items():
@@ -84,7 +85,8 @@ def _settled(module: torch.nn.Module, given: TensorDictBase, zeros: State) -> St
 
 
 def _shapes(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
-    """Yield shapes worth trying: what recurrent modules say of themselves, then a number, then sizes of the parameters."""
+    """Yield shapes worth trying: what recurrent modules say of themselves, then a number, then sizes of the
+    parameters."""
     for part in module.modules():
         if isinstance(size := getattr(part, "hidden_size", None), int):
             yield (size,)

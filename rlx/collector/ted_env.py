@@ -84,7 +84,8 @@ class TedEnv(ABC):
         return self._stepper.step(tensordict)
 
     def step_mdp(self, tensordict: "TensorDictBase") -> "TensorDictBase":
-        """Return the root of the step after this one: what is under ``next``, but the reward, over what else there is."""
+        """Return the root of the step after this one: what is under ``next``, but the reward, over what else there
+        is."""
         return self._stepper.step_mdp(tensordict)
 
     def step_and_maybe_reset(self, tensordict: "TensorDictBase") -> "tuple[TensorDictBase, TensorDictBase]":

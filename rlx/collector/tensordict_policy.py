@@ -118,7 +118,8 @@ class TensorDictPolicy:
                 )
 
     def _learned(self, output: Any, inputs: TensorDictBase) -> dict[str, list[tuple[str, Key]]]:
-        """Return which keys the policy writes, with their names, by part of a Choice; it must write them in every step."""
+        """Return which keys the policy writes, with their names, by part of a Choice;
+        it must write them in every step."""
         if not isinstance(output, TensorDictBase):
             raise CollectError(
                 f"policy {_name(self._function)} gave a {type(output).__name__}: expected the TensorDict with 'action'"

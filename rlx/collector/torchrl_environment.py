@@ -132,7 +132,8 @@ class TorchRLEnv(gymnasium.Env[Any, Any]):
         self._begun: TensorDictBase | None = None  # of an episode that TorchRL has begun and nobody has asked for yet
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return the first observation of an episode: of the one that TorchRL began when the last one ended, if it did."""
+        """Return the first observation of an episode: of the one that TorchRL began when the last one ended, if it
+        did."""
         super().reset(seed=seed, options=options)
         root = self._begun if seed is None and self._begun is not None else self._adapter.reset(seed, None)
         self._begun = None

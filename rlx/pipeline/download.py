@@ -78,7 +78,8 @@ def download(
 
 
 def _opened(source: str | None, layout: str | None) -> tuple[Base, str | None]:
-    """Return the base that a user means, and its layout where that is known: RL Unplugged's bucket need not be asked."""
+    """Return the base that a user means, and its layout where that is known: RL Unplugged's bucket need not be
+    asked."""
     return (open_base(source), layout) if source else (open_base(rl_unplugged.URL), layout or "rlu")
 
 

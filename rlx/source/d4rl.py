@@ -122,7 +122,8 @@ def open_d4rl(path: Path) -> D4RL:
 def _fields(
     file: h5py.File, count: int, said: Mapping[str, Any]
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    """Return the fields of a file, where each is kept, where it is kept what was seen next, and what is there besides."""
+    """Return the fields of a file, where each is kept, where it is kept what was seen next, and what is there
+    besides."""
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
     columns = (("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP))
@@ -153,7 +154,8 @@ def _fields(
 
 
 def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
-    """Return the episodes by the table that rlx wrote; None where there is none, or it is not of these steps any more."""
+    """Return the episodes by the table that rlx wrote; None where there is none, or it is not of these steps any
+    more."""
     if not all(hdf5_file.has(file, TABLE + name) for name in TABLE_COLUMNS):
         return None
     table = {name: hdf5_file.read_all(hdf5_file.numbers(file, TABLE + name)) for name in TABLE_COLUMNS}

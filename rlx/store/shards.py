@@ -142,7 +142,8 @@ class Shards:
         return Shard(record, directory, arrays)
 
     def _checked(self, record: ShardRecord) -> AnyPath:
-        """Return where a shard lies; of one that is here, that its files are all there. Others are checked when read."""
+        """Return where a shard lies; of one that is here, that its files are all there. Others are checked when
+        read."""
         directory = shard_directory(self.dataset, record.name)
         if isinstance(directory, RemotePath):
             return directory
