@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
 from rlx.source import hdf5_file
+from rlx.source.hdf5_chunks import MAX_CHUNK_BYTES
 
 _MAX_TEXTS = 1000
 _MAX_HEAP_BYTES = 2**24
@@ -124,12 +125,14 @@ class TextRows:
     def _chunk(self, corner: tuple[int, ...]) -> NDArray[Any]:
         """Return the references in the chunk that begins at a corner."""
         shape = self._found.chunks
+        expected = math.prod(shape) * _REFERENCE.itemsize
+        if expected > MAX_CHUNK_BYTES:
+            raise ValueError(f"chunks of {expected:,} bytes, expected at most {MAX_CHUNK_BYTES:,}")
         stored = self._found.id.get_chunk_info_by_coord(corner)
         if stored.byte_offset is None:
             return np.zeros(shape, _REFERENCE)
         content = self._bytes(stored.byte_offset, stored.size)
         plan = self._found.id.get_create_plist()
-        expected = math.prod(shape) * _REFERENCE.itemsize
         for number in reversed(range(plan.get_nfilters())):
             if not stored.filter_mask & 1 << number:
                 content = _unfiltered(content, plan.get_filter(number)[0], expected)

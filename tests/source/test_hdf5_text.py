@@ -62,3 +62,14 @@ def test_every_byte_of_a_heap_may_be_wrong(tmp_path: Path) -> None:
                 assert all(isinstance(word, str) for word in texts(file, "words"))
         except CorruptShardError as exc:
             assert "/words is damaged" in str(exc)  # noqa: PT017
+
+
+def test_a_chunk_that_is_too_large_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("words", (2**34,), h5py.string_dtype(), chunks=(2**26,))
+    with (
+        h5py.File(tmp_path / "a.h5") as file,
+        TextRows(file["words"]) as rows,
+        pytest.raises(CorruptShardError, match="chunks of 1,073,741,824 bytes, expected at most 536,870,912"),
+    ):
+        rows.read(0, 6)
