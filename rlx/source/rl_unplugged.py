@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.schema import Schema
 from rlx.source.expected_layout import expecting
+from rlx.source.extra_fields import not_taken_note
 from rlx.source.png import FRAME_SHAPE, MalformedPngError, decode_frames
 from rlx.source.protocol import MAX_BLOCK_STEPS
 from rlx.source.tf_example import Feature, MalformedExampleError, parse_example
@@ -46,6 +48,13 @@ Solaris Tennis Tutankham Venture
 GAMES = tuple(_GAMES.split())
 # Games of the DQN Replay Dataset that RL Unplugged left out.
 GAMES_MISSING = tuple(_GAMES_MISSING.split())
+# Those that are not read follow from the others: both rewards are clipped, and the returns are their sums.
+_FEATURES = frozenset(
+    (
+        *("actions", "checkpoint_idx", "clipped_episode_return", "clipped_rewards", "discounts", "episode_idx"),
+        *("episode_return", "observations", "unclipped_rewards"),
+    )
+)
 NOTES: Mapping[str, Any] = MappingProxyType(
     {
         "rewards": "clipped to [-1, 1]",
@@ -117,8 +126,11 @@ class RLUnplugged:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """That rewards are clipped, what truncated means here, whom to cite."""
-        return NOTES
+        """That rewards are clipped, what truncated means here, whom to cite, and features that others have added."""
+        if not self.present:
+            return NOTES
+        added = sorted(_features(self.root / shard_file(self.game, self.run, self.present[0])) - _FEATURES)
+        return {**NOTES, **not_taken_note(dict.fromkeys(added, "not a feature of RL Unplugged"))}
 
     def shards(self) -> Sequence[int]:
         """Return numbers of the shards that can be read once their files are there, ascending."""
@@ -218,6 +230,17 @@ def _check_game(game: str) -> None:
     if game not in GAMES:
         hint = did_you_mean(game, (*GAMES, *GAMES_MISSING)) or "rlx list --remote"
         raise SourceNotFoundError(f"RL Unplugged has no game {game!r}, expected one of its {len(GAMES)}", hint=hint)
+
+
+@lru_cache(maxsize=64)
+def _features(path: Path) -> frozenset[str]:
+    """Names of the features of a file's first record; none if it is damaged, which reading it reports."""
+    try:
+        for record in records(path):
+            return frozenset(parse_example(record))
+    except (SourceError, MalformedExampleError):
+        pass
+    return frozenset()
 
 
 class _MalformedEpisodeError(ValueError):

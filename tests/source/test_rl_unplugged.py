@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.pipeline.convert import open_source
 from rlx.source.protocol import MAX_BLOCK_STEPS, Layout
 from rlx.source.rl_unplugged import (
     GAMES,
@@ -250,3 +251,12 @@ def test_find_runs(tmp_path: Path) -> None:
     assert find_runs(tmp_path) == expected
     assert find_runs(root / "Pong") == expected[1:]
     assert find_runs(tmp_path / "absent") == []
+
+
+def test_a_feature_that_others_added_is_named_before_reading(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    features = {**make_episode(3).features(), "q_values": (2, [0.5] * 4)}
+    write_shard(tmp_path / shard_file("Pong", 1, 0), [tf_example(features)])
+    (source,) = find_runs(tmp_path)
+    assert source.notes["not_taken"] == {"q_values": "not a feature of RL Unplugged"}
+    open_source(tmp_path / "Pong", None)
+    assert "1 entry not taken: q_values (not a feature of RL Unplugged)" in caplog.text
