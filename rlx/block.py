@@ -14,9 +14,9 @@ from rlx.schema import Role, Schema
 class Block:
     """Named arrays of S consecutive steps, cut into segments of n trajectories.
 
-    A segment is the part of one trajectory that lies in the block. Only the last one may be *open*: its trajectory goes
-    on in the next block, whose first observation is also its final one. So the observations have S rows and one more
-    for every segment that is not open, in order: the final observation of a segment stands right behind its steps.
+    A segment is the part of one trajectory that lies in the block. Only the last one may be *open*: its trajectory
+    continues in the next block, whose first observation is also its final one. So the observations have S rows and one
+    more for every segment that is not open: the final observation of a segment follows its steps directly.
 
     Args:
         data: an array for every field of the schema: [S, ...], observations [S + closed segments, ...]. Texts are an
@@ -25,7 +25,7 @@ class Block:
         episodes: [n] the source's number of the episode that each segment belongs to.
         from_reset: [n] whether the trajectory starts with the first step of its episode.
         final_recorded: [n] whether the source recorded the final observation; where not, its row is zeros.
-        is_open: whether the last segment goes on in the next block.
+        is_open: whether the last segment continues in the next block.
         cut: [n] whether the recording of the episode stops with the segment although the environment did not end it;
             its last step is then flagged truncated. False for all segments if not given.
     """

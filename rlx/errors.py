@@ -1,44 +1,44 @@
-"""Every error that the user or the world can mend.
+"""Errors that the user can fix, or that the environment caused.
 
-A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its traceback; these do not::
+A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its traceback; the classes below do not::
 
-    RlxError                        .hint: the command that mends it
+    RlxError                        .hint: the command that fixes it
     ├─ SourceError
-    │  ├─ SourceNotFoundError       the source has no such run, shard or file
+    │  ├─ SourceNotFoundError       run, shard or file not found in the source
     │  ├─ ForbiddenError            the source answers 401 or 403
-    │  ├─ DownloadError             the transfer kept failing; worth another try
-    │  └─ CorruptShardError         what arrived is not what it should be
+    │  ├─ DownloadError             the transfer failed after all retries; run again
+    │  └─ CorruptShardError         a file of the source is damaged
     ├─ DatasetError
     │  ├─ DatasetNotFoundError      also a FileNotFoundError
     │  ├─ DatasetExistsError        also a FileExistsError
-    │  ├─ DatasetLockedError        another process is writing it, or pushes another to its place
+    │  ├─ DatasetLockedError        another process writes or pushes to it
     │  ├─ IncompleteDatasetError    it is still being written
     │  ├─ CorruptDatasetError       a file of a dataset at rest is damaged
-    │  ├─ FormatVersionError        written by a newer rlx
+    │  ├─ FormatVersionError        written by a newer version of rlx
     │  ├─ SchemaMismatchError       a block does not fit the schema
-    │  ├─ CodecError                no such codec, or one that the store cannot hold
-    │  ├─ DiskFullError             no room for what is to be written
-    │  └─ FileAccessError           a file cannot be read or written: no permission, a failing disk
-    ├─ SamplingError                nothing in the storage fits what was asked for
-    │  └─ SliceTooLongError         no trajectory is that long
-    ├─ CollectError                 an environment or a policy is not there, fails or does not fit
+    │  ├─ CodecError                unknown codec, or not supported by the store
+    │  ├─ DiskFullError             no space left on the disk
+    │  └─ FileAccessError           no permission, or an I/O error of the disk
+    ├─ SamplingError                the storage cannot fulfil the request
+    │  └─ SliceTooLongError         no trajectory has enough steps
+    ├─ CollectError                 an environment or policy is missing, fails or does not fit
     │  └─ PolicyNotFoundError       also a FileNotFoundError
     ├─ TransformError               also a ValueError
-    ├─ ForkError                    it cannot be used in a process forked from the one that used it
-    ├─ EngineError                  a cluster cannot be reached, or its workers lack something
-    ├─ ExportError                  a format cannot hold what is to be written in it
-    ├─ UnknownFormatError           the name of a file tells no format
-    ├─ PartialError                 some shards failed, the rest are safe
+    ├─ ForkError                    an object was used after a fork
+    ├─ EngineError                  no connection to a cluster, or its workers lack a package
+    ├─ ExportError                  the format does not support the data
+    ├─ UnknownFormatError           the file name has no known extension
+    ├─ PartialError                 some shards failed; the others are complete
     └─ MissingExtraError            also an ImportError
 """
 
 
 class RlxError(Exception):
-    """The root of every error that the user or the world can mend.
+    """Base class of all errors that the user can fix, or that the environment caused.
 
     Args:
-        message: what is wrong: the thing, what was expected, what was found; lower case, no full stop.
-        hint: a command or an action that mends it.
+        message: what failed, with the offending value, and what was expected; lower case, no full stop.
+        hint: a command or an action that fixes it.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -55,7 +55,7 @@ def _rebuild(cls: type[RlxError], message: str, hint: str | None) -> RlxError:
 
 
 class SourceError(RlxError):
-    """Experience cannot be read from where it comes from."""
+    """Error while reading a source."""
 
 
 class SourceNotFoundError(SourceError):
@@ -63,100 +63,100 @@ class SourceNotFoundError(SourceError):
 
 
 class ForbiddenError(SourceError):
-    """The source refuses: HTTP 401 or 403."""
+    """The server denied access: HTTP 401 or 403."""
 
 
 class DownloadError(SourceError):
-    """A transfer failed again and again; running the command again resumes it."""
+    """A transfer failed after all retries; run the same command again to resume it."""
 
 
 class CorruptShardError(SourceError):
-    """A file of the source is damaged or is not of the layout it should have."""
+    """A file of the source is damaged or does not have the expected layout."""
 
 
 class DatasetError(RlxError):
-    """A dataset at rest cannot be read or written."""
+    """Error while reading or writing a dataset."""
 
 
 class DatasetNotFoundError(DatasetError, FileNotFoundError):
-    """There is no dataset at that path or of that id."""
+    """No dataset at that path or with that id."""
 
 
 class DatasetExistsError(DatasetError, FileExistsError):
-    """The destination holds another dataset, or something that is none."""
+    """The destination holds another dataset, or is not a dataset."""
 
 
 class DatasetLockedError(DatasetError):
-    """Another process is writing this dataset, or another dataset is being pushed to the same place."""
+    """Another process is writing this dataset, or is pushing another dataset to the same location."""
 
 
 class IncompleteDatasetError(DatasetError):
-    """The dataset has no manifest yet: it is being written, or its writing was interrupted."""
+    """The dataset has no manifest yet: a process is writing it, or was interrupted."""
 
 
 class CorruptDatasetError(DatasetError):
-    """A file of a dataset at rest is damaged or missing."""
+    """A file of a dataset is damaged or missing."""
 
 
 class FormatVersionError(DatasetError):
-    """The dataset was written in a format version that this rlx does not know."""
+    """This rlx does not support the format version of the dataset."""
 
 
 class SchemaMismatchError(DatasetError):
-    """A block has a field too many, one too few, or one of another dtype or shape."""
+    """A block has a field too many or too few, or a field with another dtype or shape."""
 
 
 class CodecError(DatasetError):
-    """There is no such codec, or the store cannot hold it."""
+    """Unknown codec, or the store does not support it."""
 
 
 class DiskFullError(DatasetError):
-    """The disk has no room for what is to be written."""
+    """The disk has no space left for the data."""
 
 
 class FileAccessError(DatasetError):
-    """A file is there and cannot be read or written: no permission, a failing disk, too many open files."""
+    """A file exists but cannot be read or written: no permission, a failing disk, too many open files."""
 
 
 class SamplingError(RlxError):
-    """Nothing in the storage fits what was asked for: it is empty, or the sizes do not go together."""
+    """The storage cannot fulfil the request: it is empty, or the requested sizes do not fit together."""
 
 
 class SliceTooLongError(SamplingError):
-    """No trajectory has as many steps as a slice is to have."""
+    """No trajectory has enough steps for one slice."""
 
 
 class CollectError(RlxError):
-    """An environment or a policy is not there, fails, or one does not fit the other."""
+    """An environment or a policy is missing or fails, or the two do not fit each other."""
 
 
 class PolicyNotFoundError(CollectError, FileNotFoundError):
-    """There is no such file of a policy or an environment."""
+    """The file of a policy or an environment does not exist."""
 
 
 class TransformError(RlxError, ValueError):
-    """There is no such transform, it does not suit the data, or a user's function fails on a trajectory."""
+    """Unknown transform, a transform that does not suit the data, or a user's function that fails on a trajectory."""
 
 
 class ForkError(RlxError):
-    """An object cannot be used in a forked process: its threads, processes or connections are the parent's."""
+    """An object was used after a fork: its threads, processes or connections belong to the parent process."""
 
 
 class EngineError(RlxError):
-    """A cluster cannot be reached, or its workers lack what every worker needs."""
+    """A cluster cannot be reached, or its workers lack a package that every worker needs."""
 
 
 class ExportError(RlxError):
-    """A format of another project cannot hold what is to be written in it."""
+    """The target format does not support the data."""
 
 
 class UnknownFormatError(RlxError):
-    """The name of a file does not tell which format it is to have."""
+    """The file name does not tell the format."""
 
 
 class PartialError(RlxError):
-    """Some shards failed; the others are safe. The hint says what does the rest, mostly the same command again."""
+    """Some shards failed; the others are complete. The hint names the command for the rest, usually the same one."""
 
 
 class MissingExtraError(RlxError, ImportError):
-    """A package that only some users need is not installed."""
+    """An optional dependency is not installed."""

@@ -1,4 +1,4 @@
-"""What the operating system refuses, in this project's words: a file that cannot be used is not a damaged one."""
+"""Errors of the operating system as errors of rlx: an unreadable file is not a damaged one."""
 
 import errno
 import os
@@ -59,7 +59,7 @@ def check_readable(path: Path) -> None:
     """Raise unless a file can be opened, before a decoder reports any failure to read it as damage.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         FileAccessError: it is there and cannot be read.
     """
     try:
@@ -75,7 +75,7 @@ def reading(path: object) -> Iterator[None]:
     """Translate what the operating system says when a file of a dataset is read.
 
     Raises:
-        CorruptDatasetError: there is no such file.
+        CorruptDatasetError: the file does not exist.
         FileAccessError: it is there and cannot be read.
     """
     try:

@@ -1,8 +1,8 @@
-"""Forks of this process: what waits for them, what the child makes anew, and what it refuses by name.
+"""Forks of this process: what waits for them, what the child recreates, and what it refuses by name.
 
 A fork copies all memory but only one thread: in the child, locks of the other threads stay locked, thread pools have no
-threads, and pipes are shared with the parent. Objects that hold such things register here, and are kept alive by
-nobody but their users.
+threads, and pipes are shared with the parent. Objects that hold such things register here; the registry does not keep
+them alive.
 """
 
 import itertools
@@ -54,7 +54,7 @@ def on_fork(
 
 
 class ThisProcessOnly:
-    """Refuses what was used before a fork and does not work in the child.
+    """Guard of an object that was used before a fork and does not work in the child.
 
     Args:
         message: of the error: what cannot be done in the child.

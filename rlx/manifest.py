@@ -1,7 +1,7 @@
-"""The manifest, ``rlx.json``: everything that is known of a dataset without opening a shard.
+"""The manifest, ``rlx.json``: all metadata of a dataset, readable without opening a shard.
 
-A dataset exists when its manifest does. It is replaced atomically, and ends in a crc32c of all that stands before, so
-that a damaged one is never believed. docs/format.md specifies every key.
+A dataset exists when its manifest does. It is replaced atomically and ends in a crc32c of everything before, so that a
+damaged one is always detected. docs/format.md specifies every key.
 """
 
 import builtins
@@ -101,7 +101,7 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one dataset directory holds.
+    """The contents of one dataset directory.
 
     Args:
         id: name of the dataset: ``Pong/5``.
@@ -156,7 +156,7 @@ class Manifest:
         return [name for name in self.planned if name not in listed]
 
     def with_shard(self, record: ShardRecord) -> Self:
-        """Return the manifest with one more shard (or that shard anew), in the order of the names."""
+        """Return the manifest with one more shard, or with that shard replaced, in the order of the names."""
         others = [shard for shard in self.shards if shard.name != record.name]
         return replace(self, shards=sorted([*others, record], key=lambda shard: shard.name))
 
@@ -173,7 +173,7 @@ class Manifest:
         return None
 
     def encode(self) -> builtins.bytes:
-        """What ``rlx.json`` holds: the same manifest is always the same bytes."""
+        """Return the content of ``rlx.json``: the same manifest always gives the same bytes."""
         described = {"format": "rlx", **{key: getattr(self, key) for key in _KEYS}}
         described["schema"] = self.schema.to_json()
         described["shards"] = [asdict(shard) for shard in self.shards]
@@ -198,7 +198,7 @@ class Manifest:
         """Read ``rlx.json``.
 
         Raises:
-            DatasetNotFoundError: there is no such directory, or nothing of rlx in it.
+            DatasetNotFoundError: the directory does not exist, or holds nothing of rlx.
             IncompleteDatasetError: there are shards, and no manifest yet.
             FormatVersionError: a newer rlx wrote it.
             CorruptDatasetError: it is damaged.

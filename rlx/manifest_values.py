@@ -1,4 +1,4 @@
-"""What a manifest may say beside the shards: statistics, spaces, notes and lineage, which anybody may have written."""
+"""Checks of the other parts of a manifest: statistics, spaces, notes and lineage, which may come from anywhere."""
 
 import math
 import re
@@ -94,7 +94,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    """Return whether this is a number, a bound that there is none of, or lists of such."""
+    """Return whether this is a number, None (no bound), or lists of such."""
     if isinstance(value, list):
         return all(map(_are_numbers, value))
     return value is None or _is_number(value) or value in ("inf", "-inf", "Infinity", "-Infinity")

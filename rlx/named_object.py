@@ -1,4 +1,4 @@
-"""Things of a user's own by their names: ``module:name`` and ``file.py:name``."""
+"""Users' objects by name: ``module:name`` and ``file.py:name``."""
 
 import importlib
 import importlib.util
@@ -9,15 +9,15 @@ from rlx.errors import RlxError
 
 
 def load_object(text: str, failed: type[RlxError], absent: type[RlxError] | None = None) -> Any:
-    """What ``module:name`` or ``file.py:name`` names.
+    """Return the object that ``module:name`` or ``file.py:name`` names.
 
     Args:
         text: the name.
-        failed: the error that says why there is none.
-        absent: the error that says that there is no such file; ``failed`` where not given.
+        failed: class of the error that reports why it cannot be loaded.
+        absent: class of the error if the file does not exist; ``failed`` by default.
 
     Raises:
-        RlxError: of that kind; there is no such module, file or name, or importing it failed.
+        RlxError: of that class; the module, file or name does not exist, or importing it failed.
     """
     place, _, name = text.rpartition(":")
     if not place or not name:

@@ -1,23 +1,23 @@
-"""How far a long verb has come: a parameter, so that the library never prints."""
+"""Progress of long operations: a parameter, so that the library never prints."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Told of the work ahead and of the work done; every method may be called from any thread."""
+    """Receiver of progress reports; every method may be called from any thread."""
 
     def expect(self, unit: str, amount: int) -> None:
-        """So much of a unit (``bytes``, ``shards``, ``steps``) lies ahead, on top of what was expected before."""
+        """Add ``amount`` of a unit (``bytes``, ``shards``, ``steps``) to the expected total."""
 
     def advance(self, unit: str, amount: int) -> None:
-        """So much of a unit is done."""
+        """Report that ``amount`` of a unit is done."""
 
 
 class Silent:
-    """Progress that nobody looks at."""
+    """Progress that is discarded."""
 
     def expect(self, unit: str, amount: int) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def advance(self, unit: str, amount: int) -> None:
-        """Ignore it."""
+        """Do nothing."""

@@ -84,7 +84,7 @@ def shape(dimensions: Sequence[int]) -> str:
 
 
 def excerpt(text: str, characters: int) -> str:
-    """Return a text on one line, cut to so many characters; what a terminal would obey is a space.
+    """Return a text on one line, cut to at most ``characters``; control characters become spaces.
 
     Example:
         >>> excerpt("pick up\\nthe cube", 20), excerpt("pick up the cube", 10)

@@ -1,4 +1,4 @@
-"""What one step holds: fields by name, each with a dtype, a shape and a role.
+"""The schema of a step: fields by name, each with a dtype, a shape and a role.
 
 A field's name is its path in a TED TensorDict, joined by ``/``: ``observation/achieved_goal``. Its role says where the
 path starts and how many rows the field has in a shard of S steps and N trajectories:
@@ -213,7 +213,7 @@ class Schema:
         return [name for name, field in self.fields.items() if field.role == role]
 
     def raw_bytes(self, steps: int, trajectories: int) -> int:
-        """Return bytes of so many steps if every observation were stored once and nothing compressed."""
+        """Return the uncompressed size of steps, with every observation stored once."""
         rows = {Role.OBSERVATION: steps + trajectories, Role.STEP: steps, Role.NEXT: steps}
         return sum(field.row_bytes * rows[field.role] for field in self.fields.values())
 

@@ -1,4 +1,4 @@
-"""What goes into a buffer and what comes out: steps of the right dimensions, rows of an index, marks in a batch."""
+"""Steps entering and leaving a buffer: checks of dimensions, rows of an index, marks in a batch."""
 
 import operator
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def rows_of(index: Any, storage: Storage) -> Rows:
     Args:
         index: rows, or a slice of the rows of every lane; negative ones count from the end. A tuple indexes the
             [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``.
-        storage: what is indexed.
+        storage: the indexed storage.
 
     Raises:
         IndexError: no such row.

@@ -136,7 +136,7 @@ def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterat
     """Return the state and the blocks of steps of a checkpoint; blocks are read when they are asked for.
 
     Raises:
-        DatasetNotFoundError: there is none.
+        DatasetNotFoundError: the directory holds no checkpoint.
         FormatVersionError: another format version wrote it.
         CorruptDatasetError: it is damaged.
     """

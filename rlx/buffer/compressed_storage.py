@@ -34,7 +34,7 @@ class CompressedStorage(LazyTensorStorage):
 
     Args:
         max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of what is written: time, and before it those of the lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
         level: zstd's; higher is smaller and slower to write, not to read.
     """
 
@@ -69,7 +69,7 @@ class CompressedStorage(LazyTensorStorage):
         return now if self._schema.get(now) == self._schema[path] else path
 
     def empty(self) -> None:
-        """Forget everything but the schema, and what was learnt about the images."""
+        """Remove all steps; keep the schema and the dictionaries of the images."""
         super().empty()
         self._latest.clear()
         for log in self._logs.values():

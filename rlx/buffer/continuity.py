@@ -53,13 +53,13 @@ def observed(keys: Collection[Path]) -> list[Path]:
 
 
 class Links:
-    """What steps [n] say of the steps before and after them.
+    """Return how steps [n] continue the steps before and after them.
 
     Args:
         pairs: leaves [n, ...], now and next, of every observation.
         lane: [n] the lane of each step; steps of a lane come in order of time.
         origin: [n] the row that each was read from; -1 without.
-        is_init: [n] whether an episode starts with it; None if nobody says.
+        is_init: [n] whether an episode starts with it; None if not recorded.
 
     Attributes:
         lane: [n] the lane of each step.
@@ -86,7 +86,7 @@ class Links:
 
     @classmethod
     def of(cls, leaves: Leaves, lane: Rows) -> "Links":
-        """What the leaves [n, ...] of steps in these lanes say."""
+        """Return the links of leaves [n, ...] of steps in these lanes."""
         pairs = [(leaves[key], leaves["next", *key]) for key in observed(leaves)]
         alike = [(now, after) for now, after in pairs if (now.dtype, now.shape) == (after.dtype, after.shape)]
         origin = leaves.get(ORIGIN, leaves.get(INDEX))
@@ -188,7 +188,7 @@ def _column(leaf: torch.Tensor) -> Column:
 
 
 def _words(rows: Column) -> Words:
-    """[m, k] the bytes of rows with one NaN and one zero, as many words each, zeros behind the last."""
+    """Return [m, k] the bytes of rows as 64-bit words, zero-padded; all NaNs are equal, and both zeros."""
     if rows.dtype.kind == "f":
         rows = np.where(np.isnan(rows), rows.dtype.type(np.nan), rows + rows.dtype.type(0))
     raw = np.ascontiguousarray(rows).reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)
@@ -249,7 +249,7 @@ def _values_differ(now: torch.Tensor, after: torch.Tensor) -> Flags:
 
 
 class StoredLinks:
-    """What steps say that are stored already, in the words of ``Links``.
+    """Return the ``Links`` of steps that are stored already.
 
     Args:
         read: gives the observations at rows, now or (True) next.

@@ -1,4 +1,4 @@
-"""The index of a dataset: its trajectories lie one behind the other, and never change."""
+"""The index of a dataset, whose trajectories follow each other and never change."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,12 +51,12 @@ class DatasetTrajectoryIndex:
         return first
 
     def follow(self, rows: Rows, steps: int) -> Rows:
-        """[n, steps] each row and those that follow it; -1 behind the end of the trajectory."""
+        """Return [n, steps] each row and those that follow it; -1 after the end of the trajectory."""
         column = np.arange(steps)
         return np.where(column < self.remaining(rows)[:, None], rows[:, None] + column, -1)
 
     def after(self, rows: Rows, steps: Rows) -> Rows:
-        """[n] the row that many steps after each row; -1 behind the end of the trajectory."""
+        """Return [n] the row ``steps`` after each row; -1 after the end of the trajectory."""
         return np.where(steps < self.remaining(rows), rows + steps, -1)
 
     def precede(self, rows: Rows, steps: int) -> Rows:

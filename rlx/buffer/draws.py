@@ -76,7 +76,7 @@ class Share:
             raise ValueError(f"shard index of range({self.count}) expected, found {self.index}")
 
     def of(self, length: int) -> int:
-        """Return how many of so many ordinals are this worker's."""
+        """Return how many of ``length`` ordinals are this worker's."""
         return max(0, -(-(length - self.index) // self.count))
 
     def ordinals(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -107,7 +107,7 @@ class Draws:
     def enter_worker(self) -> bool:
         """Return whether this is a worker of a ``DataLoader`` and nothing was drawn in it yet: the share is split then.
 
-        What a worker draws depends on its number and on the loader's seed of this epoch (``torch.manual_seed``).
+        A worker's draws depend on its number and on the loader's seed of this epoch (``torch.manual_seed``).
         """
         worker = worker_here()
         if worker is None or worker == self._worker:

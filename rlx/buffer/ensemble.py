@@ -140,7 +140,7 @@ class ReplayBufferEnsemble(SavedTogether):
 
     @property
     def batch_size(self) -> int | None:
-        """Steps of a batch, unless ``sample`` is told."""
+        """Steps of a batch, unless ``sample`` overrides it."""
         return self._batch_size
 
     @property
@@ -155,18 +155,18 @@ class ReplayBufferEnsemble(SavedTogether):
 
     @property
     def sampler(self) -> SamplerEnsemble:
-        """What draws buffers, and steps of each."""
+        """The sampler of buffers, and of steps of each."""
         samplers = SamplerEnsemble(*(buffer.sampler for buffer in self._buffers))
         samplers.choice = self._choice
         return samplers
 
     @property
     def writer(self) -> WriterEnsemble:
-        """What decides where steps go in each buffer."""
+        """The writers of the buffers."""
         return WriterEnsemble(*(buffer.writer for buffer in self._buffers))
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform of whole batches behind the others; with ``invert``, its ``inv``. Returns the ensemble.
+        """Append a transform of whole batches; with ``invert``, its ``inv``. Return the ensemble.
 
         Raises:
             ValueError: the transform needs neighbours.

@@ -22,7 +22,7 @@ class TensorStorage(LazyTensorStorage):
         ndim: dimensions of the steps. Of more than one, tensors that are not contiguous are copied.
 
     Raises:
-        SchemaMismatchError: ``storage`` is no TensorDict of so many dimensions, or something in it is no tensor.
+        SchemaMismatchError: ``storage`` is not a TensorDict with ``ndim`` dimensions, or holds a non-tensor.
         ValueError: ``max_size`` is another number.
 
     Example:

@@ -1,4 +1,4 @@
-"""Hindsight experience replay (Andrychowicz et al., 2017): steps with the goal of what was achieved later."""
+"""Hindsight experience replay (Andrychowicz et al., 2017): steps relabelled with goals achieved later."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ class HindsightStrategy(StrEnum):
 
 
 class HERReplayBuffer(TensorDictReplayBuffer):
-    """A ``TensorDictReplayBuffer`` that gives a part of every batch the goal of what was achieved, and its reward.
+    """A ``TensorDictReplayBuffer`` that relabels a part of every batch with achieved goals and their rewards.
 
     The goal of a step becomes what another step of its episode led to: ``achieved_goal_key`` under ``next``, or at the
     root where ``next`` has none. The reward is then what ``reward_fn`` says; flags stay as they were. Goals are changed
@@ -54,10 +54,10 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         her_ratio: part of every batch that gets a new goal, rounded down to whole steps.
         strategy: where goals come from.
         goal_key: the goal that is sought; also under ``next``, where it is stored there.
-        achieved_goal_key: what is achieved, of the same shape.
+        achieved_goal_key: the achieved goal, of the same shape.
         reward_key: where the new reward is written.
-        end_key: what is true at the last step of an episode; by default, trajectory ids tell episodes apart where they
-            are stored, ("next", "done") where not.
+        end_key: the flag of an episode's last step; by default, trajectory ids tell episodes apart where they are
+            stored, else ("next", "done").
         seed: of the choice of goals; fresh by default.
         storage: as for ``TensorDictReplayBuffer``, and so are those that follow.
         sampler: as there; not one of slices.
@@ -239,7 +239,7 @@ def _scaled(places: NDArray[np.float64], counts: NDArray[np.int64] | int) -> NDA
 
 
 def _moved(index: TrajectoryIndex, rows: Rows, steps: NDArray[np.int64]) -> Rows:
-    """[n] the row so many steps after each row, or before it, all of one trajectory."""
+    """Return [n] the row ``steps`` after each row, or before it, all of one trajectory."""
     moved = index.after(rows, np.maximum(steps, 0))
     back = np.flatnonzero(steps < 0)
     if len(back):

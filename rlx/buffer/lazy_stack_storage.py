@@ -19,8 +19,9 @@ _PRESENT = "_present"
 class LazyStackStorage(ListStorage):
     """Keeps every step by itself, whatever the shapes of its tensors are; batches are ``LazyStackedTensorDict``.
 
-    Numbers that are whole or bools, one a step, and flags are the same in all steps, since trajectories are told apart
-    by them. All else may differ from step to step: shapes, keys, texts. Steps of different shapes cannot be saved.
+    Flags, and integers and bools of one value a step, have the same shape in all steps, since they tell trajectories
+    apart. All other leaves may differ from step to step: shapes, keys, texts. Steps of different shapes cannot be
+    saved.
 
     Args:
         max_size: steps that there is room for.
@@ -61,7 +62,7 @@ class LazyStackStorage(ListStorage):
         return stacked
 
     def append(self, steps: TensorDictBase) -> Rows:
-        """Write steps [n] behind the others; return their rows."""
+        """Append steps [n]; return their rows."""
         alike, rest = _parted(steps)
         rows = super().append(alike)
         self._keep(rows, rest)
@@ -74,7 +75,7 @@ class LazyStackStorage(ListStorage):
         self._keep(rows, rest)
 
     def replace(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Put other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
+        """Replace stored steps by other steps [n], which neither continue nor precede any other step."""
         alike, rest = _parted(steps)
         super().replace(rows, alike)
         self._keep(rows, rest)
@@ -101,7 +102,7 @@ class LazyStackStorage(ListStorage):
 
 
 def _parted(steps: TensorDictBase) -> tuple[TensorDict, list[TensorDictBase]]:
-    """What is alike in all steps [n], and the rest of each, copied.
+    """Return the leaves that are alike in all steps [n], and the rest of each, copied.
 
     Raises:
         SchemaMismatchError: steps of other dimensions, or some have a flag that others do not have.

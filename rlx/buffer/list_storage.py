@@ -11,11 +11,11 @@ from rlx.buffer.trajectory_keys import Path
 
 
 class ListStorage(RingStorage):
-    """Keeps every step by itself: memory grows with what is written; slower than tensors.
+    """Storage of each step by itself: memory grows with the steps written; slower than tensors.
 
     Args:
         max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of what is written: time, and before it those of the lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
     """
 
     def __init__(self, max_size: int = 1_000, *, ndim: int = 1) -> None:

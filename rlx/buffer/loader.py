@@ -103,7 +103,7 @@ class StepDataset(IterableDataset[TensorDictBase]):
             yield rows_at(self._source, places)
 
     def _part(self, total: int, part: int, parts: int) -> tuple[int, int]:
-        """Return first step of a part, and the one behind its last."""
+        """Return first and last + 1 step of a part."""
         if not self._drop_last:
             return total * part // parts, total * (part + 1) // parts
         length = total // parts // self._batch_size * self._batch_size

@@ -15,7 +15,7 @@ class MappedStorage(TensorStorage):
         path: the directory of the files.
 
     Raises:
-        SchemaMismatchError: something there is no tensor.
+        SchemaMismatchError: the directory holds a non-tensor.
     """
 
     def __init__(self, path: Path) -> None:

@@ -85,7 +85,7 @@ class OpenTrajectories:
         return Assigned(*(np.array(numbers, np.int64) for numbers in (trajectory, started_by, closed)))
 
     def _take(self, key: int, digest: int, lane: int, *, is_local: bool) -> int:
-        """Remove and return the one that a run in a lane continues; -1 if there is none, or no telling which."""
+        """Remove and return the trajectory that a run in a lane continues; -1 if none or several qualify."""
         lanes = self._open.get((key, digest))
         if lanes is None:
             return -1

@@ -43,7 +43,7 @@ class ParameterScheduler(ABC):
 
     @abstractmethod
     def value(self, steps: int, current: float) -> float:
-        """Return the parameter after so many steps, before it is bounded.
+        """Return the parameter after ``step`` steps, before it is bounded.
 
         Args:
             steps: how often ``step`` was called, this call included.
@@ -154,7 +154,7 @@ class StepScheduler(ParameterScheduler):
         self.gamma, self.n_steps, self.mode = gamma, n_steps, mode
 
     def value(self, steps: int, current: float) -> float:
-        """Return the parameter, changed if so many steps are a multiple of ``n_steps``."""
+        """Return the parameter, changed if the number of steps is a multiple of ``n_steps``."""
         if steps % self.n_steps:
             return current
         return current * self.gamma if self.mode == "multiplicative" else current + self.gamma

@@ -115,7 +115,7 @@ class Saved(Protocol):
         """Write it."""
 
     def loads(self, path: str | os.PathLike[str], /) -> None:
-        """Become what was written."""
+        """Restore the written state."""
 
 
 class SavedTogether(ABC):

@@ -20,7 +20,7 @@ def positions(index: Any, count: int) -> int | list[int]:
         count: how many parts there are.
 
     Raises:
-        IndexError: there is no such part, or the index has more dimensions.
+        IndexError: the index is out of range, or has more dimensions.
 
     Example:
         >>> positions(-1, 3), positions(slice(1, None), 3), positions([2, 0], 3)

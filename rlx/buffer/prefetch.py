@@ -19,7 +19,7 @@ from rlx.fork import on_fork
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a sampler chose.
+    """The choice of a sampler.
 
     Args:
         rows: [n] rows.

@@ -33,7 +33,7 @@ _CHUNK_STEPS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """What is done to each chunk, in whatever process.
+    """The function applied to each chunk, in any process.
 
     Args:
         storage: where steps come from; none where they come with the chunk.
@@ -57,7 +57,7 @@ class Mapping:
         return self.storage.get(np.arange(start, stop))
 
     def made(self, start: int, stop: int, steps: TensorDictBase | None = None) -> TensorDictBase:
-        """What ``fn`` makes of the steps from ``start`` to ``stop``, which are read where they are not given.
+        """Return the result of ``fn`` for the steps from ``start`` to ``stop``, which are read unless given.
 
         Raises:
             ValueError: it makes more or fewer steps of them.
@@ -162,7 +162,7 @@ class Workers:
 
 
 def _few_at_a_time(submit: Callable[[_Task], Callable[[], None]], tasks: Iterable[_Task], limit: int) -> Iterator[None]:
-    """Submit tasks, and yield after each that is done; no more than so many are under way, and in memory."""
+    """Submit tasks, and yield after each one; at most ``limit`` are under way, and in memory."""
     waiting: deque[Callable[[], None]] = deque()
     for task in tasks:
         if len(waiting) >= limit:

@@ -16,7 +16,7 @@ from rlx.buffer.protocol import Storage
 
 
 class Preprocessing:
-    """What is over a storage and can make another of it."""
+    """An object over a storage that can be made over another storage."""
 
     @property
     def storage(self) -> Storage:
@@ -60,7 +60,7 @@ class Preprocessing:
             index_with_generator: accepted so that TorchRL's calls work; chunks are never read before their turn.
             pbar: whether to show a progress bar on stderr.
             mp_start_method: ``spawn``, ``fork`` or ``forkserver``.
-            num_frames: only so many steps, the first ones.
+            num_frames: process only the first ``num_frames`` steps.
 
         Raises:
             DatasetExistsError: ``dest`` is not empty.

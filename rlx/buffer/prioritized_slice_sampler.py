@@ -21,9 +21,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     Which starts are valid and how ends are marked is as in ``SliceSampler``. Every step of a slice comes with the
     weight of its own priority, and its priority can be updated.
 
-    Starts that turn out not to be valid are drawn again and *hidden*: taken out of the sum, but not forgotten, until
-    writes behind them may have made them valid. So none is ever drawn, none that is valid is ever missing, and each
-    costs one draw however often is sampled.
+    Invalid starts are drawn again and *hidden*: taken out of the sum, but kept, until later writes may have made them
+    valid. So an invalid start is never drawn, a valid one is never missed, and each hidden start costs a single draw.
 
     Args:
         max_capacity: the most rows that the storage can have.

@@ -1,7 +1,7 @@
 """A wide tree over priorities: their sum, minimum or maximum at once, and what lies at a prefix sum.
 
 Every node reduces 16 children, so a million leaves take five levels and a batch of updates or look-ups a few numpy
-calls for each. A node is always computed anew from its children, never corrected by differences, so that nothing drifts
+calls for each. A node is always recomputed from its children, never corrected by differences, so that nothing drifts
 and the tree is a function of its leaves alone.
 """
 
@@ -46,7 +46,7 @@ class PriorityTree:
 
     @property
     def root(self) -> float:
-        """What the tree says of all leaves."""
+        """The reduction of all leaves."""
         return float(self._reduce.reduce(self._levels[-1][0]))
 
     def get(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:

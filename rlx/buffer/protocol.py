@@ -1,8 +1,8 @@
 """The seams of a replay buffer: what a storage, a sampler and a writer owe each other.
 
-A *row* is the place of one step in a storage: 0 to ``max_size``. A storage of ``ndim`` 1 has one lane; of more
-dimensions, one lane for every element of the leading dimensions of what is written (``[B, T]``: B lanes). Every lane is
-a ring of ``max_size // lanes`` rows; the rows of lane b are ``[b * size, (b + 1) * size)``.
+A *row* is the index of one step in a storage: 0 to ``max_size``. A storage of ``ndim`` 1 has one lane; of more
+dimensions, one lane for every element of the leading dimensions of the written steps (``[B, T]``: B lanes). Every lane
+is a ring of ``max_size // lanes`` rows; the rows of lane b are ``[b * size, (b + 1) * size)``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,7 @@ Keys = Sequence[NestedKey]
 class TrajectoryIndex(Protocol):
     """Which stored rows follow each other in time, whatever order they were written in.
 
-    It is kept up to date by the storage with every write, so that asking never takes time proportional to what is
-    stored.
+    The storage updates it with every write, so that no query takes time proportional to the number of stored steps.
     """
 
     @property
@@ -43,13 +42,13 @@ class TrajectoryIndex(Protocol):
         """[n] whether each row is the first step of its episode: not the first that is left of an overwritten one."""
 
     def follow(self, rows: Rows, steps: int) -> Rows:
-        """[n, steps] each row and those that follow it in time; -1 behind the end of the trajectory."""
+        """Return [n, steps] each row and those that follow it in time; -1 after the end of the trajectory."""
 
     def after(self, rows: Rows, steps: Rows) -> Rows:
-        """[n] the row that many steps after each row, 0 being itself; -1 behind the end of the trajectory."""
+        """Return [n] the row ``steps`` after each row, 0 being itself; -1 after the end of the trajectory."""
 
     def precede(self, rows: Rows, steps: int) -> Rows:
-        """[n, steps] those that precede each row, oldest first, and itself last; -1 before what is stored of it."""
+        """Return [n, steps] the preceding rows, oldest first, and itself last; -1 before the first stored step."""
 
     def trajectories(self) -> tuple[Rows, Rows]:
         """[N] the first row, and [N] the stored steps, of every trajectory, in the order of their first write."""
@@ -66,7 +65,7 @@ class Storage(Protocol):
 
     @property
     def lane_shape(self) -> tuple[int, ...]:
-        """The leading dimensions of what is written, ``ndim - 1`` of them once something was; one lane an element."""
+        """The leading dimensions of written steps, ``ndim - 1`` of them after the first write; one lane per element."""
 
     @property
     def lanes(self) -> int:
@@ -92,7 +91,7 @@ class Storage(Protocol):
         """
 
     def append(self, steps: TensorDictBase) -> Rows:
-        """Write steps [*lane_shape, n] behind those of their lanes; return their rows, of the same shape.
+        """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
 
         The oldest are overwritten. Of more steps than a lane has rows the last are kept, and rows come up again.
 
@@ -145,7 +144,7 @@ class Sampler(Protocol):
     """Chooses rows."""
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """[n] rows, and what is to be written into the batch beside them, by TED key, each [n] or [n, ...].
+        """Return [n] rows, and the values to write into the batch beside them, by TED key, each [n] or [n, ...].
 
         Raises:
             SamplingError: nothing fits.

@@ -69,7 +69,7 @@ class ReadWriteLock:
                 self._release()
 
     def _acquire(self, timeout: float | None) -> bool:
-        """Wait until nobody is inside; whether this thread is the writer then."""
+        """Wait until no thread is inside; return whether this thread is the writer then."""
         self._waiting_writers += 1
         try:
             is_free = self._condition.wait_for(lambda: self._writer is None and not self._readers, timeout)

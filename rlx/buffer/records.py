@@ -42,8 +42,8 @@ class Records:
 class LaneLog:
     """The segments of every lane, oldest first: one sorted array over all lanes, so a look-up is one binary search.
 
-    Lane b has its own stretch of the array; behind its last segment the stretch is filled with a key above all its
-    times, and segments that were dropped stay in front until the stretch is full and moves up.
+    Lane b has its own region of the array; after its last segment the region is filled with a key above all its times,
+    and dropped segments stay in front until the region is full and moves up.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -53,7 +53,7 @@ class LaneLog:
         self._behind = np.zeros(lanes, np.int64)
 
     def last(self, lanes: Rows) -> Rows:
-        """[n] the newest segment of lanes; -1 where there is none."""
+        """Return [n] the newest segment of lanes; -1 for a lane without segments."""
         found = self._numbers[lanes, self._behind[lanes] - 1]
         return np.where(self._behind[lanes] > self._first[lanes], found, -1)
 
@@ -65,7 +65,7 @@ class LaneLog:
         return np.searchsorted(self._keys.ravel(), _key(lanes, times), side="right") - 1
 
     def append(self, lanes: Rows, times: Rows, numbers: Rows) -> None:
-        """Add segments [n] behind those of their lanes; within a lane they come in order of time."""
+        """Append segments [n] to their lanes; within a lane they come in order of time."""
         if not len(lanes):
             return
         rank = rank_within(lanes)
@@ -77,7 +77,7 @@ class LaneLog:
         np.maximum.at(self._behind, lanes, places + 1)
 
     def _make_room(self, segments: int) -> None:
-        """Move what is live to the front of its stretch, each of which then has twice the room that is needed."""
+        """Move live segments to the front of their regions, and give each region twice the space that it needs."""
         lanes = len(self._keys)
         live = self._behind - self._first
         grown = 2 * max(segments, int(live.max()))

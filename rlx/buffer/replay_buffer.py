@@ -43,14 +43,14 @@ class ReplayBuffer(Preprocessing):
     Args:
         storage: where steps are kept; 1,000 of them in a list by default.
         sampler: chooses them; uniformly by default.
-        writer: decides what is overwritten; the oldest by default.
-        transform: a callable, or one of ``rlx.buffer.transform``; its ``inv``, if any, is applied to what is written.
-        batch_size: steps in a batch, unless ``sample`` is told.
+        writer: chooses the steps to overwrite; the oldest by default.
+        transform: a callable, or one of ``rlx.buffer.transform``; its ``inv``, if any, is applied to written steps.
+        batch_size: steps in a batch, unless ``sample`` overrides it.
         prefetch: batches that are read ahead, each in a thread; needs ``batch_size``.
         pin_memory: whether batches are put into page-locked memory, where there is an accelerator to profit from it.
         collate_fn: makes something else of the TensorDict [n] of a batch.
         generator: seeds the sampler.
-        dim_extend: which dimension of what is written is time; the last of ``storage.ndim`` by default.
+        dim_extend: the time dimension of written data; the last of ``storage.ndim`` by default.
 
     Example:
         >>> import torch
@@ -130,17 +130,17 @@ class ReplayBuffer(Preprocessing):
 
     @property
     def sampler(self) -> Sampler:
-        """What chooses steps."""
+        """The sampler."""
         return self._sampler
 
     @property
     def writer(self) -> Writer:
-        """What decides where steps go."""
+        """The writer."""
         return self._writer
 
     @property
     def batch_size(self) -> int | None:
-        """Steps in a batch, unless ``sample`` is told."""
+        """Steps in a batch, unless ``sample`` overrides it."""
         return self._batch_size
 
     @property
@@ -191,7 +191,7 @@ class ReplayBuffer(Preprocessing):
         return torch.from_numpy(rows)
 
     def _check_form(self, form: Form) -> None:
-        """Raise SchemaMismatchError unless data of this form may be written beside what is stored."""
+        """Raise SchemaMismatchError unless data of this form may be written beside the stored data."""
         if self._form is not None and self._form != form and len(self._storage):
             raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
 
@@ -259,7 +259,7 @@ class ReplayBuffer(Preprocessing):
             return_info: whether to return more than the batch.
 
         Raises:
-            SamplingError: nothing fits what was asked for; SliceTooLongError, no trajectory is that long.
+            SamplingError: the storage cannot fulfil the request; SliceTooLongError, no trajectory has enough steps.
             ValueError: no batch size.
         """
         draw, batch = self._sample(self._size(batch_size))
@@ -339,7 +339,7 @@ class ReplayBuffer(Preprocessing):
         return {**draw.info, "index": draw.rows}
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
-        """What is written into a batch beside the stored steps."""
+        """Return the values that are written into a batch beside the stored steps."""
         return draw.info
 
     def __getitem__(self, index: Any) -> Any:
@@ -366,7 +366,7 @@ class ReplayBuffer(Preprocessing):
     # ---- parts
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform behind the others; with ``invert`` its two directions are swapped. Returns the buffer."""
+        """Append a transform; with ``invert`` its two directions are swapped. Return the buffer."""
         return self.insert_transform(len(self._transform), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
@@ -379,7 +379,7 @@ class ReplayBuffer(Preprocessing):
         return self
 
     def set_storage(self, storage: Storage) -> Storage:
-        """Use another storage; return the one before. The sampler is told of what it holds."""
+        """Replace the storage; return the one before. The sampler is notified of the new content."""
         with self._lock.write(), self._sampler_lock:
             before, self._storage = self._storage, storage
             self._sampler.emptied()
@@ -389,7 +389,7 @@ class ReplayBuffer(Preprocessing):
         return before
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Use another sampler; return the one before. The new one is told of what is stored."""
+        """Replace the sampler; return the one before. The new one is notified of the stored steps."""
         with self._lock.write(), self._sampler_lock:
             before, self._sampler = self._sampler, sampler
             if len(self._storage):
@@ -441,10 +441,10 @@ class ReplayBuffer(Preprocessing):
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Become what ``dumps`` wrote, as ``load_state_dict`` does.
 
-        Into a storage of another capacity, if it is large enough, steps are written anew: the sampler begins anew too.
+        Into a storage of another capacity, if it is large enough, steps are rewritten, and the sampler starts afresh.
 
         Raises:
-            DatasetNotFoundError: there is no checkpoint.
+            DatasetNotFoundError: the directory holds no checkpoint.
             FormatVersionError: another format version wrote it.
             CorruptDatasetError: it is damaged; the buffer may be left empty.
             SchemaMismatchError: it has more steps than this buffer's storage holds, or other dimensions.
@@ -458,11 +458,11 @@ class ReplayBuffer(Preprocessing):
     save = dumps
 
     def register_save_hook(self, hook: Hook) -> None:
-        """Add what is done to each block of steps [n] before ``dumps`` writes it."""
+        """Append a hook that changes each block of steps [n] before ``dumps`` writes it."""
         self._save_hooks.append(hook)
 
     def register_load_hook(self, hook: Hook) -> None:
-        """Add what is done to each block of steps [n] after ``loads`` read it."""
+        """Append a hook that changes each block of steps [n] after ``loads`` has read it."""
         self._load_hooks.append(hook)
 
     def _state(self) -> dict[str, Any]:

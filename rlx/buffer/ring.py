@@ -34,7 +34,7 @@ class Ring:
         return int((self.tail - self.head).sum())
 
     def push(self, lanes: Rows, steps: Rows) -> None:
-        """Move lanes (each named once) on by so many steps; the oldest are overwritten."""
+        """Advance lanes (each named once) by ``counts`` steps; the oldest are overwritten."""
         self.tail[lanes] += steps
         np.maximum(self.head, self.tail - self.size, out=self.head)
 

@@ -1,4 +1,4 @@
-"""What storages that are written to have in common: lanes, schema and trajectories; how steps are kept is left open."""
+"""Base of writable storages: lanes, schema and trajectories; subclasses define how steps are kept."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ class RingStorage(SavedSteps, ABC):
 
     Args:
         max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of what is written: time, and before it those of the lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
@@ -68,7 +68,7 @@ class RingStorage(SavedSteps, ABC):
 
     @property
     def lane_shape(self) -> tuple[int, ...]:
-        """The leading dimensions of what is written; one lane an element."""
+        """The leading dimensions of written steps; one lane per element."""
         return self._lane_shape
 
     @property
@@ -130,7 +130,7 @@ class RingStorage(SavedSteps, ABC):
         return list(chosen)
 
     def append(self, steps: TensorDictBase) -> Rows:
-        """Write steps [*lane_shape, n] behind those of their lanes; return their rows, of the same shape.
+        """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
 
         Further dimensions belong to a row: [B, T] into a storage of one dimension are B rows of T steps each.
 
@@ -240,7 +240,7 @@ class RingStorage(SavedSteps, ABC):
             self._admit(given, (count,))
 
     def replace(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Put other steps [n] in the place of stored ones: they follow nothing, and nothing follows them."""
+        """Replace stored steps by other steps [n], which neither continue nor precede any other step."""
         given = self._leaves(steps)
         blank = fitted(given, self._schema, rows.shape)
         if IS_INIT in blank and IS_INIT not in given:

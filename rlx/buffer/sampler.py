@@ -31,7 +31,7 @@ def stored_steps(storage: Storage, batch_size: int) -> int:
 
 
 class SeededSampler(SavedState):
-    """What samplers have in common: a seed, shards, and no interest in priorities.
+    """Base of samplers: a seed, shards, and no use of priorities.
 
     Args:
         seed: the same seed gives the same rows; without it, one from ``generator``, or fresh entropy.
@@ -43,7 +43,7 @@ class SeededSampler(SavedState):
 
     @property
     def seed(self) -> int:
-        """What makes the same draws again."""
+        """The seed that repeats the same draws."""
         return self._draws.seed
 
     def seed_from(self, generator: torch.Generator) -> None:

@@ -19,7 +19,7 @@ from rlx.errors import SamplingError
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one of several storages gives to a batch.
+    """One storage's part of a batch.
 
     Attributes:
         buffer: which of them.
@@ -101,7 +101,7 @@ class SamplerEnsemble(SavedState):
         """Return portions that make up a batch; a storage that is chosen twice gives two.
 
         Raises:
-            SamplingError: ``batch_size`` cannot be divided among so many, or a storage lacks what is asked of it.
+            SamplingError: ``batch_size`` is not divisible by the number of storages, or a storage lacks the steps.
         """
         if len(storages) != len(self.samplers):
             raise ValueError(f"{len(self.samplers)} storages expected, found {len(storages)}")

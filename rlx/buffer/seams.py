@@ -61,7 +61,7 @@ class Seams:
         self._origin[lane[after == tail[lane] % self._size]] = _NOWHERE
 
     def links(self, rows: Rows, read: Callable[[Rows, bool], Sequence[torch.Tensor]]) -> StoredLinks:
-        """What the stored steps [n] say of those before and after them; ``read`` gives their observations."""
+        """Return how stored steps [n] continue those before and after them; ``read`` gives their observations."""
         marks = self._marks[rows]
         return StoredLinks(read, rows, (marks & _FRESH) > 0, marks > 0)
 

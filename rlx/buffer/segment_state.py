@@ -17,7 +17,7 @@ _DIGESTS = {"segments": 2, "trajectories": 0, "waiting": 1}
 
 
 def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
-    """What is stored of every trajectory.
+    """The stored part of every trajectory.
 
     Returns:
         ``segments`` [n, 8], in the order of their writing: lane, stored steps, trajectory, steps lost before,
@@ -50,7 +50,7 @@ def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
 
 
 def load_segments(ring: Ring, state: Mapping[str, torch.Tensor]) -> Segments:
-    """What ``save_segments`` wrote down, over lanes that stand where they stood.
+    """Restore the segments that ``save_segments`` wrote, over lanes in the same state.
 
     Raises:
         SchemaMismatchError: it does not fit the lanes.

@@ -1,8 +1,8 @@
 """Segments of trajectories in the lanes of a ring, chained in order of time.
 
 A *segment* is a run of consecutive rows of one lane that belong to one trajectory. The segments of a trajectory are
-chained, so that the chunks of workers who take turns are put together again; what the ring overwrites is dropped.
-Nothing here is as long as what is stored.
+chained, so that chunks of workers that alternate are joined again; overwritten rows are dropped. No array here is as
+long as the storage.
 """
 
 from collections.abc import Set
@@ -41,7 +41,7 @@ _TRAJECTORY = np.dtype(
 
 
 class Segments:
-    """What is stored of every trajectory.
+    """The stored part of every trajectory.
 
     Args:
         ring: the lanes, without steps; it is moved on from here.

@@ -19,29 +19,29 @@ from rlx.errors import SamplingError
 class SliceSampler(SeededSampler):
     """Draws slices with replacement; a batch is flat: the steps of one slice after those of another.
 
-    A slice may start at any step that has enough steps of its trajectory behind it, and each such start is equally
+    A slice may start at any step that is followed by enough steps of its trajectory, and each such start is equally
     likely. The last step of a slice is marked as truncated and done where the stored step is neither, and
-    ``("collector", "slice_end")`` says where that was: what was stored is ``truncated & ~slice_end``.
+    ``("collector", "slice_end")`` marks where: the stored flag is ``truncated & ~slice_end``.
 
     Args:
         num_slices: slices in a batch; each has ``batch_size // num_slices`` steps.
         slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
         traj_key: what tells trajectories apart; without it ("collector", "traj_ids"), "episode" or an end key.
-        end_key: what is true at the last step of a trajectory.
+        end_key: the flag of a trajectory's last step.
         end_keys: several of them, any of which ends a trajectory. Either this or ``end_key``.
         trajectory_key: another name of ``traj_key``.
         truncated_key: where the end of a slice is marked, with "done" beside it; None: it is not.
-        init_key: what is set at the first step of a slice, where the steps have it; None: it is not.
+        init_key: the flag to set at the first step of a slice, where the steps have it; None: leave it.
         strict_length: every slice has the length asked for; otherwise trajectories that are shorter are drawn whole,
             and the batch is shorter too.
-        pad_output: shorter slices are filled with their last step, and ``("collector", "mask")`` says what is real.
+        pad_output: shorter slices are padded with their last step, and ``("collector", "mask")`` marks the real steps.
         weighting: "step": every start is equally likely. "trajectory": every trajectory is, and every start within one,
             so that the steps of short trajectories are drawn more often than others'; this is what TorchRL draws.
-        whole_trajectories: a slice is all that is stored of a trajectory, each trajectory equally likely: with
-            ``num_slices`` so many trajectories whatever ``batch_size`` says, with ``slice_len`` only those that are not
+        whole_trajectories: a slice is the whole stored part of a trajectory, each trajectory equally likely:
+            ``num_slices`` trajectories whatever ``batch_size`` is, or with ``slice_len`` only trajectories that are not
             longer.
         start_at_reset: slices start only at the first steps of episodes.
-        span: how many steps of a slice may lie before its trajectory and behind it, where they are left out: a number
+        span: how many steps of a slice may lie before its trajectory and after it, where they are left out: a number
             for both, one for each, or True for all but one. So steps near an end are drawn as often as others.
         cache_values: accepted so that TorchRL's calls work; no effect, as no sample looks at everything stored.
         seed: the same seed gives the same slices; without it, one from ``generator``, or fresh entropy.

@@ -43,7 +43,7 @@ class SliceStarts:
 
         Raises:
             SliceTooLongError: no trajectory is that long.
-            SamplingError: there is none for another reason.
+            SamplingError: no slice can be drawn for another reason.
         """
         firsts, steps = index.trajectories()
         if not len(firsts):
@@ -106,7 +106,7 @@ def draw_by_rejection(
 
 
 def _starts_by_length(steps: NDArray[np.int64], slicing: Slicing, slice_len: int | None) -> NDArray[np.int64]:
-    """[N] how many steps of a trajectory of so many can start a slice."""
+    """Return [N] how many steps can start a slice in a trajectory of each length."""
     if slicing.whole_trajectories:
         fits = np.ones_like(steps, bool) if slice_len is None else steps <= slice_len
         return fits.astype(np.int64)

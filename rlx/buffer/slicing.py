@@ -1,4 +1,4 @@
-"""What a slice is: its length, the keys that tell trajectories apart, and how its end is marked."""
+"""Slices: their length, the keys that tell trajectories apart, and the marks of their ends."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -74,7 +74,7 @@ class Slicing:
             raise
 
     def reach(self, slice_len: int) -> tuple[int, int]:
-        """Return how many steps of a slice may lie before its trajectory, and how many behind it.
+        """Return how many steps of a slice may lie before its trajectory, and how many after it.
 
         Raises:
             ValueError: as many as the slice has.
@@ -110,8 +110,8 @@ class Slicing:
             storage: where the steps are.
             index: its index by these keys.
             starts: [slices] where each begins.
-            slice_len: at most so many steps each; None: all that follow.
-            at_most: [slices] at most so many steps of each; None: ``slice_len``.
+            slice_len: at most this many steps each; None: all that follow.
+            at_most: [slices] maximal steps of each; None: ``slice_len``.
         """
         steps = index.remaining(starts)
         if at_most is not None:

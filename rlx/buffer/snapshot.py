@@ -63,8 +63,8 @@ def restore(
 ) -> list[Draw]:
     """Make these parts what ``describe`` and ``blocks`` said; return the draws that were pending.
 
-    Into a storage of another capacity the steps are written anew, oldest first: their rows may differ, so the sampler
-    begins anew as well, and nothing is pending.
+    Into a storage of another capacity the steps are rewritten, oldest first: their rows may differ, so the sampler
+    starts afresh and no draws are pending.
 
     Raises:
         SchemaMismatchError: the storage is too small, or of other dimensions.

@@ -1,4 +1,4 @@
-"""What every step of a storage holds: settled by the first write, asked of all others."""
+"""The schema of the steps of a storage: fixed by the first write, required of all others."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -60,10 +60,10 @@ def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path
 
 
 def schema_of(leaves: Leaves, dims: int) -> StepSchema:
-    """Return dtype and shape of one step's leaves, of steps with so many leading dimensions.
+    """Return dtype and shape of one step's leaves, of steps with ``dims`` leading dimensions.
 
     Raises:
-        SchemaMismatchError: there are none.
+        SchemaMismatchError: the steps have no leaves.
     """
     if not leaves:
         raise SchemaMismatchError("steps: expected at least one tensor, found none")
@@ -87,7 +87,7 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
 
 
 def check(leaves: Leaves, schema: StepSchema, dims: int) -> None:
-    """Raise SchemaMismatchError unless the leaves of steps, with so many leading dimensions, are of this schema."""
+    """Raise SchemaMismatchError unless the leaves of steps, with ``dims`` leading dimensions, are of this schema."""
     for path in leaves.keys() | schema.keys():
         if path not in leaves or path not in schema:
             what = "is missing" if path in schema else "is none of"

@@ -23,7 +23,7 @@ class LazyTensorStorage(RingStorage):
 
     Args:
         max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of what is written: time, and before it those of the lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
         device: where the tensors are; batches come from there.
 
     Example:
@@ -83,7 +83,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         scratch_dir: a directory for the files, kept; by default a new one among temporary files, on whatever disk they
             are, which is removed with the storage.
         existsok: whether files of an earlier storage there may be overwritten.
-        ndim: dimensions of what is written.
+        ndim: dimensions of the written steps.
 
     Raises:
         DatasetExistsError: (at the first write) there are files already.

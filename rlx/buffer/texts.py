@@ -87,7 +87,7 @@ class Texts:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many texts were added that it is worth looking which are still used."""
+        """Whether enough texts were added to check which are still used."""
         return len(self._texts) > 2 * self._used + _SPARE
 
     def keep(self, codes: Sequence[torch.Tensor]) -> None:

@@ -71,7 +71,7 @@ class RingTrajectoryIndex:
         return index
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """What follows what, as int64 tensors whose length is the number of segments."""
+        """The links between segments, as int64 tensors whose length is the number of segments."""
         self._settle()
         return save_segments(self._segments)
 
@@ -107,7 +107,7 @@ class RingTrajectoryIndex:
         self.generation += 1
 
     def changed(self, replaced: Rows) -> None:
-        """Take note that ids or flags of stored steps changed; everything is cut anew when next needed.
+        """Take note that ids or flags of stored steps changed; all trajectories are recomputed when next needed.
 
         Args:
             replaced: [n] rows that now hold other steps, which follow nothing; may be empty.
@@ -148,7 +148,7 @@ class RingTrajectoryIndex:
         return self._segments.ring.row(self._segments.table["lane"][found["head"]], time), found["length"] - lost
 
     def follow(self, rows: Rows, steps: int) -> Rows:
-        """[n, steps] each row and those that follow it in time; -1 behind the end of the trajectory."""
+        """Return [n, steps] each row and those that follow it in time; -1 after the end of the trajectory."""
         segment, time, _ = self._locate(rows)
         result = np.full((len(rows), steps), -1, np.int64)
         column = np.arange(steps)
@@ -166,7 +166,7 @@ class RingTrajectoryIndex:
         return result
 
     def after(self, rows: Rows, steps: Rows) -> Rows:
-        """[n] the row that many steps after each row, 0 being itself; -1 behind the end of the trajectory."""
+        """Return [n] the row ``steps`` after each row, 0 being itself; -1 after the end of the trajectory."""
         segment, time, offset = self._locate(rows)
         is_there = steps < self._segments.trajectories["length"][segment["trajectory"]] - offset
         time, left = time.copy(), np.where(is_there, steps, 0)
@@ -177,7 +177,7 @@ class RingTrajectoryIndex:
         return np.where(is_there, self._segments.ring.row(segment["lane"], time + left), -1)
 
     def precede(self, rows: Rows, steps: int) -> Rows:
-        """[n, steps] those that precede each row, oldest first, and itself last; -1 before what is stored of it."""
+        """Return [n, steps] the preceding rows, oldest first, and itself last; -1 before the first stored step."""
         segment, time, offset = self._locate(rows)
         count = np.minimum(self._elapsed(segment, offset), steps - 1)
         # From the row `count` steps earlier they follow each other, from the left; they belong to the right.
@@ -186,7 +186,7 @@ class RingTrajectoryIndex:
         return np.where(column < 0, -1, np.take_along_axis(following, np.maximum(column, 0), axis=1))
 
     def _back(self, segment: NDArray[np.void], time: Rows, steps: Rows) -> Rows:
-        """[n] the rows so many steps earlier, all of them stored."""
+        """Return [n] the rows ``steps`` earlier, all of them stored."""
         segment, time, left = segment.copy(), time.copy(), steps.copy()
         while (far := np.flatnonzero(left > time - segment["time"])).size:
             left[far] -= time[far] - segment["time"][far] + 1
@@ -212,7 +212,7 @@ class RingTrajectoryIndex:
         return time, segment["before"] + time - segment["time"]
 
     def _settle(self) -> None:
-        """Cut everything anew if ids or flags were changed."""
+        """Recompute all trajectories if ids or flags were changed."""
         if self._stale is None:
             return
         if self._columns is None:
@@ -232,7 +232,7 @@ def _runs(
 
 
 def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dict[str, Any]:
-    """What the first and the last steps of runs say."""
+    """Return the ids and flags of the first and the last steps of runs."""
     if links is None:
         return {}
     if isinstance(links, Links):

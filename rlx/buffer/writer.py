@@ -21,7 +21,7 @@ _REDUCE: Mapping[str, Callable[..., NDArray[np.float64]]] = {"sum": np.sum, **RE
 
 
 class RoundRobinWriter(SavedState):
-    """Writes behind what was written last; once the storage is full, over the oldest."""
+    """Writer that appends, and overwrites the oldest steps once the storage is full."""
 
     def __init__(self) -> None:
         self.cursor = 0
@@ -71,11 +71,11 @@ class ImmutableDatasetWriter(SavedState):
         self.cursor = 0
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
-        """Raise TypeError: what is stored is never changed."""
+        """Raise TypeError: stored steps are never changed."""
         raise TypeError(f"{storage!r} is read-only: {list(steps.batch_size)} steps cannot be written")
 
     def empty(self) -> None:
-        """Raise TypeError: what is stored is never changed."""
+        """Raise TypeError: stored steps are never changed."""
         raise TypeError("a read-only storage cannot be emptied")
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class TensorDictMaxValueWriter(SavedState):
     def _displace(
         self, storage: RingStorage, steps: TensorDictBase, ranks: NDArray[np.float64], rows: Rows, done: int
     ) -> None:
-        """Put the highest of what did not fit in the place of the lowest."""
+        """Replace the lowest stored ranks by the highest of the rest."""
         left = np.arange(done, len(ranks))
         # Of stored and new ones together the highest stay; a stable order lets stored ones stay where ranks are equal.
         order = np.argsort(-np.append(self._ranks, ranks[left]), kind="stable")
@@ -149,7 +149,7 @@ class TensorDictMaxValueWriter(SavedState):
         self.cursor, self._ranks = 0, np.empty(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the ranks of what is stored."""
+        """Return the ranks of the stored steps."""
         return {"cursor": self.cursor, "ranks": torch.from_numpy(self._ranks.copy())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

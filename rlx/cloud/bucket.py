@@ -171,7 +171,8 @@ class BucketLocation:
             )
 
     def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
-        """Write a small file if what is there is still what was seen; a store that cannot tell just writes it."""
+        """Write a small file if its content is unchanged since it was read; unconditionally if the store cannot
+        compare."""
         import obstore  # noqa: PLC0415
         from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError  # noqa: PLC0415
 
@@ -260,7 +261,7 @@ class _Retries:
         self.advanced()
 
     def advanced(self) -> None:
-        """Begin the count anew."""
+        """Reset the count."""
         self._failures = 0
         self._last = time.monotonic()
 
@@ -273,7 +274,7 @@ class _Retries:
 
 
 def _retried(read: Callable[[], T]) -> T:
-    """What a function returns, once no connection breaks within it."""
+    """Return the result of a function, with retries while connections break."""
     retries = _Retries()
     while True:
         try:
@@ -312,7 +313,7 @@ def _ignoring_missing() -> Iterator[None]:
 
 
 def _told(exc: Exception) -> str:
-    """What an error of obstore says, in one line without what may be secret, and the server's own word for it."""
+    """Return the message of an obstore error, on one line without secrets, and the server's error code."""
     line = str(exc).partition("\n")[0].partition(": <?xml")[0] or type(exc).__name__
     line = _TIMES.sub(r"\1: ", without_secrets(line)).rstrip(" :")
     code = _CODE.search(str(exc))

@@ -21,7 +21,7 @@ def claimed_for(location: Location, manifest: Manifest, *, overwrite: bool) -> I
     Args:
         location: where the dataset goes to.
         manifest: of the dataset.
-        overwrite: whether to take over any claim; whoever had it is told by ``check_claim``.
+        overwrite: whether to take over any claim; ``check_claim`` then fails for its previous owner.
 
     Raises:
         DatasetLockedError: another dataset is on its way there.
@@ -52,7 +52,7 @@ def check_claim(location: Location, manifest: Manifest) -> None:
 
 
 def _seen(location: Location, manifest: Manifest, *, overwrite: bool) -> Stored | None:
-    """Return the version of the claim that may be replaced; None where there is none."""
+    """Return the version of the claim that may be replaced; None if no claim exists."""
     try:
         if overwrite:
             return location.stat(CLAIM)

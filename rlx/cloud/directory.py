@@ -94,7 +94,7 @@ class DirectoryLocation:
             sync_directory(path.parent)
 
     def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
-        """Write a small file if what is there is still what was seen."""
+        """Write a small file if its content is unchanged since it was read."""
         try:
             found: Stored | None = self.stat(name)
         except SourceNotFoundError:

@@ -21,7 +21,7 @@ def find_dataset(
         cache_bytes: of a dataset at a URL, how much of what will be fetched of its files is kept in memory.
 
     Raises:
-        DatasetNotFoundError: there is no dataset.
+        DatasetNotFoundError: the location holds no dataset.
         IncompleteDatasetError: its writing has not come as far as a manifest.
         CorruptDatasetError: its manifest is damaged.
         FormatVersionError: a newer rlx wrote it.

@@ -23,14 +23,14 @@ _MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a location says of one file.
+    """Metadata of one file at a location.
 
     Args:
         name: below the location, with ``/`` between the parts.
         bytes: its length.
         etag: what tells one version of it from another.
         version: what some stores want beside the etag to replace that version and no other.
-        crc32c: of its content, eight hex digits, as ``put`` was told; None where that is not known.
+        crc32c: of its content, eight hex digits, as given to ``put``; None if unknown.
     """
 
     name: str
@@ -43,15 +43,15 @@ class Stored:
 class Location(Protocol):
     """The files below a URL or a directory. Every method may be called from any thread.
 
-    All of them raise ``SourceNotFoundError`` where there is no such file, ``ForbiddenError`` where the server refuses,
-    ``DownloadError`` where it keeps failing, and ``SourceError`` for a name that leaves the location.
+    All of them raise ``SourceNotFoundError`` if the file does not exist, ``ForbiddenError`` if the server denies
+    access, ``DownloadError`` if it keeps failing, and ``SourceError`` for a name that leaves the location.
     """
 
     url: str
     is_read_only: bool
 
     def stat(self, name: str) -> Stored:
-        """What is known of a file without reading it."""
+        """Return the metadata of a file without reading it."""
 
     def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
         """Return a whole small file.
@@ -70,16 +70,16 @@ class Location(Protocol):
         """Yield the files in a directory and in those below it; their checksums are not known."""
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
-        """Write a file of so many bytes, over what is there; nobody sees it before it is whole.
+        """Write a file of ``bytes`` bytes, over an existing one; it becomes visible when it is complete.
 
-        What ``pieces`` raises ends the transfer, is raised, and leaves the location as it was.
+        An exception of ``pieces`` ends the transfer, is re-raised, and leaves the location unchanged.
         """
 
     def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
-        """Write a small file if what is there is still what was seen (None: nothing); return whether it did."""
+        """Write a small file if its version is still ``seen`` (None: absent); return whether it was written."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Remove files; those that are not there are none of its business."""
+        """Remove files; absent ones are ignored."""
 
 
 def check_no_url(path: str | os.PathLike[str]) -> None:
@@ -156,7 +156,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text, in whose URLs nobody is named and nothing signed.
+    """Return a text with user names and signatures removed from its URLs.
 
     Example:
         >>> without_secrets("https://me:secret@host/set?token=secret: no such file")

@@ -1,7 +1,7 @@
 """The files of a dataset at a location, of which only the parts that are asked for are fetched.
 
-What is fetched are pages, which a cache keeps. Pages that are needed at once and lie close together come by one
-request; requests of one call are made at the same time.
+Files are fetched in pages, which a cache keeps. Pages that are needed together and lie close to each other come by one
+request; requests of one call run concurrently.
 """
 
 import threading
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What had to be fetched so far."""
+    """The bytes and requests fetched so far."""
 
     requests: int = 0
     bytes: int = 0
@@ -68,11 +68,11 @@ class RemoteFiles:
 
     @property
     def traffic(self) -> Traffic:
-        """What had to be fetched so far."""
+        """The bytes and requests fetched so far."""
         return self._traffic
 
     def at_once(self, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:
-        """What a function gives for every item, which it may have to wait for.
+        """Return the results of a function for every item, computed in parallel.
 
         Args:
             read: the function; it may call this with a lower depth only.
@@ -95,7 +95,7 @@ class RemoteFiles:
         return self._lengths[name]
 
     def pieces(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
-        """Return the bytes of a file in these ranges; what lies behind its end is left out, as of a memory map.
+        """Return the bytes of a file in these ranges; bytes after its end are left out, as of a memory map.
 
         Raises:
             CorruptDatasetError: it is not there, of another length than the manifest says, or has changed meanwhile.
@@ -145,7 +145,7 @@ class RemoteFiles:
         return found
 
     def _fetch(self, name: str, run: Range) -> bytes:
-        """Return the content of the pages from the first to behind the last, by one request."""
+        """Return the content of a run of pages, by one request."""
         start, stop = run[0] * PAGE_BYTES, min(run[1] * PAGE_BYTES, self._lengths[name])
         try:
             content, stored = self.location.read(name, start, stop)
@@ -182,7 +182,7 @@ class RemoteFiles:
 
 
 def _runs(numbers: Sequence[int]) -> list[Range]:
-    """Return the requests that bring these pages, ascending: where each begins, and behind which it ends.
+    """Return the requests that fetch these pages, ascending: start and end of each.
 
     Example:
         >>> _runs([0, 1, 4, 20, 21])

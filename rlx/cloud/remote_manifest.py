@@ -6,10 +6,10 @@ from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest
 
 
 def read_manifest(location: Location) -> Manifest:
-    """What the dataset at a location says of itself.
+    """The manifest of the dataset at a location.
 
     Raises:
-        DatasetNotFoundError: there is no dataset.
+        DatasetNotFoundError: the location holds no dataset.
         CorruptDatasetError: its manifest is damaged.
         FormatVersionError: a newer rlx wrote it.
         ForbiddenError: the server refuses.
@@ -24,7 +24,7 @@ def read_manifest(location: Location) -> Manifest:
 
 
 def seen_manifest(location: Location) -> Stored | None:
-    """Return the version of the manifest that lies at a location now, whatever it holds; None where there is none."""
+    """Return the version of the manifest at a location, whatever it holds; None if absent."""
     try:
         return location.stat(FILE_NAME)
     except SourceNotFoundError:

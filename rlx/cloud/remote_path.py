@@ -59,7 +59,7 @@ OnePath = TypeVar("OnePath", Path, RemotePath, AnyPath)  # where a path goes in,
 
 
 def each_below(path: AnyPath, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:
-    """What a function reads below a path for every item: one after the other, or all at once where they are far away.
+    """Return the results of a reading function below a path for every item: in parallel if the path is remote.
 
     Args:
         path: of the dataset, or of anything in it.

@@ -41,7 +41,7 @@ class Compose:
         return steps
 
     def append(self, transform: Transform) -> Self:
-        """Add one behind the others; return itself."""
+        """Append a transform; return itself."""
         return self.insert(len(self.transforms), transform)
 
     def insert(self, index: int, transform: Transform) -> Self:

@@ -58,7 +58,7 @@ class NStep:
     def _rewards(
         self, below: Reader, rows: Rows, ahead: Rows, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     ) -> torch.Tensor:
-        """[n, steps, *shape] the rewards of each step and of those behind it, anything where there is none."""
+        """Return [n, steps, *shape] the rewards of each step and of those after it; undefined after the last."""
         distinct, position = np.unique(np.where(inside, ahead, rows[:, None]), return_inverse=True)
         reward = below.read(distinct, [_REWARD]).get(_REWARD)
         return pick(reward, position.reshape(-1)).reshape(*ahead.shape, *reward.shape[1:])

@@ -1,8 +1,8 @@
 """Stored steps as a chain of transforms makes them: how a transform gets at the steps around those of the batch.
 
-A chain is a stack of readers. The lowest reads the storage; each transform reads from the one below and changes what it
-got. So a transform that needs the steps before or behind a row sees them as the transforms before it made them: the
-n-step return of clipped rewards, the stack of the frames n steps ahead.
+A chain is a stack of readers. The lowest reads the storage; each transform reads from the one below and changes the
+result. So a transform that needs the steps before or after a row sees the output of the transforms below it: the n-step
+return of clipped rewards, the stack of the frames n steps ahead.
 """
 
 from collections.abc import Callable, Sequence
@@ -131,7 +131,8 @@ class Transformed:
         """Return the steps [n] at these rows, changed.
 
         Raises:
-            ValueError: a callable does not give a step for a step, so that none behind it can find its neighbours.
+            ValueError: a callable does not return one step per step, so that transforms after it cannot find
+                neighbours.
         """
         if isinstance(self._transform, NeighbourTransform):
             return self._transform.around(rows, keys, self._below)
@@ -162,7 +163,7 @@ def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], Traj
 
 
 def split(transforms: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the transforms up to the last that needs neighbours, and those behind it."""
+    """Return the transforms up to the last that needs neighbours, and those after it."""
     needy = [i for i, transform in enumerate(transforms) if isinstance(transform, NeighbourTransform)]
     cut = needy[-1] + 1 if needy else 0
     return transforms[:cut], transforms[cut:]

@@ -14,12 +14,12 @@ _MASK = ("collector", "mask")
 
 
 def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:
-    """What a transform makes of a batch; one that needs neighbours finds no others than the batch's own steps.
+    """Return the result of a transform for a batch; neighbours are found within the batch only.
 
     Args:
         transform: a callable, a transform that needs neighbours, or a Compose of such.
-        batch: [*B, T] steps; trajectories are told apart as in a buffer. With ``("collector", "mask")``, what is behind
-            the ends of rows is left out, and is zero afterwards.
+        batch: [*B, T] steps; trajectories are told apart as in a buffer. With ``("collector", "mask")``, steps after
+            the ends of rows are left out, and are zero in the result.
 
     Example:
         >>> from tensordict import TensorDict

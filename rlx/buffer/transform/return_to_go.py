@@ -1,4 +1,4 @@
-"""What an episode still pays from each step on."""
+"""Return-to-go: the return of an episode from each step on."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ class ReturnToGo:
         return found
 
     def _rewards(self, first: Rows, steps: int, below: Reader) -> NDArray[np.float64]:
-        """[N, steps] rewards from the first step of each trajectory on, zeros behind its end."""
+        """Return [N, steps] rewards from the first step of each trajectory on, zeros after its end."""
         ahead = below.index.follow(first, steps)
         inside = ahead >= 0
         rewards = np.zeros(ahead.shape)
@@ -67,7 +67,7 @@ class ReturnToGo:
 
 
 def discounted(rewards: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
-    """[N, T] the discounted sum of each reward and of all behind it.
+    """Return [N, T] the discounted sum of each reward and of all after it.
 
     Args:
         rewards: [N, T].
