@@ -1,23 +1,44 @@
-"""rlx: reinforcement-learning experience as files: get it, make it, look at it, change it, feed it to a learner."""
+"""Get, make, inspect, change and sample reinforcement-learning experience.
+
+``rlx.open`` reads a dataset. ``rlx.buffer`` has the replay buffers, ``rlx.collector`` the collectors, ``rlx.datasets``
+the classes with TorchRL's names, and ``rlx.errors`` what rlx raises.
+"""
 
 from importlib import import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlx import buffer as buffer
+    from rlx import collector as collector
+    from rlx import datasets as datasets
+    from rlx import errors as errors
+    from rlx.api.opening import open as open
     from rlx.pipeline.dataset import Dataset as Dataset
-    from rlx.pipeline.dataset import Dataset as open
 
-__all__ = ["Dataset", "__version__", "open"]
+    __version__: str
 
-# Imported when first asked for, so that `import rlx` costs nothing.
-_HOME = {"Dataset": ("rlx.pipeline.dataset", "Dataset"), "open": ("rlx.pipeline.dataset", "Dataset")}
+# `open` is left out because it would hide the builtin, and `collector` because it needs an extra.
+__all__ = ["Dataset", "__version__", "buffer", "datasets", "errors"]
+
+# Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage (rlx.view,
+# rlx.doctor, rlx.export): importing the subpackage would replace it.
+_MODULES = {
+    "Dataset": "rlx.pipeline.dataset",
+    "open": "rlx.api.opening",
+}
+_PACKAGES = ["buffer", "collector", "datasets", "errors"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version("rlx")
-    if name not in _HOME:
+    if name in _PACKAGES:
+        return import_module(f"rlx.{name}")
+    if name not in _MODULES:
         raise AttributeError(f"module 'rlx' has no attribute {name!r}")
-    module, attribute = _HOME[name]
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_MODULES, *_PACKAGES, "__version__"])

@@ -110,3 +110,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise no_such_name(__name__, name)
     return getattr(import_module(f"rlx.buffer.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

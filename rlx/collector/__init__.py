@@ -50,3 +50,7 @@ def __getattr__(name: str) -> Any:
         raise no_such_name(__name__, name)
     # Imported when first asked for: torch takes seconds.
     return getattr(import_module(f"rlx.collector.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

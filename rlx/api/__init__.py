@@ -1,0 +1,1 @@
+"""The functions of ``rlx``: one for each command, with the command's names and defaults."""

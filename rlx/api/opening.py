@@ -1,0 +1,39 @@
+"""``rlx.open``."""
+
+import os
+
+from rlx.cloud.remote_files import DEFAULT_CACHE_BYTES
+from rlx.pipeline.dataset import Dataset
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = False,
+    partial: bool = False,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+) -> Dataset:
+    """Open a dataset for reading.
+
+    Args:
+        path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
+            ``http(s)://``. Reads from a URL fetch only what they need.
+        verify: check every file against the manifest first. Reads skip checksums.
+        partial: open a dataset that another process is still writing; it has the shards that are finished.
+        cache_bytes: memory for bytes fetched from a URL.
+
+    Raises:
+        DatasetNotFoundError: path has no dataset.
+        IncompleteDatasetError: another process is writing the dataset, or has not written a manifest yet.
+        CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
+        FileAccessError: a file exists but cannot be read.
+        ForbiddenError: the server of a URL refuses access.
+        DownloadError: fetching from a URL keeps failing.
+        MissingExtraError: a URL needs obstore, which is not installed.
+
+    Example:
+        >>> dataset = rlx.open("Pong/5")  # doctest: +SKIP
+        >>> dataset[:128]["next", "reward"].shape  # doctest: +SKIP
+        torch.Size([128, 1])
+    """
+    return Dataset(path, verify=verify, partial=partial, cache_bytes=cache_bytes)
