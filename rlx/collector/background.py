@@ -85,7 +85,7 @@ class Background:
             logger.warning("collecting in the background ended: %s: %s", type(exc).__name__, exc)
 
     def _begins(self) -> bool:
-        """Wait until nobody pauses; whether another batch is begun."""
+        """Wait until nothing pauses the thread; return whether another batch begins."""
         with self._turn:
             self._turn.wait_for(lambda: self._is_stopped or not self._pauses)
             self._is_working = not self._is_stopped

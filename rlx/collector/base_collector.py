@@ -1,4 +1,4 @@
-"""What all collectors do: order steps from workers, number their trajectories, and make batches of them."""
+"""Base of all collectors: order steps from workers, number their trajectories, and make batches of them."""
 
 import weakref
 from collections import deque
@@ -34,7 +34,7 @@ _CHUNK_STEPS = 16
 
 
 class _Taken(NamedTuple):
-    """What a worker made of its share."""
+    """The steps of a worker's share."""
 
     share: Share
     steps: Steps
@@ -49,7 +49,7 @@ class BaseCollector(FreeRunning):
         equipment: what each of them is made of.
         module: the policy, if it is a module.
         plan: how steps become batches.
-        delivery: what becomes of batches.
+        delivery: post-processing of batches.
 
     Raises:
         CollectError: an environment or the policy cannot be had, or sizes make no sense.
@@ -148,8 +148,8 @@ class BaseCollector(FreeRunning):
     def reset(self, reset_idx: Sequence[bool] | None = None) -> None:
         """Give up the running episodes: the next batch begins with new ones, under new ids.
 
-        Whole episodes that wait for their batch are dropped too, unless only some workers are reset. What is dropped
-        does not count for ``total_frames``.
+        Whole episodes that wait for their batch are dropped too, unless only some workers are reset. Dropped steps do
+        not count for ``total_frames``.
 
         Args:
             reset_idx: whether to reset each worker's environments; all by default.
@@ -182,9 +182,9 @@ class BaseCollector(FreeRunning):
         self._crew.publish(self._weights())
 
     def state_dict(self) -> dict[str, Any]:
-        """What a collector that is made with the same arguments needs to go on.
+        """Return the state from which a collector with the same arguments resumes.
 
-        These are counts of what was given out, ids, sessions, from which the seeds follow, and the policy's weights.
+        It holds counts of delivered steps, ids, sessions, from which the seeds follow, and the policy's weights.
         Environments are not in it: few can be saved. So running episodes are lost, and whole ones that wait for their
         batch; steps are made in their place. Nor is the state of generators that are not the collector's, such as
         torch's own.
@@ -329,7 +329,7 @@ class BaseCollector(FreeRunning):
         return batch
 
     def _whole_episodes(self, count: int) -> TensorDictBase | None:
-        """So many whole episodes; at the end fewer, and the last ones are truncated."""
+        """Return ``count`` whole episodes; at the end fewer, and the last ones are truncated."""
         while len(self._waiting) < count and (taken := self._obtain()):
             for share, steps, _ in taken:
                 self._waiting += self._episodes[share.worker].add(steps, share.steps)
@@ -344,7 +344,7 @@ class BaseCollector(FreeRunning):
         return batch if self._plan.traj_format == "cat" else split_trajectories(batch)
 
     def _obtain(self) -> list[_Taken]:
-        """What comes next: a round of all workers, or what one of them has made; nothing when all steps are done."""
+        """Return the next steps: a round of all workers, or the share of one; empty when all steps are done."""
         if self._plan.is_sync:
             return [] if self._left() == 0 else self._round()
         while True:
@@ -375,7 +375,7 @@ class BaseCollector(FreeRunning):
         return [taken[share.worker] for share in shares]
 
     def _order_ahead(self) -> None:
-        """Keep workers busy, where nobody waits for the others."""
+        """Keep workers busy, unless they run in rounds."""
         if self._plan.is_sync:
             return
         for open_orders in range(self._plan.slots):
@@ -403,7 +403,7 @@ class BaseCollector(FreeRunning):
         self._ordered += share.steps
 
     def _take(self) -> _Taken | None:
-        """What the first worker that is ready has made; None if it was reset meanwhile."""
+        """Return the steps of the first worker that is ready; None if it was reset meanwhile."""
         delivery = self._crew.next()
         worker, steps = delivery.worker, delivery.steps
         if (share := self._shares[worker].popleft()) is None:
@@ -437,7 +437,7 @@ class BaseCollector(FreeRunning):
             self._due |= self._sessions_for(workers)
 
     def _drop_open(self, workers: Sequence[int]) -> None:
-        """Have the steps that these workers were ordered to make dropped as they come in; nobody waits for them."""
+        """Drop the steps already ordered from these workers as they come in, without waiting for them."""
         for worker in workers:
             shares = self._shares[worker]
             self._ordered -= sum(share.steps for share in shares if share is not None)

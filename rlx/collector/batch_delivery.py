@@ -19,7 +19,7 @@ Postproc = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 
 @dataclass(frozen=True, slots=True)
 class BatchDelivery:
-    """What becomes of a batch.
+    """Post-processing of a batch.
 
     Args:
         split_trajs: whether a row is to be a trajectory.

@@ -14,7 +14,7 @@ Makes = str | MakeEnv | Sequence[str | MakeEnv]
 
 
 class _BatchedEnv(TedEnv):
-    """What both have in common.
+    """Base of SerialEnv and ParallelEnv.
 
     Args:
         num_workers: how many copies.
@@ -50,7 +50,7 @@ class SerialEnv(_BatchedEnv):
         create_env_fn: a gymnasium id or a function that makes one copy; or a list of these, one for every copy.
 
     Raises:
-        CollectError: there is no worker.
+        CollectError: no workers are configured.
 
     Example:
         >>> SerialEnv(2, "CartPole-v1").rollout(5).shape
@@ -72,7 +72,7 @@ class ParallelEnv(_BatchedEnv):
         mp_start_method: how processes are started; ``fork`` only where this process has no threads.
 
     Raises:
-        CollectError: there is no worker.
+        CollectError: no workers are configured.
     """
 
     def __init__(self, num_workers: int, create_env_fn: Makes, mp_start_method: str = "spawn") -> None:

@@ -26,20 +26,20 @@ class Collector(BaseCollector):
     Args:
         create_env_fn: an environment, a gymnasium id, or what makes one.
         policy: a TensorDictModule, or a function of a TensorDict, that writes ``action``; a module or function that
-            gives actions [n, ...] for observations [n, ...], or actions and a dict of more; random if not given.
-            Whatever it writes is in the batches. What it writes under ``next`` and reads at the root is its state,
-            which is carried from step to step and starts anew in every episode; see ``docs/collecting.md``.
+            returns actions [n, ...] for observations [n, ...], or actions and a dict of more; random if not given.
+            Batches hold all its outputs. Keys that it writes under ``next`` and reads at the root are its state, which
+            is carried from step to step and reset in every episode; see ``docs/collecting.md``.
         frames_per_batch: steps of all environments a batch, rounded down to as many in each.
-        total_frames: steps of all batches; exactly so many: the last batches are smaller. -1: without end.
+        total_frames: steps of all batches, exactly: the last batches are smaller. -1: no limit.
         max_frames_per_traj: where a trajectory is truncated, and a new one begun, if it lasts so long; nowhere if it is
             none, or less than 1.
-        init_random_frames: actions are random until so many steps are done; everything else is as the policy writes it,
-            but ``*log_prob`` is NaN.
+        init_random_frames: the number of first steps with random actions; other outputs of the policy are kept, but
+            ``*log_prob`` is NaN.
         reset_at_each_iter: whether every batch begins with new episodes; those left are flagged truncated.
         split_trajs: whether batches are [N, T_max], a row a trajectory, with ``("collector", "mask")``.
-        trajs_per_batch: batches are of exactly so many whole episodes; then frames_per_batch, if it is given, is what
+        trajs_per_batch: whole episodes per batch, exactly; frames_per_batch, if given, is then the number of steps that
             environments make at once.
-        traj_format: of such batches: "padded", [N, T_max] as with split_trajs; "cat", [S] one episode behind the other.
+        traj_format: of such batches: "padded", [N, T_max] as with split_trajs; "cat", [S] episodes concatenated.
         postproc: is applied to every batch: a function, or a transform of ``rlx.buffer``; what of these looks at other
             steps sees those of the batch alone, so whole trajectories with trajs_per_batch.
         replay_buffer: is extended by every batch, and None is yielded. A storage of one dimension takes the steps of an

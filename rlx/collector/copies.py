@@ -13,7 +13,7 @@ MakeEnv = Callable[[], Any]
 
 
 def serial(makes: Sequence[MakeEnv], name: str, *, is_batched: bool) -> VectorEnvironment:
-    """What each function makes, stepped one after the other.
+    """Return the environments of all functions, stepped one after the other.
 
     Raises:
         CollectError: a function failed, or made something else than a ``gymnasium.Env``.
@@ -23,7 +23,7 @@ def serial(makes: Sequence[MakeEnv], name: str, *, is_batched: bool) -> VectorEn
 
 
 def parallel(makes: Sequence[MakeEnv], name: str, start_method: str) -> VectorEnvironment:
-    """What each function makes, in a process of its own, with observations in shared memory.
+    """Return the environments of all functions, each in its own process, with observations in shared memory.
 
     Raises:
         CollectError: a function failed, or made something else than a ``gymnasium.Env``.

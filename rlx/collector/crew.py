@@ -23,7 +23,7 @@ _MOST_DEATHS = 3  # of one worker, without a batch between them
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a worker made of an order.
+    """The result of an order.
 
     Args:
         worker: its number.
@@ -70,7 +70,7 @@ class Crew:
 
     Raises:
         CollectError: a worker's environment or policy cannot be had, or it died again and again.
-        DiskFullError: there is no room for the memory that is shared with them.
+        DiskFullError: no space is left for shared memory.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Crew:
             ) from exc
 
     def _introduced(self, worker: int) -> Description:
-        """What a worker says of itself, now that it is there and shares memory with this process, if it can."""
+        """Return a worker's description of its environment, once it has started and shares memory if it can."""
         member = self._members[worker]
         while True:
             try:

@@ -22,10 +22,10 @@ _BACKENDS = ("ray", "rpc", "distributed")
 class DistributedCollector(MultiCollector):
     """A MultiCollector whose workers are actors of Ray, on any machine of the cluster.
 
-    Batches, and new weights, are sent by value, and a worker that has begun a batch cannot be told to stop: there is no
-    ``preemptive_threshold``. For the rest all is as there. A worker that is lost, with its machine or alone, is
-    replaced. Where whole datasets are wanted and no learner waits, ``rlx collect --engine ray`` has every worker write
-    shards of its own.
+    Batches and new weights are sent by value, and a worker that has begun a batch cannot be stopped:
+    ``preemptive_threshold`` is not supported. Otherwise it behaves like a MultiCollector. A lost worker is replaced,
+    also if its machine is lost. To collect whole datasets without a learner, use ``rlx collect --engine ray``: every
+    worker then writes its own shards.
 
     Args:
         create_env_fn: an environment a worker, or one for all ``num_collectors`` of them; see ``MultiCollector``.

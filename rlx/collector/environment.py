@@ -10,7 +10,7 @@ from rlx.collector.space import Space
 
 
 class Outcome(NamedTuple):
-    """What one step of n environments brought.
+    """The outcome of one step of n environments.
 
     Args:
         observation: [n, ...] arrays, or a tree of them, as the observation space is: what the next action is chosen

@@ -149,7 +149,7 @@ def _rewards(rewards: NDArray[Any], dtype: np.dtype[Any], *, rounds: bool) -> ND
 
 
 def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """[n] how many steps of each environment are among the earliest so many."""
+    """Return [n] how many steps of each environment are among the earliest ``limit``."""
     whole = 0
     while np.minimum(counts, whole + 1).sum() <= limit and whole < counts.max():
         whole += 1

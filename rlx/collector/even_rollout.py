@@ -1,4 +1,4 @@
-"""As many steps of every environment, also where some need a step to be reset; what was made ahead is kept."""
+"""Equal numbers of steps of every environment, also where some need a step for a reset; steps made ahead are kept."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ class EvenRollout:
     """A rollout whose environments all get to the end of a batch.
 
     Of vector environments in autoreset mode NEXT_STEP, those whose episodes end more often make fewer steps. The others
-    go on meanwhile, and the steps that they make behind the batch's end are the first of their next batch.
+    continue meanwhile, and their steps after the batch's end are the first of their next batch.
 
     Args:
-        rollout: what is stepped.
+        rollout: the rollout to step.
     """
 
     def __init__(self, rollout: Rollout) -> None:
@@ -39,13 +39,13 @@ class EvenRollout:
         into: Steps | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Steps:
-        """So many steps of every environment, or less if it is told to stop.
+        """Return ``length`` steps of every environment, or fewer if it is stopped.
 
         Args:
             policy: what chooses the actions of steps that are yet to be made.
             version: of the policy.
             length: T, at least 1.
-            into: what is returned, with other steps in it; where not given, new arrays.
+            into: the result to reuse for other steps; new arrays by default.
             should_stop: asked before every step whether to leave it at what there is.
 
         Raises:
@@ -80,7 +80,7 @@ class EvenRollout:
 
 
 def _joined(first: Steps, second: Steps) -> Steps:
-    """Return the steps of every environment, one behind the other."""
+    """Return the steps of every environment, concatenated."""
     joined = _empty(first, int((first.counts + second.counts).max()))
     joined.counts[:] = first.counts + second.counts
     joined.final.update(first.final)
@@ -118,7 +118,7 @@ def _tables(*steps: Steps) -> Iterator[tuple[Any, ...]]:
 
 
 def _empty(steps: Steps, length: int) -> Steps:
-    """Return room for so many steps like these."""
+    """Return empty arrays for ``length`` steps like these."""
     return Steps(
         _rooms(steps.observation, length + 1),
         _rooms(steps.step, length),

@@ -20,7 +20,7 @@ _STEPS_A_FINAL = 8
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a collector must know of a worker's environment; see ``Environment``."""
+    """Metadata of a worker's environment that a collector needs; see ``Environment``."""
 
     name: str
     num_envs: int
@@ -39,7 +39,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is to be room for.
+    """Shared-memory layout.
 
     Args:
         description: of the environment.
@@ -56,13 +56,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What of a batch of steps is not in the shared memory.
+    """The part of a batch of steps that is sent by value.
 
     Args:
         length: T of the steps.
         counts: [n] steps of each environment.
         ends: environment and step of every episode that ended.
-        finals: last observations of those of them for which there was no room; of the others, what has no room at all.
+        finals: last observations that overflow the shared memory, and all those of fields that are not shared.
         more: arrays of the steps that have no room: observations, of steps, and of what came of them.
     """
 
@@ -81,7 +81,7 @@ class Exchange:
         path: of the other process's.
 
     Raises:
-        DiskFullError: there is no room for it.
+        DiskFullError: no space is left for it.
     """
 
     def __init__(self, room: Room, path: Path | None = None) -> None:
@@ -122,7 +122,7 @@ class Exchange:
         return Remainder(steps.length, steps.counts, list(steps.final), overflow, more)
 
     def get(self, slot: int, remainder: Remainder) -> Steps:
-        """Return the steps in a slot; they are good until the worker is told to use the slot again."""
+        """Return the steps in a slot; they are valid until the worker is given the slot again."""
         steps = self.steps(slot, remainder.length)
         steps.counts[:] = remainder.counts
         for table, more in zip((steps.observation, steps.step, steps.next), remainder.more, strict=True):

@@ -1,4 +1,4 @@
-"""What TorchRL's collectors can do beside being iterated over: ``start``, ``pause`` and ``async_shutdown``."""
+"""The other interfaces of TorchRL's collectors: ``start``, ``pause`` and ``async_shutdown``."""
 
 import weakref
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ class FreeRunning(ABC):
         ends the thread early is raised by the next method that is called.
 
         Raises:
-            CollectError: there is no replay buffer, or the policy cannot be copied.
+            CollectError: the collector has no replay buffer, or the policy cannot be copied.
 
         Example:
             >>> from rlx.buffer import LazyTensorStorage, ReplayBuffer

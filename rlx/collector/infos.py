@@ -1,4 +1,4 @@
-"""What environments say in ``info``: entries that are numbers, arrays or texts, as columns of steps."""
+"""Entries of ``info``: numbers, arrays or texts as columns of steps."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
@@ -50,7 +50,7 @@ class Infos:
         steps: Steps,
         where: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> None:
-        """Write what was said of one step.
+        """Write the entries of one step.
 
         Args:
             info: as vector environments of gymnasium give it.
@@ -92,7 +92,7 @@ class Infos:
     def _columns(
         self, info: Mapping[str, Any], ended: NDArray[np.bool_]
     ) -> dict[str, tuple[NDArray[Any] | None, NDArray[np.bool_]]]:
-        """[n, ...] rows, and which lanes have them; of episodes that end, what was said before the reset.
+        """Return [n, ...] rows, and which lanes have them; of episodes that end, the entries before the reset.
 
         Those of all entries in the first batch, of the wanted ones later.
         """
@@ -144,7 +144,7 @@ class Infos:
 
 
 def fill_of(dtype: np.dtype[Any]) -> Any:
-    """What stands for an entry that a step does not have."""
+    """Return the value for steps that lack an entry."""
     return {"f": np.nan, "O": ""}.get(dtype.kind, 0)
 
 

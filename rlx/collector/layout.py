@@ -1,4 +1,4 @@
-"""What the steps of a collection hold: the schema of its dataset, found out from the first steps."""
+"""The layout of a collection: the schema of its dataset, derived from the first steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ REWARDS = ("float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What some steps hold.
+    """The layout of some steps.
 
     Args:
         schema: every field that is kept; rewards are float64 where float32 would change one.
@@ -31,7 +31,7 @@ class Layout:
 
 
 def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool]) -> Layout:
-    """What steps hold.
+    """Return the layout of steps.
 
     ``is_init`` is a field where the policy has a state: a module that is trained on slices reads it.
 
@@ -60,7 +60,7 @@ def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool])
 
 
 def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
-    """What the steps of all workers hold.
+    """Return the common layout of the steps of all workers.
 
     Args:
         layouts: one a worker; at least one.

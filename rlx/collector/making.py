@@ -1,4 +1,4 @@
-"""What a user's function makes, as an environment of gymnasium."""
+"""Environments made by users' functions, as environments of gymnasium."""
 
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from rlx.errors import CollectError, RlxError
 
 
 def called(function: MakeEnv) -> Any:
-    """What a user's function makes; a ``GymEnv`` or an environment of TorchRL as gymnasium's.
+    """Return the result of a user's function; a ``GymEnv`` or an environment of TorchRL as gymnasium's.
 
     Raises:
         CollectError: the function failed.
@@ -42,7 +42,7 @@ def is_torchrl(env: Any) -> bool:
 
 
 def function_name(function: MakeEnv) -> str:
-    """What messages call a function that makes environments."""
+    """Return the name of an environment factory for messages."""
     if isinstance(function, GymEnv):
         return function.env_id
     if isinstance(function, partial):
@@ -51,7 +51,7 @@ def function_name(function: MakeEnv) -> str:
 
 
 def environment_name(env: Any) -> str:
-    """What messages and manifests call an environment."""
+    """Return the name of an environment for messages and manifests."""
     if isinstance(name := getattr(env.unwrapped, "torchrl_name", None), str):
         return name
     spec = getattr(env, "spec", None)

@@ -40,7 +40,7 @@ def load_exported(path: Path) -> torch.nn.Module:
     """Return the module in a file that ``torch.export.save`` wrote.
 
     Raises:
-        CollectError: there is no such file, or it holds something else.
+        CollectError: the file does not exist, or holds something else.
     """
     if not path.is_file():
         raise PolicyNotFoundError(f"policy file {path} does not exist")
@@ -58,10 +58,10 @@ def load_exported(path: Path) -> torch.nn.Module:
 
 
 def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """What the factory makes, with the weights of a file; nothing but tensors is unpickled.
+    """Return the module that the factory makes, with the weights of a file; only tensors are unpickled.
 
     Raises:
-        CollectError: there is no such file, it holds more than tensors, or weights of another module.
+        CollectError: the file does not exist, or holds more than tensors, or weights of another module.
     """
     if not path.is_file():
         raise PolicyNotFoundError(f"policy file {path} does not exist")

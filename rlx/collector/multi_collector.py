@@ -57,8 +57,8 @@ class MultiCollector(BaseCollector):
         info_keys: as there.
         cat_results: "stack" for the shapes above; 0 joins workers along the environments, [B * P, T] or [B * T]; -1
             joins them along the times, [P, B * T] or [B * T].
-        preemptive_threshold: part of the workers; when so many are done with a batch, the others stop at their next
-            step. Batches have ``("collector", "mask")``, False where there is no step, and the trajectory's id is -1.
+        preemptive_threshold: part of the workers; when this part has finished a batch, the others stop at their next
+            step. Batches have ``("collector", "mask")``, False for missing steps, whose trajectory id is -1.
         num_threads: that torch may use in a worker.
         create_env_kwargs: as there, or a list of them, one for each worker.
         policy_factory: a function that makes the policy in every worker; another is made here, if it is a module, whose
@@ -166,7 +166,7 @@ def _policies(
 
 
 def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
-    """What every worker gets: the same, or its own."""
+    """Return the value of every worker: the same, or its own."""
     if isinstance(given, Mapping) or not isinstance(given, Sequence):
         return [given] * workers
     if len(given) != workers:

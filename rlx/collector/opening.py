@@ -68,7 +68,8 @@ def is_open(source: EnvSource) -> bool:
 
 
 def _of_made(made: Any, source: MakeEnv | None, num_envs: int | None) -> Environment:
-    """What a user gave, or what the function ``source`` made, which also makes the other copies."""
+    """Return the environment of a user's object, or of the one that ``source`` made; ``source`` makes further
+    copies."""
     if isinstance(made, VectorEnv):
         if num_envs not in (None, made.num_envs):
             raise CollectError(

@@ -12,7 +12,7 @@ TrajFormat = Literal["padded", "cat"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How steps become batches; what is not explained here is in ``Collector`` and ``MultiCollector``.
+    """The plan of how steps become batches; see ``Collector`` and ``MultiCollector`` for arguments not listed here.
 
     Args:
         frames: of a batch, each worker's part of them; of whole episodes, how many it makes at once, if that is said.
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """Orders that a worker may have at once: where nobody waits for the others, it makes one ahead."""
+        """Orders that a worker may have at once: two, one of them ahead, unless workers run in rounds."""
         return 1 if self.is_sync else 2
 
     @property

@@ -16,7 +16,7 @@ _DRAWN_AHEAD = 1024
 
 
 class Situation(NamedTuple):
-    """What a policy chooses from.
+    """The inputs of a policy.
 
     Args:
         observation: [n, ...] arrays, or a tree of them as the observation space is.
@@ -31,7 +31,7 @@ class Situation(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a policy writes in one step: arrays [n, ...] by name, the parts of a nested key joined by ``/``.
+    """The outputs of a policy in one step: arrays [n, ...] by name, the parts of a nested key joined by ``/``.
 
     Args:
         action: [n, ...] arrays, or a tree of them as the action space is.
@@ -60,7 +60,7 @@ class Policy(Protocol):
         """Choose an action for every environment.
 
         Raises:
-            CollectError: the policy reads a key that nobody supplies, or writes what cannot be kept.
+            CollectError: the policy reads a key without a source, or writes a value that cannot be kept.
         """
 
 
@@ -102,7 +102,7 @@ class FunctionPolicy:
 class RandomPolicy:
     """A function that draws actions from the space, for each environment by a generator of its own.
 
-    So what an environment is told to do does not depend on how many others there are.
+    So the actions of an environment do not depend on the number of other environments.
 
     Example:
         >>> policy = RandomPolicy(spaces.Discrete(6), seeds=[1, 2])

@@ -33,7 +33,7 @@ class PolicySpec:
         """Return the policy for an environment.
 
         Raises:
-            CollectError: there is none of that name, or it cannot be loaded.
+            CollectError: the name does not exist, or loading it failed.
         """
         if self.text == "random":
             return FunctionPolicy(RandomPolicy(environment.action_space, seeds))
@@ -42,10 +42,10 @@ class PolicySpec:
 
 
 def load_object(text: str) -> Any:
-    """What ``module:name`` or ``file.py:name`` names.
+    """Return the object that ``module:name`` or ``file.py:name`` names.
 
     Raises:
-        CollectError: there is no such module or name, or importing it failed.
+        CollectError: the module or name does not exist, or importing it failed.
     """
     return named_object.load_object(text, CollectError, PolicyNotFoundError)
 
@@ -88,7 +88,7 @@ def has_torch() -> bool:
 
 
 def instance(found: Any) -> Any:
-    """What a class makes without arguments; anything else as it is.
+    """Return the instance of a class made without arguments; anything else as it is.
 
     Raises:
         CollectError: it needs arguments.

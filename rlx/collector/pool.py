@@ -33,7 +33,7 @@ ATARI: Mapping[str, Any] = MappingProxyType(
 
 
 class Pool(VectorEnv[Any, Any, Any]):
-    """So many environments of envpool; what ``reset`` gives a seed is made anew, as envpool's seeds are fixed.
+    """Environments of envpool; a ``reset`` with a seed recreates them, as envpool's seeds are fixed.
 
     Args:
         env_id: ``envpool/CartPole-v1``; Atari games have DQN preprocessing.

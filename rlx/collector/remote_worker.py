@@ -34,7 +34,7 @@ class Task:
     Args:
         order: which.
         slot: of the shared memory, where the steps go.
-        weights: if they are new and there is no shared memory.
+        weights: if they are new and memory is not shared.
     """
 
     order: Order
@@ -43,7 +43,7 @@ class Task:
 
 
 class RemoteWorker:
-    """A worker that is told what to do, task by task."""
+    """A worker that receives tasks one at a time."""
 
     def __init__(self, equipment: Equipment) -> None:
         self._worker = Worker(equipment)

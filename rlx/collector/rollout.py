@@ -21,7 +21,7 @@ class Rollout:
     """Steps an environment, batch after batch; episodes, and the policy's state, go on from one batch to the next.
 
     Args:
-        environment: what is stepped.
+        environment: the environment to step.
         seeds: one an environment.
         max_episode_steps: where an episode is truncated, if it lasts so long.
         drop: names of what the policy writes that is not kept; of nested ones, or of all below a name.
@@ -68,12 +68,12 @@ class Rollout:
         into: Steps | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Steps:
-        """Return steps until an environment has made so many steps: all of them, if no reset takes the place of a step.
+        """Return steps until one environment has made ``length``: then all have, if no reset takes the place of a step.
 
         Args:
             policy: what chooses the actions.
             length: T, at least 1.
-            into: what is returned, with other steps in it; new arrays if not given. Arrays that it lacks are added.
+            into: the result to reuse for other steps; new arrays if not given. Missing arrays are added.
             should_stop: asked before every step whether to leave it at what there is.
 
         Raises:

@@ -39,7 +39,7 @@ class Session:
     """The episodes of some environments, as they end; a function of the seed where environment and policy are.
 
     Args:
-        environment: what is stepped.
+        environment: the environment to step.
         policy: what chooses.
         seed: of everything.
         number: of the session: a run that goes on must not repeat itself.
@@ -83,9 +83,9 @@ class Session:
         """Go on for a while: the episodes that ended, and how many steps were made.
 
         Args:
-            most_steps: at most so many, and at least as many as there are environments unless they are the last.
-            is_last: whether this session may end with them: then the steps of some environments may be left out to make
-                exactly so many.
+            most_steps: an upper limit, and at least the number of environments unless they are the last steps.
+            is_last: whether this session may end with them: steps of some environments may then be left out to meet the
+                limit exactly.
 
         Raises:
             CollectError: the environment failed, or the policy does not fit it.
@@ -95,7 +95,7 @@ class Session:
         return ended, min(most_steps, int(steps.counts.sum()))
 
     def look(self, most_steps: int) -> Layout:
-        """What steps hold, found out from the first ones, which are kept for the first ``run`` of so many.
+        """Return the layout of steps, from up to ``most_steps`` first ones, which are kept for the next ``run``.
 
         Raises:
             CollectError: the environment failed, or the policy does not fit it.

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker makes of a batch.
+    """One worker's share of a batch.
 
     Args:
         worker: its number.
         length: steps of each of its environments.
-        envs: how many environments count; those behind them are left out.
+        envs: how many environments count; those after them are left out.
     """
 
     worker: int

@@ -50,7 +50,7 @@ def joined(portions: Sequence[Portion], cat_results: CatResults, *, is_batched: 
 def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
     """Return the steps [n, T] of all environments, worker by worker, T the same for all; a copy.
 
-    Where an environment made less than T steps, zeros are behind them.
+    Zeros follow the steps of an environment that made fewer than T.
     """
     all_steps = [steps for steps, _ in _completed(portions)]
     length = all_steps[0].length
@@ -130,7 +130,7 @@ def _named(batch: Any) -> TensorDict:
 
 
 def episodes_to_ted(episodes: Sequence[Episode], ids: Sequence[int]) -> TensorDict:
-    """Return the steps [S] of whole episodes, one behind the other."""
+    """Return the steps [S] of whole episodes, concatenated."""
     parts = []
     for episode, number in zip(episodes, ids, strict=True):
         now = {name: rows[:-1] for name, rows in episode.observation.items()}

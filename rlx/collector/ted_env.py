@@ -34,7 +34,7 @@ class TedEnv(ABC):
 
     @abstractmethod
     def open(self) -> Environment:
-        """Return the environment, made anew."""
+        """Return the environment, recreated."""
 
     @property
     def batch_size(self) -> "tuple[int, ...]":
@@ -84,8 +84,8 @@ class TedEnv(ABC):
         return self._stepper.step(tensordict)
 
     def step_mdp(self, tensordict: "TensorDictBase") -> "TensorDictBase":
-        """Return the root of the step after this one: what is under ``next``, but the reward, over what else there
-        is."""
+        """Return the root of the step after this one: the values under ``next``, without the reward, over the other
+        values of the root."""
         return self._stepper.step_mdp(tensordict)
 
     def step_and_maybe_reset(self, tensordict: "TensorDictBase") -> "tuple[TensorDictBase, TensorDictBase]":
@@ -109,7 +109,7 @@ class TedEnv(ABC):
         """Return steps [*batch_size, T], T at most ``max_steps``, the last dimension named "time".
 
         Args:
-            max_steps: at most so many; at least 1.
+            max_steps: an upper limit; at least 1.
             policy: a module or function of a TensorDict that writes ``action``; a torch module without ``in_keys`` is
                 given the observation and gives the action. Random actions by default.
             auto_reset: whether it begins with new episodes; otherwise ``tensordict`` is where it continues.

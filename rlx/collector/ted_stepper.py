@@ -20,7 +20,7 @@ class TedStepper:
     """An environment and where it stands; see ``TedEnv``.
 
     Args:
-        environment: what is stepped; it resets by itself where an episode ends, and this hides it.
+        environment: the environment to step; it resets by itself where an episode ends, and this hides it.
     """
 
     def __init__(self, environment: Environment) -> None:

@@ -30,8 +30,8 @@ class TensorDictPolicy:
     ``in_keys`` and, under ``next``, in ``out_keys``; of a function the keys of its ``initial_state``, or, as it does
     not say what it reads, all keys that it writes under ``next`` and not at the root.
 
-    Keys at the root that begin with ``_`` are also there again in the next step, whatever episode it belongs to: so
-    torchrl's module for Ornstein-Uhlenbeck noise keeps what it needs, and begins anew where ``is_init`` says so.
+    Keys at the root that begin with ``_`` are kept for the next step, whatever episode it belongs to: so torchrl's
+    module for Ornstein-Uhlenbeck noise keeps its state, and resets it where ``is_init`` is set.
 
     A state starts from the attribute ``initial_state`` of the policy or of a module in it, a dict of tensors of one
     environment; from what torchrl's ``make_tensordict_primer`` says; or from zeros.
@@ -90,7 +90,7 @@ class TensorDictPolicy:
         return self._choice(output, self._groups)
 
     def _given(self, situation: Situation) -> TensorDict:
-        """What the policy finds: whatever there is, but flags only where it reads them, or may."""
+        """Return the policy's input: all fields, and flags only where it reads them, or may."""
         observation = tensors_of(situation.observation, self._device)
         found: dict[str, Any] = {"observation": observation}
         if isinstance(observation, dict):
@@ -108,7 +108,7 @@ class TensorDictPolicy:
         return given
 
     def _check_reads(self, given: TensorDictBase, states: list[Key]) -> None:
-        """Refuse a key that the policy reads and nobody supplies; a state will be supplied."""
+        """Refuse a key that the policy reads and that has no source; a state will be supplied."""
         for key in self._reads or ():
             if key not in states and key != ("_",) and given.get(key, None) is None:
                 raise CollectError(
@@ -236,7 +236,7 @@ class UnannotatedPolicy:
         self._policy: Policy | None = None
 
     def initial_state(self, situation: Situation) -> Arrays:
-        """What the function declares."""
+        """Return the initial state that the function declares."""
         return self._of_tensordicts.initial_state(situation)
 
     def __call__(self, situation: Situation) -> Choice:

@@ -32,7 +32,7 @@ def adapted(env: Any) -> "TorchRLEnv | TorchRLVectorEnv":
 
 
 class _Adapter:
-    """What both have in common: TensorDicts to arrays and back.
+    """Adapter that converts TensorDicts to arrays and back.
 
     Args:
         env: n environments of shape ``batch_size``.
@@ -51,7 +51,7 @@ class _Adapter:
 
     @torch.no_grad()
     def reset(self, seed: int | None, mask: NDArray[np.bool_] | None) -> TensorDictBase:
-        """What new episodes begin with, in the environments that the mask names."""
+        """Return the first observations of new episodes, in the environments that the mask names."""
         if seed is not None:
             self.env.set_seed(seed)
         if mask is None or self._root is None or mask.all():
@@ -65,7 +65,7 @@ class _Adapter:
 
     @torch.no_grad()
     def step(self, action: Any) -> tuple[TensorDictBase, TensorDictBase]:
-        """What the action led to, and what the next one is to be chosen from: after a reset, where an episode ended."""
+        """Return the outcome of the action, and the input of the next choice: after a reset, where an episode ended."""
         if self._root is None:
             raise CollectError(f"{self.name}: reset it before the first step")
         stepped = self._root.copy().set("action", self._tensors(action, self.env.full_action_spec["action"]))
@@ -79,7 +79,7 @@ class _Adapter:
         return {key: self._rows(steps[key]) for key in self._keys}
 
     def extras(self, following: TensorDictBase) -> dict[str, Any]:
-        """What no spec declares, for gymnasium's info."""
+        """Return the values that no spec declares, for gymnasium's info."""
         return {key: self._rows(following[key]) for key in following.keys() if key not in self._declared}  # noqa: SIM118
 
     def flags(self, following: TensorDictBase) -> tuple[NDArray[Any], NDArray[Any]]:

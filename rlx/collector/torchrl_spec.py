@@ -15,7 +15,7 @@ _MAX_TEXT = 1 << 20
 
 
 class OneHot(spaces.Box):
-    """Numbers below ``nvec``, each as so many 0s and one 1, one after the other; samples are one-hot too.
+    """Numbers below ``nvec``, one-hot encoded and concatenated; samples are one-hot too.
 
     Args:
         nvec: how many values each number may take.

@@ -39,7 +39,7 @@ class TrajectoryIds:
         self._count += n
 
     def of(self, steps: Steps) -> NDArray[np.int64]:
-        """[n, T] ids of the next steps; ``NO_TRAJECTORY`` where there are none."""
+        """Return [n, T] ids of the next steps; ``NO_TRAJECTORY`` for missing steps."""
         ids = np.full(steps.version.shape, NO_TRAJECTORY, np.int64)
         starts = np.zeros(len(ids), np.int64)
         for at, env in sorted((at, env) for env, at in steps.final):

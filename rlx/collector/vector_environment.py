@@ -26,7 +26,7 @@ class VectorEnvironment:
     """A ``gymnasium.vector.VectorEnv``; it is closed with this.
 
     Args:
-        env: what is driven.
+        env: the environment to drive.
         name: what messages and manifests call it.
         is_batched: whether its user expects a dimension of environments.
         settings: what else decides the data.
@@ -155,7 +155,7 @@ def _row(space: Space, tree: Any, env: int) -> Any:
 
 
 def _spec(env: "VectorEnv[Any, Any, Any]") -> dict[str, Any]:
-    """What gymnasium made the environments of, as JSON; what JSON cannot hold, in Python's words."""
+    """Return gymnasium's spec of the environments as JSON; values that JSON lacks, by their ``repr``."""
     single = env.unwrapped
     spec = single.envs[0].spec if isinstance(single, SyncVectorEnv) else env.spec
     found = {} if spec is None else {name: value for name in _SPEC if (value := getattr(spec, name))}

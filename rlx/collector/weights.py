@@ -22,7 +22,7 @@ def load(module: torch.nn.Module, weights: NewWeights) -> None:
 
 
 def pack(module: torch.nn.Module) -> Packed:
-    """Return the bytes of all parameters and buffers, one behind the other.
+    """Return the bytes of all parameters and buffers, concatenated.
 
     Example:
         >>> source, target = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)

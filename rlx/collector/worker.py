@@ -18,14 +18,14 @@ from rlx.collector.steps import Steps
 
 @dataclass(frozen=True, slots=True)
 class PolicyFactory:
-    """What makes a worker's policy, where it is to run."""
+    """A factory of a worker's policy, called where the policy runs."""
 
     make: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """What a worker is made of.
+    """The config of a worker.
 
     Args:
         create_env_fn: its environment.
@@ -52,7 +52,7 @@ class Equipment:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is to do next.
+    """A task of a worker: the next steps to make.
 
     Args:
         number: of the round that it belongs to: 1 or more, increasing.
@@ -121,7 +121,7 @@ class Worker:
             return self._rollout.run(policy, version, order.length, into, should_stop)
 
     def detach(self) -> None:
-        """Go on with a copy of the policy, whose weights nobody else changes."""
+        """Continue with a private copy of the policy."""
         self.policy = deepcopy(self.policy)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a policy writes beside its actions: the arrays, which must be the same in every step, and which are kept."""
+"""Outputs of a policy besides its actions: arrays that must be the same in every step, and which of them are kept."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ class Written:
     Args:
         num_envs: n.
         taken: names of observations and actions.
-        drop: names of what is not kept: ``logits``, ``next/value``, or ``params`` for all below it.
+        drop: names of the outputs to drop: ``logits``, ``next/value``, or ``params`` for all below it.
     """
 
     def __init__(self, num_envs: int, taken: Collection[str], drop: Sequence[str] = ()) -> None:
@@ -38,7 +38,7 @@ class Written:
 
     @property
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Zeros [n, ...] like what is kept of the policy's state, by name; empty before its first choice."""
+        """Return zeros [n, ...] like the kept state of the policy, by name; empty before its first choice."""
         return self._state
 
     def put(self, choice: Choice, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:

@@ -25,13 +25,13 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
 
     Args:
         dataset_id: one of ``available_datasets``: ``Pong/5``; from another ``source`` any run that it has.
-        batch_size: steps in a batch, unless ``sample`` is told.
+        batch_size: steps in a batch, unless ``sample`` overrides it.
         root: the directory above the datasets, ``$RLX_HOME`` by default.
-        download: whether to fetch what is missing; "force" fetches all of it anew.
+        download: whether to fetch missing files; "force" fetches all of them again.
         sampler: chooses steps; overrides ``num_slices``, ``slice_len``, ``strict_length``, ``replacement``, ``seed``.
         writer: none but the default makes sense, as a dataset cannot be written.
         transform: applied to every batch.
-        num_procs: processes that convert what was downloaded; 0: this one.
+        num_procs: processes that convert the downloaded files; 0: this one.
         num_slices: slices in a batch.
         slice_len: steps in a slice; either this or ``num_slices``, or neither for single steps.
         strict_length: whether every slice has the length asked for.
@@ -46,7 +46,7 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
 
     Raises:
         DatasetNotFoundError: it is not there, and not to be downloaded.
-        SourceNotFoundError: there is no such run.
+        SourceNotFoundError: the run does not exist.
         ForbiddenError: the server refuses.
         PartialError: some shards could not be had; the others are safe, and another try fetches the rest.
 

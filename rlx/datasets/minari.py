@@ -36,23 +36,23 @@ class MinariExperienceReplay(DatasetExperienceReplay):
     """A Minari dataset as a replay buffer, with TorchRL's key names: ``episode`` (int64), ``info``, ``next``.
 
     It is read from Minari's local datasets (``$MINARI_DATASETS_PATH``, else ``~/.minari/datasets``) and converted once
-    into a dataset of rlx below ``root``; values are what Minari's own reader gives. Nothing is fetched: what is not
-    there, ``minari download`` brings.
+    into a dataset of rlx below ``root``; values are those of Minari's own reader. Nothing is downloaded: use ``minari
+    download`` for missing datasets.
 
     Args:
         dataset_id: Minari's name of it: ``D4RL/door/human-v2``.
-        batch_size: steps in a batch, unless ``sample`` is told.
+        batch_size: steps in a batch, unless ``sample`` overrides it.
         root: the directory above the converted datasets, ``minari`` below ``$RLX_HOME`` by default.
-        download: whether to convert what is not converted yet; "force" converts it anew.
+        download: whether to convert a dataset that is not converted yet; "force" converts it again.
         sampler: chooses steps; uniformly by default.
         writer: none but the default makes sense, as a dataset cannot be written.
         transform: applied to every batch.
         collate_fn: makes something else of a batch.
         pin_memory: whether batches are put into page-locked memory.
         prefetch: batches read ahead.
-        split_trajs: whether a row is a whole trajectory, padded with zeros to the longest, ``("collector", "mask")``
-            saying what is real; these are kept beside the dataset, as ``<dataset_id>_split``.
-        load_from_local_minari: accepted so that TorchRL's calls work; there is no other way here.
+        split_trajs: whether a row is a whole trajectory, zero-padded to the longest, with ``("collector", "mask")``;
+            such rows are kept beside the dataset, as ``<dataset_id>_split``.
+        load_from_local_minari: accepted for compatibility with TorchRL; datasets are always read locally.
         seed: the same seed gives the same batches.
 
     Raises:
@@ -173,7 +173,7 @@ class SplitStorage(MappedStorage):
         return found
 
     def _padded(self, row: int, text: tuple[str, ...], longest: int) -> list[str]:
-        """Return the texts of a trajectory, and empty ones behind its end."""
+        """Return the texts of a trajectory, padded with empty ones after its end."""
         start, length = int(self._starts[row]), int(self._lengths[row])
         words: list[str] = self._steps.get(np.arange(start, start + length), [text])[text]
         return [*words, *[""] * (longest - length)]

@@ -23,7 +23,7 @@ _ORDER = {severity: number for number, severity in enumerate(Severity)}
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is known of a dataset besides its steps.
+    """The metadata of a dataset that checks use.
 
     Args:
         name: its id; an Atari game is known by it.
@@ -45,12 +45,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What an examination found.
+    """The result of an examination.
 
     Args:
         steps: steps that were looked at.
         trajectories: trajectories that were looked at.
-        findings: what is wrong, errors first.
+        findings: the problems, errors first.
         digests: digest of each distinct trajectory, to compare other datasets with.
     """
 
@@ -91,7 +91,7 @@ def examine(
         blocks: all of its trajectories, or some of them, in order.
         subject: what else is known of it.
         others: digests of other datasets' trajectories, and what to call each dataset.
-        progress: is told of ``steps``.
+        progress: receives ``steps``.
 
     Example:
         >>> from rlx.block import single

@@ -45,7 +45,7 @@ class Finding:
     Args:
         check: name of the check: ``nan``, ``duplicate``.
         severity: how much it matters.
-        what: what was found, as a sentence without its full stop.
+        what: the problem, as a sentence without its full stop.
         count: how many steps, pictures or trajectories it concerns.
         why: what goes wrong in learning.
         remedy: what to do.
@@ -85,7 +85,7 @@ class Check(Protocol):
         """Take in the next steps."""
 
     def findings(self) -> Iterable[Finding]:
-        """What is wrong, once all steps were seen."""
+        """Return the problems, once all steps were seen."""
 
 
 @dataclass(slots=True)

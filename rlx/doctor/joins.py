@@ -22,7 +22,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(slots=True)
 class _Region:
-    """Where the episodes of one field begin, and what was seen of its steps.
+    """Starts of the episodes of one field, and statistics of its steps.
 
     Args:
         held: observations [n, d], trajectories [n] and positions [n] of windows that wait for the region.

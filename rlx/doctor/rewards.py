@@ -150,7 +150,7 @@ class ClippedRewards:
 
     Args:
         schema: fields of a step.
-        notes: what is noted of the dataset; ``rewards: clipped`` is an answer.
+        notes: notes of the dataset; ``rewards: clipped`` explains clipped rewards.
         name: of the dataset or its environment: an Atari game is known by it.
     """
 

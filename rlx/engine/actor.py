@@ -16,7 +16,7 @@ class ActorDiedError(RuntimeError):
 
     Args:
         message: which, and how.
-        exit_code: of the process; minus the signal's number if one killed it. None where nobody knows.
+        exit_code: of the process; minus the signal's number if one killed it. None if unknown.
     """
 
     def __init__(self, message: str, exit_code: int | None = None) -> None:
@@ -43,7 +43,7 @@ class Actor(Protocol[T_contra, R]):
         """End the process and wait until it has ended.
 
         Args:
-            at_once: whether what was called is given up, not waited for.
+            at_once: whether to abandon running calls instead of waiting for them.
         """
 
 
@@ -59,8 +59,8 @@ class Actors(Protocol):
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> Actor[T, R]:
         """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it.
 
-        What is sent, there and back, is pickled, functions and classes of ``__main__``, lambdas and closures by value.
-        If the function has a method ``close``, that is called before the process ends, unless it is killed.
+        Messages in both directions are pickled; functions and classes of ``__main__``, lambdas and closures by value.
+        If the function has a method ``close``, it is called before the process ends, unless the process is killed.
         """
 
     def __enter__(self) -> Self: ...
@@ -71,7 +71,7 @@ class Actors(Protocol):
 
 
 class EndingActor(Protocol):
-    """An actor that can be told to end without waiting for it."""
+    """An actor that can be asked to end without waiting for it."""
 
     def end(self, *, at_once: bool) -> None:
         """Tell the process to end."""

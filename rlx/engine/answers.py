@@ -1,4 +1,4 @@
-"""What a function in another process answers, or raises, as bytes that cross the boundary."""
+"""Answers and exceptions of a function in another process, as bytes that cross the boundary."""
 
 import pickle
 import traceback
@@ -32,7 +32,7 @@ def made(make: Callable[[], Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
-    """What the function answers to a pickled task, or what it raises; ``settle`` opens it."""
+    """Return the function's answer to a pickled task, or its exception, pickled; ``settle`` opens it."""
     try:
         answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None))
     except Exception as exc:  # whatever a stranger's function raises

@@ -24,9 +24,9 @@ _GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 class LocalEngine:
-    """Runs functions of the form ``function(task, progress)``, each task in one of so many processes.
+    """Engine that runs functions of the form ``function(task, progress)``, each task in one of ``jobs`` processes.
 
-    With one job they run in this process, one after the other. Leaving the context waits for what was submitted, or,
+    With one job they run in this process, one after the other. Leaving the context waits for submitted tasks, or,
     after an exception, stops it: workers die at once, as they do when this process is killed, and what they had half
     done is for the next run to sweep.
 

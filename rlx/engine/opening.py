@@ -27,7 +27,7 @@ def open_engine(
         tasks: how many there are to be, where that is known: more processes are of no use.
 
     Raises:
-        EngineError: there is no such engine, or no cluster answers.
+        EngineError: the engine is unknown, or no cluster answers.
         MissingExtraError: Ray is not installed.
     """
     if engine == "ray":

@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """Runs functions of the form ``function(task, progress)``, so many at once, while its context lasts.
+    """Runner of functions of the form ``function(task, progress)``, several at once, while its context lasts.
 
-    Leaving the context waits for what was submitted, or, after an exception, stops it: workers die at once, as they do
-    soon after this process is killed, and what they had half done is for the next run to sweep.
+    Leaving the context waits for submitted tasks, or, after an exception, stops them: workers die at once, as they do
+    soon after this process is killed, and the next run removes their unfinished work.
     """
 
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:

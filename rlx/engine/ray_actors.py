@@ -27,8 +27,8 @@ _ONE_CPU = {"num_cpus": 1}
 class RayActors:
     """Actors on the machines of a Ray cluster, which see the same files as this one; see ``Actors``.
 
-    They end when this process does, however it does. What is ended at once is killed, and so does not close its
-    function. An actor that is lost is not started again: whoever called it knows what it was about.
+    They end when this process ends, for whatever reason. An actor that is ended at once is killed, without closing its
+    function. A lost actor is not restarted: only its caller knows its state.
 
     Args:
         address: of the cluster; see ``ray_cluster``.
@@ -166,7 +166,7 @@ class RayActor(Generic[T, R]):
 
 
 class _Host:
-    """What Ray makes of an actor, in another process."""
+    """The host of an actor in Ray's process."""
 
     def __init__(self, made_of: bytes, directory: str, path: Sequence[str]) -> None:
         def make() -> Callable[[Any], Any]:

@@ -33,9 +33,9 @@ def ray_cluster(
 ) -> "Iterator[ModuleType]":
     """Hold a connection to Ray; give the package ``ray``.
 
-    A connection that this process has already is used, and left as it is. Otherwise the cluster at the address is
-    joined, or that of ``$RAY_ADDRESS``. Where there is no address, a cluster starts on this machine, and ends with its
-    last user, or when this process is killed.
+    An existing connection of this process is used, and left open. Otherwise the cluster at the address is joined, or
+    that of ``$RAY_ADDRESS``. Without an address, a cluster starts on this machine, and ends with its last user, or when
+    this process is killed.
 
     Args:
         address: ``host:port``, ``ray://host:port``, or ``auto`` for one that runs on this machine.
@@ -100,7 +100,7 @@ def _connect(ray: "ModuleType", address: str | None, cpus: int | None, config: d
 
 
 def _look_for(address: str) -> None:
-    """Raise EngineError where nobody listens; Ray itself would go on trying for a quarter of an hour."""
+    """Raise EngineError if the port is closed; Ray itself would retry for a quarter of an hour."""
     url = urlsplit(address if "://" in address else f"//{address}")
     try:
         port = url.port or _CLIENT_PORT

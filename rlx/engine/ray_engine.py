@@ -29,8 +29,8 @@ class RayEngine:
     """Runs functions of the form ``function(task, progress)`` as tasks of Ray, each on one CPU; see ``Engine``.
 
     All machines of the cluster must see the same files: a task works in the directory in which this process works. A
-    task whose worker is lost is done anew by another, three times at most; so a function must not mind what an earlier
-    attempt has left, which may even go on for a while on a machine that the cluster has lost sight of.
+    task whose worker is lost is retried by another, three times at most; so a function must tolerate leftovers of an
+    earlier attempt, which may even keep running for a while on a machine that the cluster has lost contact with.
 
     Args:
         jobs: how many run at once; as many as the cluster has CPUs where not given.
@@ -100,7 +100,7 @@ class RayEngine:
                     self._advance(number, totals)
 
     def _advance(self, number: int, totals: Mapping[str, int]) -> None:
-        """Tell of what is new in a task's totals; an attempt that is not the first begins with less than is known."""
+        """Report new progress of a task's totals; a retry begins with smaller totals than are known."""
         with self._lock:
             if (seen := self._seen.get(number)) is None:
                 return  # a late report of a task that is done
@@ -136,7 +136,7 @@ class RayEngine:
 
 
 class _Reports:
-    """What tasks have told of their progress since somebody asked: an actor, beside the workers."""
+    """The latest progress of tasks: an actor, beside the workers."""
 
     def __init__(self) -> None:
         self._latest: dict[int, Mapping[str, int]] = {}
@@ -146,13 +146,13 @@ class _Reports:
         self._latest[task] = totals
 
     def take(self) -> dict[int, Mapping[str, int]]:
-        """Return the latest totals of those tasks that have told of any."""
+        """Return and clear the latest totals of tasks that have reported any."""
         latest, self._latest = self._latest, {}
         return latest
 
 
 class _Reported:
-    """Progress of one attempt at a task, told of now and then, as totals: what is lost or repeated does not matter."""
+    """Progress of one attempt at a task, reported now and then, as totals: lost or repeated reports do not matter."""
 
     def __init__(self, task: int, reports: Any) -> None:
         self._task = task

@@ -31,7 +31,7 @@ class SharedArrays:
         path: of the file; where not given, a new one.
 
     Raises:
-        DiskFullError: there is no room for them.
+        DiskFullError: no space is left for them.
 
     Example:
         >>> layout = {"count": ((2,), "int64")}
@@ -57,12 +57,12 @@ class SharedArrays:
         return self._arrays[name]
 
     def unlink(self) -> None:
-        """Remove the file's name, if it is still there; what is mapped stays so."""
+        """Remove the file's name, if it is still there; existing mappings remain."""
         self.path.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[Self]:
-        """While nobody else is in such a context of the same arrays; a process that dies in it leaves it."""
+        """Lock the arrays against other users of this context; a process that dies in it releases the lock."""
         import fcntl  # noqa: PLC0415  (not on Windows)
 
         fcntl.flock(self._file, fcntl.LOCK_EX)
