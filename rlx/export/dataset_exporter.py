@@ -22,7 +22,7 @@ class Experience(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
 
     @property
     def notes(self) -> Mapping[str, Any]:

@@ -49,8 +49,8 @@ def export_dataset(
         experience: what to write.
         destination: the file or directory to be.
         exporter: one of ``DATASET_EXPORTERS``.
-        overwrite: whether to replace what is there, if it is of the same format.
-        progress: is told of ``steps``.
+        overwrite: whether to replace an existing export of the same format.
+        progress: receives ``steps``.
 
     Returns:
         what the format could not hold.
@@ -59,8 +59,8 @@ def export_dataset(
         ExportError: the format cannot hold the experience at all.
         DatasetExistsError: something is there already.
         DatasetLockedError: another process is writing the same destination.
-        DiskFullError: there is no room; nothing is left behind.
-        CorruptDatasetError: a shard is damaged; nothing is left behind.
+        DiskFullError: no space is left; partial output is removed.
+        CorruptDatasetError: a shard is damaged; partial output is removed.
         MissingExtraError: the format needs a package that is not installed.
     """
 

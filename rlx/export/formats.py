@@ -51,7 +51,7 @@ def export(batches: Iterable[Columns], path: Path, exporter: Exporter | Director
 
     Raises:
         DatasetExistsError: something lies there that this format could not have written.
-        DiskFullError: there is no room.
+        DiskFullError: no space is left.
         MissingExtraError: the format needs a package that is not installed.
     """
     is_directory = isinstance(exporter, DirectoryExporter)

@@ -1,4 +1,4 @@
-"""Datasets put together from the shards of others: whole shards are linked, all else is read and encoded anew."""
+"""Datasets put together from the shards of others: whole shards are linked, all else is read and re-encoded."""
 
 import time
 from collections import Counter
@@ -93,14 +93,14 @@ def assemble(
         parents: the datasets that it is of.
         destination: the dataset's directory.
         options: how to write it; a whole shard that is of this store and codec already is linked.
-        progress: is told of ``bytes`` that are linked, and of ``shards`` and ``steps`` that are encoded anew.
+        progress: receives ``bytes`` that are linked, and of ``shards`` and ``steps`` that are re-encoded.
         recipe: what decides the data beside the parents.
 
     Raises:
         CorruptDatasetError: a shard is damaged.
         DatasetExistsError: the destination holds another dataset, or one made of others or otherwise.
         DatasetLockedError: another process is writing it.
-        DiskFullError: there is no room for more; what is finished is kept.
+        DiskFullError: no space is left; finished shards are kept.
         PartialError: a worker died.
     """
     started = time.monotonic()

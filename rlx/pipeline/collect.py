@@ -107,14 +107,14 @@ def collect(collection: Collection, destination: Path, options: Options, progres
         collection: what.
         destination: the dataset's directory.
         options: how to write it.
-        progress: is told of ``steps`` or ``episodes``.
+        progress: receives ``steps`` or ``episodes``.
 
     Raises:
         CollectError: the environment or the policy cannot be had, fails, or one does not fit the other.
         MissingExtraError: what the environment needs is not installed.
         DatasetExistsError: the destination holds another dataset; or ``resume`` is not set and it holds one that the
             same command has not finished.
-        DiskFullError: there is no room for more; finished shards are kept.
+        DiskFullError: no space is left; finished shards are kept.
         EngineError: no Ray cluster answers.
     """
     started = time.monotonic()
@@ -196,7 +196,7 @@ class _Run:
         collection: what.
         writer: lists the shards.
         start: starts a worker.
-        progress: is told of ``steps`` or ``episodes``.
+        progress: receives ``steps`` or ``episodes``.
         command: what the user typed.
     """
 

@@ -136,7 +136,7 @@ class Worker:
 
         Raises:
             CollectError: the environment failed, the policy does not fit it, or a reward would be rounded.
-            DiskFullError: there is no room.
+            DiskFullError: no space is left.
         """
         if isinstance(task, Look):
             return self._session.look(task.steps)

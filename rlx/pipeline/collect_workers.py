@@ -87,7 +87,7 @@ class Workers:
 
         Raises:
             CollectError: an environment or a policy failed, or a worker dies again and again.
-            DiskFullError: there is no room.
+            DiskFullError: no space is left.
         """
         try:
             for place in self._places:

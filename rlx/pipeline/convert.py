@@ -38,12 +38,12 @@ class StoredDataset:
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
         return self.dataset.schema
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What was noted of the data."""
+        """Notes of the data."""
         return self.dataset.manifest.notes
 
     def shards(self) -> Sequence[int]:
@@ -81,10 +81,10 @@ def convert(
         destination: the dataset's directory.
         options: how to write it.
         source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); found out where not given.
-        progress: is told of ``shards`` and ``steps``.
+        progress: receives ``shards`` and ``steps``.
 
     Raises:
-        SourceNotFoundError: there is no run in the directory, or more than one.
+        SourceNotFoundError: the directory holds no run, or more than one.
         IncompleteDatasetError: the source is a dataset without a manifest yet.
         DatasetExistsError: the destination is the source, or contains it, or holds something else.
     """
@@ -98,7 +98,7 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     """Return the dataset, or the one run, that lies at a path, and what the names of its files are relative to.
 
     Raises:
-        SourceNotFoundError: there is no run, or more than one.
+        SourceNotFoundError: no run was found, or more than one.
         IncompleteDatasetError: it is a dataset without a manifest yet.
     """
     is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()

@@ -52,14 +52,14 @@ class Dataset(stored.Dataset):
             transforms: as ``--transform`` takes them, or themselves.
             per: whether ``fn`` gets a ``block`` of steps [n], a whole ``trajectory`` [n], or a ``step`` [].
             chunk_size: steps in a block at most.
-            steps: only so many steps, the first ones.
+            steps: use only the first ``steps`` steps.
             num_workers: processes; one a core by default. 1 is this process.
             store: ``zarr`` or ``memmap``.
             codec: as ``--codec`` takes it; what suits the store by default.
             overwrite: whether to start afresh where there is a dataset.
             engine: ``local`` or ``ray``.
             ray_address: of the Ray cluster.
-            progress: is told of ``steps``, ``shards``, ``bytes read`` and ``bytes written``.
+            progress: receives ``steps``, ``shards``, ``bytes read`` and ``bytes written``.
 
         Raises:
             TransformError: a transform is unknown, does not suit, or a function fails; names the trajectory.

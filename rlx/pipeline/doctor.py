@@ -81,10 +81,10 @@ def doctor(
         source_format: format of the files; auto-detected if not given.
         against: other datasets that must not share a trajectory with it, such as the other part of a split.
         sample: look at this many trajectories only, evenly spread; of foreign files, at the first ones.
-        progress: is told of ``steps``.
+        progress: receives ``steps``.
 
     Raises:
-        DatasetNotFoundError, SourceNotFoundError: there is nothing at the path.
+        DatasetNotFoundError, SourceNotFoundError: the path does not exist.
         CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
     """
     progress = progress or Silent()
@@ -107,7 +107,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
         checkup: what ``doctor`` found in all of it.
         destination: the new dataset's directory.
         options: how to write; store and codec are those of the dataset.
-        progress: is told of ``bytes``, ``shards`` and ``steps``.
+        progress: receives ``bytes``, ``shards`` and ``steps``.
 
     Raises:
         DatasetError: the checkup looked at a sample only, or nothing would be left.

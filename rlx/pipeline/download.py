@@ -64,12 +64,12 @@ def download(
         options: how to write it.
         source: base of the files: a URL or a directory; RL Unplugged's bucket where not given.
         layout: ``rlu`` or ``dopamine``; found out where not given.
-        progress: is told of ``bytes``, ``shards`` and ``steps``.
+        progress: receives ``bytes``, ``shards`` and ``steps``.
 
     Raises:
-        SourceNotFoundError: there is no such run or shard.
+        SourceNotFoundError: the run or shard does not exist.
         ForbiddenError: the server refuses.
-        DiskFullError: there is no room.
+        DiskFullError: no space is left.
         DatasetLockedError: another process is writing the dataset.
         DatasetExistsError: the destination holds something else.
     """

@@ -86,12 +86,12 @@ class SelectedShards:
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
         return self._source.schema
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What was noted of the data."""
+        """Notes of the data."""
         return self._source.notes
 
     @cached_property
@@ -146,16 +146,16 @@ def export(
         format: one of ``EXPORT_FORMATS``.
         source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); found out where not given.
         shards: numbers of the source's shards to take; where not given, all of them.
-        overwrite: whether to replace what is there, if it is of this format.
+        overwrite: whether to replace an existing export of the same format.
         exporter: the format's, with other settings than usual.
-        progress: is told of ``steps``.
+        progress: receives ``steps``.
 
     Raises:
-        SourceNotFoundError: there is no run, more than one, or no such shard.
+        SourceNotFoundError: no run was found, or more than one, or the shard does not exist.
         CorruptShardError: a file of the source is damaged.
         ExportError: the format cannot hold these data.
         DatasetExistsError: the destination is the source, or contains it, or holds something already.
-        DiskFullError: there is no room; nothing is left behind.
+        DiskFullError: no space is left; partial output is removed.
     """
     started = time.monotonic()
     check_apart(source, destination)

@@ -65,7 +65,7 @@ class Ingest:
         source: what to read.
         root: what the source's file names are relative to; none where it has no such files.
         options: how to write.
-        progress: is told of ``shards`` and ``steps``.
+        progress: receives ``shards`` and ``steps``.
         parents: the datasets that the source is.
         lineage: how those came about.
         recipe: what else decides the data, for the lineage.
@@ -110,7 +110,7 @@ class Ingest:
 
         Raises:
             DatasetExistsError: the destination holds another dataset.
-            DiskFullError: there is no room for more.
+            DiskFullError: no space is left.
             PartialError: a worker died.
         """
         started = time.monotonic()

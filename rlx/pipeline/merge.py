@@ -32,12 +32,12 @@ def merge(
         sources: the datasets' directories.
         destination: the directory of the new one.
         options: how to write it; the store and codec count only with ``encode``.
-        encode: whether shards of another store or codec than the options' are encoded anew. Otherwise all datasets must
+        encode: whether shards of another store or codec than the options' are re-encoded. Otherwise all datasets must
             have those of the first.
-        progress: is told of ``bytes`` that are linked, and of ``shards`` and ``steps`` that are encoded anew.
+        progress: receives ``bytes`` that are linked, and of ``shards`` and ``steps`` that are re-encoded.
 
     Raises:
-        DatasetNotFoundError: there is no dataset.
+        DatasetNotFoundError: the dataset does not exist.
         DatasetError: a dataset is given twice, or the datasets differ in store or codec.
         SchemaMismatchError: the datasets differ in what a step holds.
         DatasetExistsError: the destination is one of the sources, or contains it, or holds another dataset.

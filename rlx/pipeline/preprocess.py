@@ -30,7 +30,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         destination: the new dataset's directory.
         recipe: what to do.
         options: how to write.
-        progress: is told of ``steps`` and ``shards``, and of ``bytes read`` and ``bytes written``.
+        progress: receives ``steps`` and ``shards``, and of ``bytes read`` and ``bytes written``.
 
     Raises:
         DatasetExistsError: the destination is the source, lies in it or contains it, or holds something else.

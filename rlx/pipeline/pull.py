@@ -43,18 +43,18 @@ def pull(
         destination: the dataset's directory; below ``$RLX_HOME`` by its id where not given.
         jobs: transfers at once.
         overwrite: whether to start afresh where there is a dataset.
-        progress: is told of ``bytes`` and ``shards``.
+        progress: receives ``bytes`` and ``shards``.
 
     Returns:
         What is here now; its ``report.failures`` are the shards that could not be had, or were damaged.
 
     Raises:
-        DatasetNotFoundError: there is no dataset at the location.
+        DatasetNotFoundError: the location holds no dataset.
         CorruptDatasetError: its manifest is damaged.
         ForbiddenError: the server refuses.
         DatasetExistsError: the destination holds something else.
         DatasetLockedError: another process is writing the destination.
-        DiskFullError: there is no room.
+        DiskFullError: no space is left.
         MissingExtraError: obstore is not installed.
     """
     started = time.perf_counter()

@@ -50,10 +50,10 @@ def push(
         url: ``s3://``, ``gs://``, ``az://``, ``file://`` or a directory.
         jobs: transfers at once.
         overwrite: whether to send everything anew over whatever lies there, which is unlisted first.
-        progress: is told of ``bytes``.
+        progress: receives ``bytes``.
 
     Raises:
-        DatasetNotFoundError: there is no such dataset.
+        DatasetNotFoundError: the dataset does not exist.
         IncompleteDatasetError: another process is writing it.
         CorruptDatasetError: a file of it is damaged; the manifest there is as it was.
         DatasetExistsError: another dataset lies there, or shards that this one lacks.

@@ -49,7 +49,7 @@ class ShardThread:
         """Add a block to the open shard, or begin one of this name.
 
         Raises:
-            DiskFullError: there was no room for what came before.
+            DiskFullError: no space was left for earlier steps.
         """
         if self._shard is None:
             self._shard = self._thread.submit(self._write, name)
@@ -59,7 +59,7 @@ class ShardThread:
         """Return the open shard, whole in its directory.
 
         Raises:
-            DiskFullError: there was no room.
+            DiskFullError: no space is left.
         """
         if self._shard is None:
             raise ValueError("no shard is open")

@@ -95,7 +95,7 @@ def split(
     """Share a dataset out to several; go on with those half done.
 
     Trajectories keep their order, and shards their numbers. A shard of which all trajectories go to one part is linked;
-    the others are read and encoded anew.
+    the others are read and re-encoded.
 
     Args:
         source: the dataset's directory.
@@ -103,10 +103,10 @@ def split(
         division: what goes where.
         options: how to write; the store and codec are those of the source.
         part: only this part, from 0; then there is one destination.
-        progress: is told of ``bytes`` that are linked, and of ``shards`` and ``steps`` that are encoded anew.
+        progress: receives ``bytes`` that are linked, and of ``shards`` and ``steps`` that are re-encoded.
 
     Raises:
-        DatasetNotFoundError: there is no dataset.
+        DatasetNotFoundError: the dataset does not exist.
         DatasetError: there are too few trajectories, or no such part.
         DatasetExistsError: a destination is the source, or another one, or lies inside it, or holds another dataset.
         CorruptDatasetError: the dataset is damaged.

@@ -57,7 +57,7 @@ class Transformed:
         portions: what each new shard is made of.
         notes: what a user must know of the result.
         max_steps: steps of the blocks that are read.
-        watch: is told of all that is read.
+        watch: receives the steps read.
     """
 
     dataset: Dataset
@@ -74,7 +74,7 @@ class Transformed:
 
     @property
     def schema(self) -> Schema:
-        """What one step holds afterwards."""
+        """Schema of a step afterwards."""
         return self.chain.schema
 
     def shards(self) -> Sequence[int]:

@@ -62,7 +62,7 @@ class Base(Protocol):
         """What is known of a file without fetching it.
 
         Raises:
-            SourceNotFoundError: there is no such file.
+            SourceNotFoundError: the file does not exist.
             ForbiddenError: the server refuses.
             DownloadError: the server kept failing.
             concurrent.futures.CancelledError: ``cancel`` was set.
@@ -80,7 +80,7 @@ class Base(Protocol):
             cancel: stops the transfer; what has arrived is kept and the next call goes on from there.
 
         Raises:
-            SourceNotFoundError: there is no such file.
+            SourceNotFoundError: the file does not exist.
             ForbiddenError: the server refuses.
             DownloadError: the transfer kept failing.
             CorruptShardError: what arrived kept differing from the checksum that the server gives.

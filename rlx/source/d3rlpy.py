@@ -45,7 +45,7 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
     """Return the dataset in a file that d3rlpy dumped.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
         SourceError: it is of a version that is not read, or has no episode.
     """

@@ -92,7 +92,7 @@ def open_d4rl(path: Path) -> D4RL:
     """Return the dataset in a file of D4RL, or of the first version of d3rlpy.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
         SourceError: it has no step.
     """

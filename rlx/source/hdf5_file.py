@@ -31,7 +31,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     """The open file.
 
     Raises:
-        SourceNotFoundError: there is none.
+        SourceNotFoundError: none was found.
         FileAccessError: it cannot be read.
         CorruptShardError: it is not HDF5, or shorter than it was written.
     """

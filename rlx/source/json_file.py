@@ -15,7 +15,7 @@ def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
     """Return the object that a file of at most so many bytes holds.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         FileAccessError: it cannot be read.
         CorruptShardError: it is larger than any such file, no JSON, or no object.
     """

@@ -100,7 +100,7 @@ def open_minari(directory: Path) -> Minari:
     """Return the dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below.
 
     Raises:
-        SourceNotFoundError: there is none.
+        SourceNotFoundError: none was found.
         CorruptShardError: its metadata or its first episode are not what they should be.
         SourceError: it is not of the HDF5 format, or has no episode.
     """

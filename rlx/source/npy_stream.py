@@ -32,7 +32,7 @@ class NpyStream:
         row: the next row that ``read_into`` gives.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         CorruptShardError: it is no gzip file, no array of numbers, or claims more than a file of its size can
             hold. Every method raises it where the file is damaged; the checksum is known only after
             ``finish``.

@@ -73,7 +73,7 @@ class Npz(OneFile):
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
         return self.fields.schema
 
     def shards(self) -> Sequence[int]:
@@ -150,7 +150,7 @@ def open_npz(path: Path) -> Npz:
     """Return the dataset in an archive.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         CorruptShardError: an array is missing, holds no numbers, or has more or fewer rows than another.
         SourceError: it has no step.
     """

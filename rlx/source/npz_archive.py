@@ -178,7 +178,7 @@ def opened(path: Path) -> Iterator[Archive]:
     """The open archive.
 
     Raises:
-        SourceNotFoundError: there is none.
+        SourceNotFoundError: none was found.
         FileAccessError: it cannot be read.
         CorruptShardError: it is no archive, or shorter than it was written.
     """

@@ -55,7 +55,7 @@ class Parquet(OneFile):
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
         return self.fields.schema
 
     def shards(self) -> Sequence[int]:
@@ -115,7 +115,7 @@ def open_parquet(path: Path) -> Parquet:
     """Return the dataset in a Parquet file.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         CorruptShardError: a column is missing, or the file is damaged.
         SourceError: it has no step.
         MissingExtraError: pyarrow is not installed.

@@ -79,7 +79,7 @@ def opened(path: Path) -> Iterator[ParquetFile]:
     """The open file.
 
     Raises:
-        SourceNotFoundError: there is none.
+        SourceNotFoundError: none was found.
         FileAccessError: it cannot be read.
         CorruptShardError: it is no Parquet, or shorter than it was written.
         MissingExtraError: pyarrow is not installed.

@@ -23,7 +23,7 @@ class Source(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
 
     @property
     def notes(self) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
     """Return the dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than it should.
         SourceError: it has no demonstration.
     """

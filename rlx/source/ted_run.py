@@ -105,7 +105,7 @@ class TedRun:
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
         return self.fields.schema
 
     def shards(self) -> Sequence[int]:

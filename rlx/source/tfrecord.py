@@ -30,7 +30,7 @@ def records(path: Path) -> Iterator[bytes]:
     """Yield the data of every record in the file, in order.
 
     Raises:
-        SourceNotFoundError: there is no such file.
+        SourceNotFoundError: the file does not exist.
         CorruptShardError: the file is empty, cut off or longer than its records, or a checksum is wrong.
     """
     try:

@@ -45,7 +45,7 @@ class Dataset:
         cache_bytes: of a dataset at a URL, how much of what was fetched is kept in memory.
 
     Raises:
-        DatasetNotFoundError: there is no dataset.
+        DatasetNotFoundError: the dataset does not exist.
         IncompleteDatasetError: another process is writing it, or its writing has not come as far as a manifest.
         CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
         FileAccessError: a file is there and cannot be read.
@@ -120,7 +120,7 @@ class Dataset:
 
     @property
     def schema(self) -> Schema:
-        """What one step holds."""
+        """Schema of a step."""
         return self.manifest.schema
 
     @cached_property

@@ -55,7 +55,7 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
         progress: reports ``bytes``.
 
     Raises:
-        DatasetNotFoundError: there is no dataset.
+        DatasetNotFoundError: the dataset does not exist.
         IncompleteDatasetError: its writing has not come as far as a manifest.
         FormatVersionError: a newer rlx wrote it.
         FileAccessError: its manifest cannot be read.

@@ -92,10 +92,10 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
 
     Args:
         path: the dataset's directory, its id, or a URL.
-        progress: is told of ``bytes``.
+        progress: receives ``bytes``.
 
     Raises:
-        DatasetNotFoundError: there is no dataset.
+        DatasetNotFoundError: the dataset does not exist.
         IncompleteDatasetError: its writing has not come as far as a manifest.
         FormatVersionError: a newer rlx wrote it.
         ForbiddenError: the server of a URL refuses.

@@ -31,7 +31,7 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
     Raises:
         DatasetLockedError: another process is writing the same target.
         DatasetExistsError: another program has written there since ``check``.
-        DiskFullError: there was no room.
+        DiskFullError: no space is left.
     """
     check_no_url(path)
     path = Path(os.path.abspath(path))  # "." and ".." have names too

@@ -247,7 +247,7 @@ def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterabl
     """Write all blocks as one shard into a directory of its own, which is made anew.
 
     Raises:
-        DiskFullError: there was no room; nothing is left behind.
+        DiskFullError: no space is left; partial output is removed.
     """
     with disk_errors(directory):
         if directory.exists():

@@ -64,14 +64,14 @@ def write_view(
         episode: the one to be shown. Where not given, a contact sheet has the best, the median and the worst by return,
             a film the best, and a page those, the first and the last.
         fps: frames a second of a film.
-        progress: is told of ``frames``.
+        progress: receives ``frames``.
 
     Raises:
         UnknownFormatError: the name has another suffix.
         SamplingError: there is no such episode, or none at all.
         MissingExtraError: Pillow, or for MP4 PyAV, is not installed.
         DatasetExistsError: a directory lies there.
-        DiskFullError: there is no room.
+        DiskFullError: no space is left.
     """
     format = path.suffix.removeprefix(".").lower()
     if format not in _WRITERS:

@@ -40,7 +40,7 @@ def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
         path: the file.
         fps: frames a second, 50 at most. GIF counts in hundredths: some frames stay one longer, so that the speed is
             right.
-        progress: is told of ``frames``.
+        progress: receives ``frames``.
 
     Raises:
         MissingExtraError: Pillow is not installed.
@@ -63,7 +63,7 @@ def write_mp4(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
         episode: what it shows.
         path: the file.
         fps: frames a second.
-        progress: is told of ``frames``.
+        progress: receives ``frames``.
 
     Raises:
         MissingExtraError: Pillow or PyAV is not installed.
