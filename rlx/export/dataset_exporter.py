@@ -14,7 +14,7 @@ from rlx.store.trajectories import Trajectories
 
 
 class Experience(Protocol):
-    """What is to be exported; it can be read as often as need be."""
+    """The data to export; it can be read any number of times."""
 
     @property
     def id(self) -> str:
@@ -26,7 +26,7 @@ class Experience(Protocol):
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What a user must know of the data and the data do not say."""
+        """Notes for users that the data themselves do not show."""
 
     @property
     def trajectories(self) -> Trajectories:
@@ -48,7 +48,7 @@ class DatasetExporter(Protocol):
         """The format in words, for messages: ``D4RL's HDF5``."""
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """What of this experience the format cannot hold, each in a few words that name it; known before writing.
+        """Return what the format cannot store, each in a few words that name it; known before writing.
 
         Raises:
             ExportError: it cannot hold the experience at all; names the field and what the format expects of it.
@@ -67,7 +67,7 @@ class DatasetExporter(Protocol):
             progress: is advanced in ``steps``.
 
         Raises:
-            OSError: there is no room, as the operating system says it.
+            OSError: no space is left; raised as the operating system reports it.
             MissingExtraError: the format needs a package that is not installed.
         """
 
@@ -84,7 +84,7 @@ def common_losses(
     """Return losses that several formats share, as far as this experience has them to lose.
 
     Args:
-        experience: what is to be exported.
+        experience: the data to export.
         final: whether the format has no place for final observations.
         unrecorded: whether it has none for that one was not recorded.
         truncation: whether it has none for truncations.

@@ -43,7 +43,7 @@ def export_dataset(
 ) -> list[str]:
     """Write a dataset in another project's format; it is there when all of it is.
 
-    What the format cannot hold is logged as a warning before anything is written.
+    Losses of the format are logged as a warning before anything is written.
 
     Args:
         experience: what to write.

@@ -1,5 +1,5 @@
-"""What Dopamine's replay buffer logs, ``replay_logs/$store$_observation_ckpt.0.gz`` and so on: the DQN Replay Dataset's
-layout, so that what was written for that reads it."""
+"""The logs of Dopamine's replay buffer, ``replay_logs/$store$_observation_ckpt.0.gz`` and so on: the layout of the DQN
+Replay Dataset, so that programs for that dataset read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ class Hdf5Output:
     """A file that is being written.
 
     Attributes:
-        file: for groups, attributes and what is small.
+        file: for groups, attributes and small arrays.
     """
 
     def __init__(self, file: h5py.File, disk: "Disk") -> None:
@@ -45,7 +45,7 @@ class Hdf5Output:
         self.file.attrs[KEY] = text
 
     def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
-        """Return a dataset of so many rows, to be filled from the first to the last.
+        """Return a dataset of ``count`` rows, to be filled from the first to the last.
 
         Rows of a kilobyte and more are gzipped, in chunks of about 64 kB.
 

@@ -68,7 +68,7 @@ class Feature:
         return {"shape": list(self.shape), "dtype": self.field.dtype, "_type": f"Array{len(self.shape)}D"}
 
     def metadata(self) -> Mapping[str, str] | None:
-        """What the column says of itself, so that ``datasets`` knows arrays of several dimensions again."""
+        """Return the column's metadata, by which ``datasets`` recognises arrays of several dimensions."""
         if self.is_image or len(self.shape) == 1:
             return None
         return {
@@ -120,12 +120,12 @@ def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
 
 
 def names_of(noted: Any) -> dict[str, Any]:
-    """What LeRobot called the parts of its features, by the features' names."""
+    """Return LeRobot's names of the parts of features, by the features' names."""
     return {called: said["names"] for called, said in _noted_features(noted).items() if said.get("names")}
 
 
 def _noted_features(noted: Any) -> dict[str, Any]:
-    """What is noted of features: the field of each, and perhaps names of its parts."""
+    """Return the notes of features: the field of each, and perhaps names of its parts."""
     features = noted.get("features") if isinstance(noted, dict) else None
     return {
         called: said

@@ -42,7 +42,7 @@ class NumberedFiles:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Number of the chunk and of the file in it, of what is written next."""
+        """Number of the next chunk, and of the next file in it."""
         return divmod(self._number, self._chunk)
 
     def __enter__(self) -> None:

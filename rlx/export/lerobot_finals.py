@@ -1,4 +1,4 @@
-"""What was seen at the ends of episodes, for which LeRobot has no row: a table of rlx's own among its files."""
+"""Final observations, for which LeRobot has no row: an additional table among its files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,8 @@ _GROUP_BYTES, _GROUP_ROWS = 2**20, 1000
 
 
 class FinalObservations:
-    """Writes a row an episode of which it is known: number and length of the episode, and what was seen last.
+    """Writer of a row per episode whose final observation is known: number and length of the episode, and that
+    observation.
 
     Args:
         directory: the dataset's.

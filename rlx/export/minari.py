@@ -59,7 +59,7 @@ class _Leaf:
         return self.is_info or self.field.role == Role.OBSERVATION
 
     def rows(self, piece: Piece) -> NDArray[Any]:
-        """What a piece adds: where an info of an episode has one more row than the field, that is zeros."""
+        """Return the rows that a piece adds; the additional row of an info of an episode is zeros."""
         if self.field.role == Role.OBSERVATION:
             return self.arranged.arrange(piece.stored(self.name))
         rows = [self.arranged.arrange(piece.rows(self.name))]
@@ -211,7 +211,7 @@ class _Episode:
 
 
 def _leaves(schema: Schema) -> dict[str, _Leaf]:
-    """What an episode holds, by its path there."""
+    """Return the leaves of an episode, by their paths in it."""
     fields = {name.replace("observation", "observations", 1): name for name in observation_fields(schema)}
     fields |= {name.replace("action", "actions", 1): name for name in action_fields(schema)}
     leaves = {path: _leaf(name, schema[name]) for path, name in fields.items()}
@@ -267,7 +267,7 @@ def _placed(destination: Path) -> tuple[str, list[Path]]:
 
 
 def _environment(notes: Mapping[str, Any]) -> dict[str, str]:
-    """What Minari makes the environment of again, where that is known.
+    """Return the spec from which Minari recreates the environment, if known.
 
     An environment with settings of rlx's own, such as DQN's preprocessing, is none that gymnasium could make.
     """

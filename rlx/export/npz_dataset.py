@@ -123,7 +123,7 @@ class _Array:
         return Field(self.dtype, self.shape[1:], Role.STEP).row_bytes * self.shape[0]
 
     def header(self) -> bytes:
-        """What stands before its values."""
+        """Return the header of the array file."""
         file = io.BytesIO()
         descr = np.dtype(self.dtype).newbyteorder("<").str
         np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": self.shape})
@@ -143,7 +143,7 @@ def _arrays(experience: Experience) -> dict[str, _Array]:
 
 
 def _rows(schema: Schema, piece: Piece) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """What a piece adds to each of these arrays."""
+    """Yield the rows that a piece adds to each of these arrays."""
     for name, path in ted_paths(schema).items():
         yield path, piece.rows(name)
     if piece.is_last:

@@ -1,4 +1,4 @@
-"""Parquet: a row a step; what is no single number is a list of fixed size, one in another for every dimension."""
+"""Parquet: one row per step; arrays are nested lists of fixed size, one level per dimension."""
 
 from collections.abc import Iterable
 from typing import BinaryIO

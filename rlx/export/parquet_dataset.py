@@ -28,8 +28,8 @@ _MAGIC = b"PAR1"
 class ParquetDatasetExporter:
     """Writes every field of the schema, and which trajectory and episode a step belongs to.
 
-    What was seen after a step stands in the next row; only where a trajectory ends is it in the row itself, as
-    ``next/observation``, which is null anywhere else.
+    The observation after a step is in the next row; only at the end of a trajectory is it in the row itself, as
+    ``next/observation``, which is null in other rows.
     """
 
     title = "Parquet"

@@ -26,7 +26,7 @@ class Arranged:
     arrange: Callable[[Rows], Rows]
 
     def loss(self, name: str, field: Field) -> list[str]:
-        """What is to be said of it, if anything."""
+        """Return a note on the changed shape, if it changes."""
         return [] if self.shape == field.shape else [f"{name} as {list(field.shape)}: it becomes {list(self.shape)}"]
 
 

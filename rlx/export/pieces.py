@@ -1,4 +1,4 @@
-"""Trajectories piece by piece, each piece with the observation behind its last step: what writing row by row needs."""
+"""Trajectories piece by piece, each piece with the observation after its last step, for writing row by row."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -42,11 +42,11 @@ class Piece:
         return len(self.data["reward"])
 
     def rows(self, name: str) -> NDArray[np.generic]:
-        """[n] what each step has of a field; of observations, what was seen before it."""
+        """Return [n] the rows of a field; of observations, those before each step."""
         return self.data[name][: self.steps]
 
     def next(self, name: str) -> NDArray[np.generic]:
-        """[n] what was seen after each step."""
+        """Return [n] the observation after each step."""
         return self.data[name][1:]
 
     def stored(self, name: str) -> NDArray[np.generic]:
@@ -55,7 +55,7 @@ class Piece:
 
 
 def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
-    """Yield the segments of the blocks, in order. One is held back until the observation behind it is known.
+    """Yield the segments of the blocks, in order. One is held back until the observation after it is known.
 
     Example:
         >>> schema = Schema.of(observation=("int8", ()), action=("int8", ()))

@@ -15,7 +15,7 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 class Exporter(Protocol):
-    """Writes batches one behind the other into one file, so that reading it gives arrays of all their rows.
+    """Writer of batches into one file, concatenated, so that reading it gives arrays of all their rows.
 
     The same batches give the same bytes.
     """

@@ -1,4 +1,4 @@
-"""What rlx says of a file of another format that it wrote: whose data it holds, and what of them it does not."""
+"""The provenance that rlx writes into files of other formats: whose data they hold, and which parts are lost."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -20,10 +20,10 @@ Columns = Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
 class RingLog:
     """Writes rows, from the first on, into the files of one suffix after the other.
 
-    A file holds what the ring holds at that time, each row in slot ``row % capacity``. It is written when all slots but
+    A file holds the current content of the ring, each row in slot ``row % capacity``. It is written when all slots but
     the last are new; so the last one shows a row of the lap before, and the row that belongs there is the oldest in the
-    next file. When the context ends well, what is left is logged over what the ring still holds of the lap before; as
-    in Dopamine, ``add_count`` then says no more than where the cursor stands.
+    next file. When the context ends without an error, the remaining rows are logged over the ring's rows of the lap
+    before; as in Dopamine, ``add_count`` then gives only the position of the cursor.
 
     Args:
         folder: where to; it is there.
@@ -90,7 +90,8 @@ class RingLog:
         return self._files
 
     def _older(self, name: str, cursor: int) -> Iterator[bytes]:
-        """What the slots from the cursor to the last but one hold of the lap before; zeros where there was none."""
+        """Yield the content of the slots from the cursor to the last but one, from the lap before; zeros in the first
+        lap."""
         left = (self._capacity - 1 - cursor) * self._row_bytes(name)
         if not self._suffix:
             while left:

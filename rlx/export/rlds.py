@@ -31,8 +31,8 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 class RLDSExporter:
     """Writes the directory of one version of a dataset, with one split.
 
-    The last step of an episode has what was seen last, and nothing else that counts. Where an episode was cut, all say
-    whether they were.
+    The last step of an episode holds only the final observation; its other fields do not count. If an episode was cut,
+    all say whether they were.
     """
 
     title = "RLDS"
@@ -85,7 +85,7 @@ class RLDSExporter:
 
 
 def _rows(experience: Experience, features: dict[str, Feature], piece: Piece) -> dict[str, NDArray[Any]]:
-    """What a piece adds to each feature: as many rows as it has steps, and one more at the end of an episode."""
+    """Yield the rows that a piece adds to each feature: one per step, and one more at the end of an episode."""
     schema, rows = experience.schema, piece.steps + piece.is_last
     found: dict[str, NDArray[Any]] = {}
     for name in features.keys() & set(schema):

@@ -87,7 +87,7 @@ def features_of(schema: Schema) -> dict[str, Feature]:
 
 
 def flags() -> dict[str, Feature]:
-    """What RLDS itself says of a step."""
+    """Return the features that RLDS defines for a step."""
     found = {name: _feature(Field("bool", (), Role.STEP)) for name in _FLAGS}
     return {**found, DISCOUNT: _feature(_DISCOUNT)}
 

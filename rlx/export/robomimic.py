@@ -121,7 +121,7 @@ def _row(name: str) -> tuple[int, ...]:
 
 
 def _keys(schema: Schema) -> dict[str, str]:
-    """What robomimic calls the observations, by their names: ``observation/arm/angle`` is ``arm_angle``.
+    """Return robomimic's names of the observations, by their names: ``observation/arm/angle`` is ``arm_angle``.
 
     Raises:
         ExportError: two would be called the same.

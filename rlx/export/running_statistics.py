@@ -12,7 +12,7 @@ Statistics = dict[str, list[float]]
 class VectorStatistics:
     """Of every number of vectors [D]. Quantiles are those of a sample, every k-th vector, of 256 kB at most.
 
-    Only finite numbers count. Where there are none, 0 stands; where a statistic is too large, the largest float.
+    Only finite numbers count. A column without any has 0; a statistic beyond the largest float is that float.
     """
 
     def __init__(self, size: int) -> None:
@@ -61,7 +61,7 @@ class VectorStatistics:
         return {name: np.nan_to_num(column).tolist() for name, column in found.items()}
 
     def _take(self, values: NDArray[np.float64]) -> None:
-        """Keep every k-th of the vectors, counted from the first one ever; where there is no room, k doubles."""
+        """Keep every k-th of the vectors, counted from the first one ever; when the buffer is full, k doubles."""
         taken = values[-self._count % self._every :: self._every]
         while self._sampled + len(taken) > self._room:
             kept = self._sample[: self._sampled : 2]
@@ -77,7 +77,7 @@ class VectorStatistics:
 
 
 def _quantiles(sample: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[Q, D] quantiles of the finite numbers of every column; 0 where there are none."""
+    """Return [Q, D] quantiles of the finite numbers of every column; 0 for a column without any."""
     shares, is_finite = list(QUANTILES.values()), np.isfinite(sample)
     with np.errstate(over="ignore", invalid="ignore"):
         if is_finite.all():

@@ -10,7 +10,7 @@ CUT = "trajectories/cut"
 
 
 def ted_paths(schema: Schema) -> dict[str, str]:
-    """Return TED path of every field; of an observation, that of what was seen before the step.
+    """Return TED path of every field; of an observation, that of the observation before the step.
 
     Example:
         >>> ted_paths(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))["reward"]

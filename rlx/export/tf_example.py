@@ -83,7 +83,7 @@ class ExampleSpool:
             file.truncate()
 
     def _entry(self, name: str) -> tuple[bytes, int]:
-        """What stands before the values of a feature, and how long it is with them."""
+        """Return the bytes before the values of a feature, and the length of both."""
         size = self._files[name].tell()
         # Numbers are one field, packed; each text was written with a head of its own.
         before = b"" if self._kinds[name] == BYTES_LIST else _head(1, size)
@@ -128,5 +128,5 @@ def varints(values: NDArray[np.int64]) -> bytes:
 
 
 def _head(number: int, size: int) -> bytes:
-    """What stands before a field of so many bytes."""
+    """Return the bytes before a field of ``size`` bytes."""
     return bytes([number << 3 | 2]) + varints(np.array([size]))

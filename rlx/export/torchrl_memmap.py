@@ -1,4 +1,4 @@
-"""What ``TensorDict.memmap`` writes and TorchRL's storages read: a directory of TED steps, a raw file a leaf."""
+"""The layout of ``TensorDict.memmap`` and TorchRL's storages: a directory of TED steps, one raw file per leaf."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ _STACK = {
 class TorchRLExporter:
     """Writes a TensorDict [S] as memory maps: ``TensorStorage(TensorDict.load_memmap(path))`` holds it.
 
-    What was seen after each step is there in full, as TED has it; so observations are stored twice. Texts are
-    non-tensor data. Under ``trajectories`` stands what rlx knows of the trajectory of each step.
+    The observation after each step is stored in full, as in TED, so observations are stored twice. Texts are non-tensor
+    data. ``trajectories`` holds metadata of the trajectory of each step.
     """
 
     title = "TorchRL's memmap"
@@ -116,7 +116,7 @@ def _leaf(field: Field, name: str) -> Field:
 
 
 def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What a piece adds to every leaf."""
+    """Yield the rows that a piece adds to every leaf."""
     schema, table = experience.schema, experience.trajectories
     for name, path in ted_paths(schema).items():
         yield path, piece.rows(name)

@@ -1,1 +1,1 @@
-"""The verbs that join the stages: what comes in, what goes out, and what is made of it."""
+"""The commands as functions: from sources to datasets, from datasets to datasets and files."""

@@ -1,4 +1,4 @@
-"""Datasets put together from the shards of others: whole shards are linked, all else is read and re-encoded."""
+"""Datasets assembled from shards of others: complete shards are hard-linked, others are read and re-encoded."""
 
 import time
 from collections import Counter
@@ -29,7 +29,7 @@ from rlx.store.writer import file_record
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What becomes one shard: a shard of a dataset, or some of its trajectories.
+    """The input of one new shard: a shard of a dataset, or some of its trajectories.
 
     Args:
         dataset: whose shard it is.
@@ -43,7 +43,7 @@ class Portion:
 
     @property
     def record(self) -> ShardRecord:
-        """What the manifest says of the shard."""
+        """The manifest's record of the shard."""
         return [shard for shard in self.dataset.manifest.shards if shard.steps][self.place]
 
 
@@ -54,7 +54,7 @@ class Assembly:
     Args:
         id: what the dataset is to be called.
         schema: of all of them.
-        notes: what is to be noted of the data.
+        notes: notes of the data.
         portions: by the number of the shard that they become.
     """
 
@@ -86,14 +86,14 @@ def assemble(
     progress: Progress,
     recipe: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Write an assembly as a dataset, or what is missing of it.
+    """Write an assembly as a dataset, or its missing shards.
 
     Args:
-        assembly: what is to be written.
+        assembly: the assembly to write.
         parents: the datasets that it is of.
         destination: the dataset's directory.
         options: how to write it; a whole shard that is of this store and codec already is linked.
-        progress: receives ``bytes`` that are linked, and of ``shards`` and ``steps`` that are re-encoded.
+        progress: receives ``bytes`` of linked files, and ``shards`` and ``steps`` of re-encoded ones.
         recipe: what decides the data beside the parents.
 
     Raises:

@@ -63,7 +63,7 @@ def local_runs() -> list[CatalogEntry]:
 def remote_runs(source: str | None = None, game: str | None = None) -> list[CatalogEntry]:
     """List the runs that can be downloaded.
 
-    A directory is searched and a server is asked for each run's first file. Without a source, nobody is asked: the
+    A directory is searched and a server is asked for each run's first file. Without a source, no server is asked: the
     entries are rlx's built-in table of RL Unplugged.
 
     Args:

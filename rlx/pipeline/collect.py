@@ -40,7 +40,7 @@ _PACKAGES = ("rlx", "gymnasium", "ale-py", "envpool", "numpy", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is to be collected: exactly so many steps, or so many episodes."""
+    """The amount to collect: an exact number of steps, or of episodes."""
 
     steps: int | None = None
     episodes: int | None = None
@@ -48,7 +48,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What is to be collected.
+    """The arguments of a collection.
 
     Args:
         environment: a gymnasium id, ``module:name`` or ``file.py:name`` of what makes an environment, or such a thing.
@@ -56,10 +56,10 @@ class Collection:
         num_envs: copies that each worker steps together.
         policy: what chooses the actions.
         seed: of environments and policy.
-        shard_steps: a shard ends where its episodes and those that run have so many steps: as many may be lost if the
-            process is killed, or those that run if they alone are more.
+        shard_steps: a shard ends where its finished and running episodes have this many steps: at most this many are
+            lost if the process is killed, or those of the running episodes if these alone are more.
         resume: whether to go on where the dataset has fewer.
-        workers: processes, each with so many environments; one of this machine is this process.
+        workers: processes, each with ``num_envs`` environments; one of this machine is this process.
         drop: names of what the policy writes that is not kept: ``logits``, ``next/value``, ``params`` and all below it.
         info_keys: entries of ``info`` that are kept, as ``info/KEY``, or "all" of the first steps.
         reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
@@ -190,7 +190,7 @@ def _as_listed(described: Manifest, destination: Path, options: Options) -> Mani
 
 
 class _Run:
-    """From what is listed to what was asked for.
+    """The collection from the listed shards up to the budget.
 
     Args:
         collection: what.
@@ -228,7 +228,7 @@ class _Run:
         }
 
     def run(self) -> None:
-        """Collect what is missing."""
+        """Collect the missing steps or episodes."""
         budget, listed = self._collection.budget, self._writer.manifest
         wanted, there = (
             (budget.steps, listed.steps) if budget.episodes is None else (budget.episodes, listed.trajectories)
@@ -311,7 +311,7 @@ class _Run:
             self._progress.advance("episodes", episodes)
 
     def _pots(self, left: int) -> list[Pot]:
-        """What each worker is to collect: an equal share, or whatever the others leave of it all."""
+        """Return the budget of each worker: an equal share, or one budget that all of them share."""
 
         def pot(amount: int) -> Pot:
             return Pot(amount) if self._collection.budget.episodes is None else Pot(episodes=amount)

@@ -1,4 +1,4 @@
-"""What one worker does: steps its environments and writes the episodes that end into shards of its own."""
+"""One worker of a collection: steps its environments and writes finished episodes into shards of its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from rlx.store.writer import ShardFormat
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a worker is to know.
+    """The config of a worker.
 
     Args:
         environment: what it steps.
@@ -33,7 +33,7 @@ class Assignment:
         dataset: the dataset's directory.
         writer: the process that lists its shards.
         format: how they are written; given as a task of its own, after a ``Look``, if it is not known yet.
-        shard_steps: a shard ends where its episodes and those that run have so many steps.
+        shard_steps: a shard ends where its finished and running episodes have this many steps.
         drop: names of what the policy writes that is not kept.
         info_keys: entries of ``info`` that are kept.
         rounds: whether rewards may be rounded.
@@ -57,10 +57,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The answer is the Layout of the first steps, which are kept for the first lease.
+    """A task whose result is the Layout of the first steps, which are kept for the first work unit.
 
     Args:
-        steps: of the first lease.
+        steps: of the first work unit.
     """
 
     steps: int
@@ -68,12 +68,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """So much a worker may collect before it asks again.
+    """A work unit: the amount that a worker may collect before it asks again.
 
     Args:
         shard: what its shard is called, unless one is open.
-        steps: at most so many.
-        episodes: at most so many, where episodes are counted.
+        steps: an upper limit.
+        episodes: an upper limit, where episodes are counted.
         is_last: whether its shard ends when all of it is collected; of counted steps, with the episodes that run then.
     """
 
@@ -85,7 +85,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a worker made of a lease.
+    """The result of a work unit.
 
     Args:
         steps: steps made.
@@ -129,7 +129,8 @@ class Worker:
         self._shard_steps = 0
 
     def __call__(self, task: Look | ShardFormat | Lease | None) -> Layout | Made | None:
-        """Look what steps hold, take how they are written, or collect until a lease is spent or the shard full.
+        """Determine the layout of steps, receive the format of shards, or collect until a work unit is spent or the
+        shard full.
 
         Args:
             task: which. None where the run cannot go on: then the shard ends with the episodes that have ended.
@@ -187,7 +188,7 @@ class Worker:
         return steps >= lease.steps if lease.episodes is None else episodes >= lease.episodes
 
     def _append(self, lease: Lease, shards: ShardThread, ended: Sequence[Episode], before: int) -> int:
-        """Put as many episodes into the shard as the lease has left; the others wait for the next one."""
+        """Write episodes into the shard up to the limit of the work unit; the others wait for the next one."""
         self._waiting += ended
         count = len(self._waiting) if lease.episodes is None else lease.episodes - before
         ready, self._waiting = self._waiting[:count], self._waiting[count:]

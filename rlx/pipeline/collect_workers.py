@@ -1,4 +1,4 @@
-"""Sharing out what is to be collected among workers, and replacing those that die."""
+"""Work units for the workers of a collection, and replacement of workers that die."""
 
 import logging
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ _MOST_DEATHS = 3
 
 @dataclass(slots=True)
 class Pot:
-    """What is left to be collected by the workers that share it: steps, or episodes where these are counted."""
+    """The remaining budget of the workers that share it: steps, or episodes where these are counted."""
 
     steps: int = 0
     episodes: int | None = None
 
 
 class Run(Protocol):
-    """What the workers collect for."""
+    """The run that the workers collect for."""
 
     def start(self, worker: int, episodes: int) -> CollectActor:
-        """Start a worker, new or in the place of one that died, of which so many episodes are listed."""
+        """Start a worker, new or as a replacement; ``episodes`` is the number of its episodes already listed."""
 
     def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
         """Return how shards of steps like these are written."""
@@ -46,7 +46,7 @@ class Run(Protocol):
         """List a shard."""
 
     def advance(self, steps: int, episodes: int) -> None:
-        """So many were made."""
+        """Report collected steps and episodes."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class _Place:
 
 
 class Workers:
-    """Has workers collect what is in pots.
+    """Worker pool that collects until its budgets are spent.
 
     Args:
         run: what for.
@@ -109,7 +109,7 @@ class Workers:
         self._answered([(place, shards) for place in self._places])
 
     def _answered(self, tasks: Sequence[tuple[_Place, Look | ShardFormat]]) -> list[Any]:
-        """Return the answers of workers that have no lease yet; another takes the place of one that dies."""
+        """Return the answers of workers that have no work unit yet; a worker that dies is replaced."""
         answers = []
         for place, task, answer in [(place, task, place.actor.call(task)) for place, task in tasks]:
             while True:
@@ -136,7 +136,7 @@ class Workers:
         place.actor.call(place.lease).add_done_callback(lambda done: self._answers.put((place, done)))
 
     def _lease(self, place: _Place) -> Lease:
-        """So much that the others have something to do too; the last one that goes on gets what is left."""
+        """Return a work unit small enough to leave work for the others; the last worker gets the rest."""
         pot, n = place.pot, self._num_envs
         most = _LEASE_STEPS * n
         name = self._run.shard(place.number, place.shards)
@@ -170,7 +170,7 @@ class Workers:
             self._ask(place)
 
     def _return(self, place: _Place, steps: int, episodes: int) -> None:
-        """Put back what a worker has left of its lease."""
+        """Return the unused part of a worker's unit to its budget."""
         if place.lease.episodes is None:
             place.pot.steps += place.lease.steps - steps
         elif place.pot.episodes is not None:
@@ -184,7 +184,7 @@ class Workers:
         place.episodes -= record.trajectories
 
     def _replace(self, place: _Place, death: ActorDiedError) -> None:
-        """Start another worker in the place of one that died, for all that was not listed."""
+        """Start a replacement of a worker that died, for everything that was not listed."""
         self._restart(place, death)
         self._return(place, -place.steps, -place.episodes)
         place.steps = place.episodes = 0

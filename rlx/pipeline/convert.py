@@ -1,4 +1,4 @@
-"""``rlx convert``: files at hand, of another layout or a dataset's own, into a dataset."""
+"""``rlx convert``: local files, of another layout or of a dataset, into a dataset."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What ``rlx.open`` gives: a dataset that can be read, and made into others."""
+"""The result of ``rlx.open``: a dataset that can be read and transformed."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Dataset(stored.Dataset):
         ray_address: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Return the dataset that transforms, and behind them a function, make of this one.
+        """Return this dataset changed by transforms, and then by a function.
 
         It is what ``rlx preprocess`` writes; where that was interrupted, this goes on. The result does not depend on
         who does the work.

@@ -105,7 +105,7 @@ class Fetching:
         self._room.release()
 
     def stop(self) -> None:
-        """Cancel what is under way; what has arrived in part is kept for the next time."""
+        """Cancel running transfers; partial files are kept for the next time."""
         self._cancel.set()
         self._room.release()
         if self._feeder is not None:

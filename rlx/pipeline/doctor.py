@@ -31,7 +31,7 @@ _MAX_BYTES = 32 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What was found in a dataset.
+    """The findings in a dataset.
 
     Args:
         id: its name.
@@ -139,7 +139,7 @@ class _Opened:
     """A dataset or files of another project, ready to be examined.
 
     Args:
-        subject: what is known of it.
+        subject: its metadata.
         where: path or URL.
         blocks: its steps.
         steps: how many, where that is known beforehand.
@@ -205,7 +205,7 @@ def _source_blocks(source: Source, dropped: Counter[str], sample: int | None) ->
 
 
 def _until_damage(blocks: Iterator[Block], problems: list[Finding]) -> Iterator[Block]:
-    """Yield the blocks; damage that ends them becomes a finding, so that what was read before is reported too."""
+    """Yield the blocks; damage that ends them becomes a finding, so that earlier steps are reported too."""
     try:
         yield from blocks
     except (CorruptDatasetError, CorruptShardError) as exc:

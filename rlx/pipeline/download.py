@@ -56,7 +56,7 @@ def download(
     layout: str | None,
     progress: Progress,
 ) -> Report:
-    """Download a run, or what is missing of it, and convert every file while others still arrive.
+    """Download a run, or its missing shards, and convert each file while others still arrive.
 
     Args:
         run: ``Pong/5``.
@@ -149,7 +149,7 @@ def _needed(
     to_come: Mapping[str, int],
     ahead: int,
 ) -> int:
-    """Return bytes of disk that a download takes at most beyond what is here, estimated."""
+    """Return the additional disk space that a download takes at most, estimated in bytes."""
     options, total = ingest.options, sum(sizes.values())
     written = int(total * remote.growth)
     if options.effective_codec.name == "none":

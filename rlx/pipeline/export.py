@@ -1,4 +1,4 @@
-"""``rlx convert --to``: a dataset, or a run's files at hand, into the format of another project."""
+"""``rlx convert --to``: a dataset, or local files of a run, into the format of another project."""
 
 import time
 from array import array
@@ -33,7 +33,7 @@ class ExportReport:
 
     Args:
         dataset: the file or directory.
-        id: name of what was exported.
+        id: name of the exported dataset.
         format: what it was written in.
         shards: how many of the source's were taken.
         steps: in it.
@@ -73,7 +73,7 @@ class ExportReport:
 
 
 class SelectedShards:
-    """Some shards of a source, one behind the other, as what exporters write."""
+    """Some shards of a source, concatenated, as input of exporters."""
 
     def __init__(self, source: Source, shards: Sequence[int]) -> None:
         self._source = source
@@ -138,7 +138,7 @@ def export(
     exporter: DatasetExporter | None = None,
     progress: Progress,
 ) -> ExportReport:
-    """Write a dataset, or files at hand, in the format of another project.
+    """Write a dataset, or local files, in the format of another project.
 
     Args:
         source: a dataset's directory, or where the files lie.

@@ -54,7 +54,7 @@ class AtHand:
         """Keep the files: they are the user's."""
 
     def stop(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: no transfers are running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Ingest:
         return chosen_shards(self.source, self.options.shards)
 
     def described(self) -> Manifest:
-        """What the dataset is to be, as yet without shards."""
+        """Return the manifest of the new dataset, as yet without shards."""
         options = self.options
         made = {"command": options.command, "rlx": version("rlx"), "parents": list(self.parents), **self.recipe}
         return Manifest(
@@ -104,7 +104,7 @@ class Ingest:
         )
 
     def run(self, destination: Path, delivery: Delivery) -> Report:
-        """Write the dataset, or what is missing of it, into a directory that is claimed already.
+        """Write the dataset, or its missing shards, into a directory that is claimed already.
 
         A shard whose source is missing or damaged does not stop the others; its error is in the report.
 

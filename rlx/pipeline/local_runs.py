@@ -33,7 +33,7 @@ class ForeignFormat:
 
     Args:
         recognises: whether what lies at a path is of the format, and of no other.
-        open: the dataset there; says what is wrong if it is not. Takes the options by name.
+        open: the dataset there, with the options by name; raises if it is damaged.
         options: type of every option that a user may give.
     """
 
@@ -99,8 +99,8 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
         layout: one of ``LAYOUTS``, perhaps with options: ``torchrl:time_dim=0``.
 
     Raises:
-        SourceError: what lies there is not of the layout, where that is a format of one dataset; or the layout has no
-            such option.
+        SourceError: the path is not of the layout, where that is a format of one dataset; or the layout has no such
+            option.
     """
     choice = FormatChoice.parse(layout)
     if choice.name is not None and choice.name in _FORMATS:
@@ -117,8 +117,8 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
     """Return the one run of a directory, or the one of this id.
 
     Raises:
-        SourceNotFoundError: there is none, or more than one to choose from.
-        SourceError: what is there is of a format that it resembles, but for what the message says.
+        SourceNotFoundError: no run was found, or more than one.
+        SourceError: the path resembles a format, but lacks the part that the message names.
     """
     runs = find_runs(directory, layout)
     name = FormatChoice.parse(layout).name
@@ -161,7 +161,7 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
 
 
 def _resembled(path: Path) -> str | None:
-    """Return the format that most of what lies at a path is known from, so that it can say what is missing."""
+    """Return the format that most files at a path belong to, so that its error can name the missing ones."""
     is_file = path.is_file()
     found = {
         name: sum(holds(path, (mark,)) if is_file else (path / mark).exists() for mark in marks)

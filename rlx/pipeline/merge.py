@@ -25,16 +25,16 @@ def merge(
 ) -> Report:
     """Put the shards of several datasets into one, in the order given; go on with one half done.
 
-    Shards are numbered anew. Trajectories keep their source's number of the episode, so a number may come back. Notes
-    that not all of the datasets have alike say which shards they are about.
+    Shards are renumbered. Trajectories keep the episode numbers of their source, so a number may occur twice. Notes
+    that differ between the datasets name the shards that they are about.
 
     Args:
         sources: the datasets' directories.
         destination: the directory of the new one.
         options: how to write it; the store and codec count only with ``encode``.
-        encode: whether shards of another store or codec than the options' are re-encoded. Otherwise all datasets must
+        encode: whether to re-encode shards of another store or codec than the options'. Otherwise all datasets must
             have those of the first.
-        progress: receives ``bytes`` that are linked, and of ``shards`` and ``steps`` that are re-encoded.
+        progress: receives ``bytes`` of linked files, and ``shards`` and ``steps`` of re-encoded ones.
 
     Raises:
         DatasetNotFoundError: the dataset does not exist.
@@ -98,7 +98,7 @@ def _check_forms(datasets: Sequence[Dataset]) -> None:
 
 
 def _notes(datasets: Sequence[Dataset]) -> Mapping[str, Any]:
-    """What all datasets say, and for what they do not say alike, of which shards it is true."""
+    """Return the notes of all datasets, each that differs with the shards for which it is true."""
     notes: dict[str, Any] = {}
     for key in dict.fromkeys(key for dataset in datasets for key in dataset.manifest.notes):
         said = [dataset.manifest.notes.get(key) for dataset in datasets]

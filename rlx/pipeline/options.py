@@ -1,4 +1,4 @@
-"""What a user may choose of how a dataset is written."""
+"""User options for how a dataset is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -36,7 +36,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         DatasetExistsError: the destination is the source, lies in it or contains it, or holds something else.
         TransformError: the recipe does not suit the dataset, or fails on a trajectory, which is named; shards that
             were finished before are kept.
-        PartialError: a worker died; names the trajectories that it had at hand.
+        PartialError: a worker died; names the trajectories that it was processing.
     """
     check_apart(source, destination)
     dataset = Dataset(source)
@@ -67,7 +67,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
 
 
 def _at_hand(destination: Path) -> str:
-    """Return the trajectories that dead workers had at hand."""
+    """Return the trajectories that dead workers were processing."""
     notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{AT_HAND}"))]
     named = [first if first == last else f"{first} to {last}" for first, last in notes]
     return f"; at hand were trajectories {', '.join(named)}" if named else ""

@@ -1,4 +1,4 @@
-"""What a recipe would make of a dataset: its first step, and how large all of it would be."""
+"""The preview of a recipe for a dataset: its first step, and the size of the result."""
 
 import tempfile
 from collections import Counter
@@ -23,7 +23,7 @@ _STEPS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would come of a recipe.
+    """The expected result of a recipe.
 
     Args:
         schema: what a step would hold.
@@ -62,7 +62,7 @@ def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
 
 
 def _beginning(transformed: Transformed) -> Transformed:
-    """Return the first trajectories of what is transformed, of two thousand steps or more."""
+    """Return the first trajectories of the recipe's input, of two thousand steps or more."""
     portion = transformed.portions[0]
     ends = np.cumsum(transformed.dataset.trajectories.length[portion.trajectories])
     count = int(np.searchsorted(ends, _STEPS)) + 1

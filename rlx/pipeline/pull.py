@@ -45,8 +45,8 @@ def pull(
         overwrite: whether to start afresh where there is a dataset.
         progress: receives ``bytes`` and ``shards``.
 
-    Returns:
-        What is here now; its ``report.failures`` are the shards that could not be had, or were damaged.
+    Returns: The report of the local dataset; its ``report.failures`` are the shards that could not be fetched, or were
+        damaged.
 
     Raises:
         DatasetNotFoundError: the location holds no dataset.

@@ -49,7 +49,7 @@ def push(
         dataset: its directory, or its id.
         url: ``s3://``, ``gs://``, ``az://``, ``file://`` or a directory.
         jobs: transfers at once.
-        overwrite: whether to send everything anew over whatever lies there, which is unlisted first.
+        overwrite: whether to send all files again over an existing dataset, which is unlisted first.
         progress: receives ``bytes``.
 
     Raises:
@@ -132,7 +132,7 @@ def _list(location: Location, manifest: Manifest, seen: Stored | None, known: Ma
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a push has to do.
+    """The work of a push.
 
     Args:
         wanted: record of every file to send, by its name at the location.

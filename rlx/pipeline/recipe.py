@@ -1,4 +1,4 @@
-"""What is to be done to a dataset, and how the lineage tells it."""
+"""Recipes: the changes to a dataset, and their description in the lineage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class Recipe:
 
     Args:
         transforms: what ``rlx.transform.registry.parse`` makes.
-        steps: only so many steps, the first of those trajectories that stay; all where not given.
+        steps: use only the first steps of the kept trajectories; all if not given.
 
     Raises:
-        TransformError: a selection stands behind a transform.
+        TransformError: a selection comes after a transform.
     """
 
     transforms: Sequence[Transform | Learner | Selection]
@@ -72,7 +72,7 @@ class Recipe:
 
 
 def _notes(dataset: Dataset, changes: Sequence[Transform | Learner]) -> Mapping[str, Any]:
-    """What was noted of the data, and what became of the rewards since."""
+    """Return the notes of the data, with the changes of the rewards since."""
     notes = dict(dataset.manifest.notes)
     told = [text for text in map(described, changes) if text.partition(":")[0] in _OF_REWARDS]
     if told:

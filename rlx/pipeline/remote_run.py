@@ -1,4 +1,4 @@
-"""A run whose files lie on a server: which layout they have, and what is known of them before they are fetched."""
+"""A run whose files lie on a server: their layout, and their metadata before they are fetched."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ class RemoteRun:
     Args:
         base: where its files lie.
         layout: how they are named.
-        growth: bytes of a dataset in the default codec for each byte of the files, rounded up from what was measured.
+        growth: bytes of a dataset in the default codec for each byte of the files, as measured, rounded up.
     """
 
     base: Base
@@ -35,7 +35,7 @@ class RemoteRun:
         """Fetch the small files that the run is planned from; return the names of those that there are.
 
         Raises:
-            SourceNotFoundError: there is none of them.
+            SourceNotFoundError: none of them exists.
             SourceError: one cannot be had, so that it is unknown what the run holds.
         """
         answers = _each(lambda name: self.base.fetch(name, directory, Silent()), self.layout.index_files())
@@ -45,10 +45,10 @@ class RemoteRun:
         return list(_told(answers))
 
     def stats(self, names: Sequence[str]) -> dict[str, FileStat]:
-        """What the server says of files; those that it fails to tell of are left out.
+        """Return the server's metadata of files; files for which it fails are left out.
 
         Raises:
-            SourceError: it tells of none: there is none, or it refuses.
+            SourceError: it fails for all of them: they do not exist, or access is denied.
         """
         return _told(_each(self.base.stat, names))
 

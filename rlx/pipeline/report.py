@@ -1,4 +1,4 @@
-"""What a verb that writes a dataset tells when it is done."""
+"""The report of a command that writes a dataset."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ class Report:
         skipped_shards: int = 0,
         failures: Mapping[str, SourceError] | None = None,
     ) -> Self:
-        """Return the report of a dataset whose manifest now lists so much."""
+        """Return the report of a dataset whose manifest is now ``listed``."""
         return cls(
             dataset,
             listed.id,

@@ -1,4 +1,4 @@
-"""Whether the disk has room for what is to come."""
+"""Check of the free disk space before writing."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from rlx.errors import DiskFullError
 
 
 def check_room(destination: Path, needed: int, *, remedy: str = "choose another directory with -o") -> None:
-    """Raise DiskFullError unless the destination's disk has so many bytes free.
+    """Raise DiskFullError unless the destination's disk has ``needed`` bytes free.
 
     Args:
         destination: a directory, existing or to be.

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What to draw.
+    """The arguments of sampling.
 
     Args:
         batch_size: steps in a batch, of all datasets together.

@@ -30,7 +30,7 @@ class ShardThread:
 
     Args:
         shards: how they are written.
-        directory: where, by their names; what is finished is not listed yet.
+        directory: returns a shard's directory by its name; a finished shard is not listed yet.
     """
 
     def __init__(self, shards: ShardFormat, directory: Callable[[str], Path]) -> None:

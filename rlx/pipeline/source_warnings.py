@@ -1,4 +1,4 @@
-"""What a user should know of a source before it is read."""
+"""Warnings about a source, before it is read."""
 
 import logging
 
@@ -12,7 +12,7 @@ _MAX_NAMED = 20
 
 
 def warn(source: Source) -> None:
-    """Log what rlx does not take from a source, and what is not in it as it was in the environment."""
+    """Log which parts of a source are not taken, and which differ from the environment's."""
     notes = source.notes
     if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
         named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])

@@ -23,7 +23,7 @@ _EXACT = 1e-9  # what a sum of fractions may miss 1 by
 
 
 class By(StrEnum):
-    """What is shared out: trajectories, or whole shards, which are linked."""
+    """The unit that is shared out: trajectories, or whole shards, which are linked."""
 
     TRAJECTORY = "trajectory"
     SHARD = "shard"
@@ -56,7 +56,7 @@ class Division:
             raise DatasetError(f"seed {self.seed}: expected 0 or more")
 
     def parts(self, count: int) -> NDArray[np.int64]:
-        """[count] the part of each of so many trajectories or shards; -1 for those that are left out.
+        """Return [count] the part of each of ``count`` trajectories or shards; -1 for those that are left out.
 
         Raises:
             DatasetError: there are too few for a part to have any.
@@ -94,7 +94,7 @@ def split(
 ) -> list[Report]:
     """Share a dataset out to several; go on with those half done.
 
-    Trajectories keep their order, and shards their numbers. A shard of which all trajectories go to one part is linked;
+    Trajectories keep their order, and shards their numbers. A shard whose trajectories all go to one part is linked;
     the others are read and re-encoded.
 
     Args:
@@ -103,7 +103,7 @@ def split(
         division: what goes where.
         options: how to write; the store and codec are those of the source.
         part: only this part, from 0; then there is one destination.
-        progress: receives ``bytes`` that are linked, and of ``shards`` and ``steps`` that are re-encoded.
+        progress: receives ``bytes`` of linked files, and ``shards`` and ``steps`` of re-encoded ones.
 
     Raises:
         DatasetNotFoundError: the dataset does not exist.

@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class TransferReport:
-    """A dataset as it lies at its destination, and what had to be transferred for it.
+    """A dataset at its destination, and the number of bytes transferred.
 
     Args:
         report: the dataset.
@@ -45,15 +45,15 @@ def transfer(
 ) -> Generator[tuple[T, int | SourceError], None, None]:
     """Move every item, several at a time, and tells of each, when it is done, how many bytes it took.
 
-    Its end, by an error or by ``close``, cancels what is under way and waits for that.
+    Ending it, by an error or by ``close``, cancels running transfers and waits for them.
 
     Args:
         items: what to move, begun in this order.
         move: moves one and returns the bytes that had to be moved; called from threads. It has to look at ``Cancel``
             now and then.
         jobs: how many at once.
-        spared: errors of one item that say nothing of the others, so that these are moved all the same; they are told
-            in place of the bytes.
+        spared: errors that concern one item alone, so that the others are still moved; they are yielded in place of the
+            bytes.
     """
     cancel = Cancel()
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="transfer")

@@ -23,7 +23,7 @@ def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
 
 
 class _Watch:
-    """Progress by what is read, and a note of it for whoever finds this process dead."""
+    """Progress by the steps read, and a note of them for the process that finds this one dead."""
 
     def __init__(self, progress: Progress, note: Path) -> None:
         self._progress = progress

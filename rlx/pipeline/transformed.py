@@ -21,7 +21,7 @@ _MAX_PORTIONS = 16
 
 
 class Watch(Protocol):
-    """Told of what is read."""
+    """Receiver of the blocks read."""
 
     def read(self, block: Block) -> None:
         """This block; its ``episodes`` are the numbers of the trajectories."""
@@ -32,7 +32,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one new shard is made of.
+    """The input of one new shard.
 
     Args:
         place: of the shard that it is read from.
@@ -49,7 +49,7 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """What some transforms make of a dataset.
+    """A dataset changed by transforms.
 
     Args:
         dataset: the dataset.
@@ -116,7 +116,7 @@ def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int6
     """[n] numbers of the trajectories that stay, ascending.
 
     Raises:
-        TransformError: a selection asks for what there is not.
+        TransformError: a selection names trajectories that do not exist.
     """
     numbers = np.arange(len(dataset.trajectories))
     names = np.array([int(record.name) for record in dataset.shard_records], np.int64)
@@ -132,7 +132,7 @@ def portions(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | Non
     Args:
         dataset: the dataset.
         trajectories: [n] numbers of those that are read, ascending.
-        steps: only so many of them in all.
+        steps: at most this many of them in all.
     """
     length = dataset.trajectories.length[trajectories]
     if steps is not None:
