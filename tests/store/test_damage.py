@@ -166,7 +166,7 @@ def test_more_steps_than_the_files_hold(tmp_path: Path) -> None:
 
 def test_a_file_that_is_cut_while_it_is_open(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a check these reads end the process with SIGBUS, or give zeros on the page where the file ends."""
-    monkeypatch.setattr(shards, "CHECK_S", 0.0)
+    monkeypatch.setattr(shards, "CHECK_SHARE", float("inf"))
     path = shutil.copytree(whole, tmp_path / "data")
     expected = rlx.open(path)[:]
     cut = [file for file in sorted((path / "shards").rglob("*")) if file.is_file() and file.suffix != ".json"]
