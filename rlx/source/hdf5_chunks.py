@@ -95,16 +95,21 @@ def _length(found: h5py.Dataset, filters: list[tuple[int, _Values]], mask: int, 
         except (zlib.error, IndexError) as exc:
             raise CorruptShardError(f"{_place(found)}: a chunk is damaged: {exc}") from exc
         if isinstance(decoded, int):
+            if decoded > chunk_bytes:
+                return decoded
             length = decoded if length is None else length
         else:
             data = decoded
     return len(data) if length is None else length
 
 
-def _inflate(data: bytes, values: _Values, most: int) -> bytes:  # noqa: ARG001
+def _inflate(data: bytes, values: _Values, most: int) -> bytes | int:  # noqa: ARG001
     inflating = zlib.decompressobj()
-    # A checksum of four bytes may stand within.
-    return inflating.decompress(data, most + 5)
+    # What comes out may be a checksum longer, or deflated once more.
+    room = 2 * most + _SLACK_BYTES
+    inflated = inflating.decompress(data, room)
+    # The library inflates to the end, also what a filter within takes no notice of.
+    return room if inflating.unconsumed_tail and not inflating.eof else inflated
 
 
 def _same(data: bytes, values: _Values, most: int) -> bytes:  # noqa: ARG001

@@ -116,6 +116,25 @@ def test_a_bomb_takes_neither_time_nor_memory(cli: Cli, tmp_path: Path) -> None:
     assert f"expected at most {hdf5_chunks.MAX_CHUNK_BYTES:,}" in result.err
 
 
+def test_a_bomb_in_the_outer_of_two_filters(tmp_path: Path) -> None:
+    """The inner stream ends after the right number of bytes; what follows it in the outer one only libhdf5 inflates."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((CHUNK,))
+        properties.set_deflate(4)
+        properties.set_deflate(4)
+        h5py.h5d.create(file.id, b"rows", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((2 * CHUNK,)), properties)
+        rows = np.arange(2 * CHUNK, dtype="i4")
+        inner = [zlib.compress(half.tobytes()) for half in np.split(rows, 2)]
+        file["rows"].id.write_direct_chunk((0,), zlib.compress(inner[0]))
+        file["rows"].id.write_direct_chunk((CHUNK,), zlib.compress(inner[1] + bytes(2**24)))
+    with hdf5_file.opened(tmp_path / "a.h5") as file:
+        found = hdf5_file.numbers(file, "rows")
+        np.testing.assert_array_equal(hdf5_file.read(found, 0, CHUNK), rows[:CHUNK])
+        with pytest.raises(CorruptShardError, match="expected 256 bytes, found more"):
+            hdf5_file.read(found, CHUNK, CHUNK + 1)
+
+
 def test_a_filter_that_nobody_can_check_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
