@@ -6,6 +6,7 @@ This module imports nothing at its head: Ctrl-C while that ran would print a tra
 _INTERRUPTED = 130
 # What a terminal that closes, a batch system and Ctrl-\ send.
 _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
+_AGAIN_S = 0.01
 
 
 def main() -> None:
@@ -24,6 +25,7 @@ def main() -> None:
         code = _INTERRUPTED
     except SystemExit as exc:
         code = exc.code
+    _let_it_end()
     if code == _INTERRUPTED and received:
         code = 128 + received[0]
     raise SystemExit(code)
@@ -32,12 +34,38 @@ def main() -> None:
 def _raise_as_ctrl_c(received: list[int]) -> None:
     """Have signals that end a process raise KeyboardInterrupt, and note their numbers."""
     import signal
+    import sys
 
     def interrupt(number: int, _: object) -> None:
         received.append(number)
         raise KeyboardInterrupt
 
+    def repeat(unraisable: "sys.UnraisableHookArgs") -> None:
+        """Send again what was raised where Python does not let it through, such as in a finalizer."""
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(unraisable)
+            return
+        import os
+        import threading
+
+        number = received[-1] if received else signal.SIGINT
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+    sys.unraisablehook = repeat
     for name in _ENDING:
         number = getattr(signal, name, None)  # Windows lacks two of them
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, interrupt)
+
+
+def _let_it_end() -> None:
+    """Have a signal that comes after the work let the process clean up; a second one ends it at once."""
+    import signal
+
+    def ignore_once(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+
+    for name in ("SIGINT", *_ENDING):
+        number = getattr(signal, name, None)
+        if number is not None and callable(signal.getsignal(number)):
+            signal.signal(number, ignore_once)

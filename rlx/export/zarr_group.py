@@ -1,6 +1,7 @@
 """A zarr v3 group: ``zarr.open(directory)["next/reward"]``."""
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,20 @@ class ZarrExporter:
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
         """Write one array a column, in groups as their names say."""
-        group = zarr.create_group(directory)
-        arrays: dict[str, zarr.Array[Any]] = {}
-        for batch in batches:
-            for name, rows in batch.items():
-                if name in arrays:
-                    arrays[name].append(rows)
-                else:
-                    arrays[name] = _create(group, name, rows)
+        # zarr writes in threads of its own, which Ctrl-C does not stop: leaving the pool waits for the write.
+        with ThreadPoolExecutor(1) as pool:
+            group = pool.submit(zarr.create_group, directory).result()
+            arrays: dict[str, zarr.Array[Any]] = {}
+            for batch in batches:
+                pool.submit(_append, group, arrays, batch).result()
+
+
+def _append(group: zarr.Group, arrays: dict[str, zarr.Array[Any]], batch: Columns) -> None:
+    for name, rows in batch.items():
+        if name in arrays:
+            arrays[name].append(rows)
+        else:
+            arrays[name] = _create(group, name, rows)
 
 
 def _create(group: zarr.Group, name: str, rows: NDArray[np.generic]) -> zarr.Array[Any]:

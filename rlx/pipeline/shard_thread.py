@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +39,7 @@ class ShardThread:
         self._thread = ThreadPoolExecutor(1, "shard writer")
         self._blocks: Queue[Block | _AbandonedError | None] = Queue(_WAITING_BLOCKS)
         self._shard: Future[ShardRecord] | None = None
+        self._is_left = False
 
     @property
     def is_open(self) -> bool:
@@ -74,6 +75,8 @@ class ShardThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Ctrl-C may have come as the thread began: it runs then, and nobody knows of its shard.
+        self._is_left = True
         if self._shard is not None:
             self._put(self._shard, _AbandonedError(), wants_error=False)
         self._thread.shutdown()
@@ -100,10 +103,18 @@ class ShardThread:
         return write_shard(self._directory(name), name, self._format, chain(head, blocks))
 
     def _taken(self) -> Iterator[Block]:
-        while (item := self._blocks.get()) is not None:
+        while (item := self._next()) is not None:
             if isinstance(item, _AbandonedError):
                 raise item
             yield item
+
+    def _next(self) -> Block | _AbandonedError | None:
+        while True:
+            try:
+                return self._blocks.get(timeout=_LOOK_S)
+            except Empty:
+                if self._is_left:
+                    return _AbandonedError()
 
 
 def _first_rows(blocks: Iterator[Block]) -> list[Block]:

@@ -65,6 +65,57 @@ def test_while_modules_are_imported(tmp_path: Path, number: signal.Signals) -> N
         assert process.returncode != 0
 
 
+SWALLOWED = """
+import signal, sys, time
+from rlx_cli import entry
+import rlx_cli.app
+
+class Swallowing:
+    def __del__(self):
+        signal.raise_signal(signal.{name})
+
+def work():
+    Swallowing()
+    time.sleep(30)
+
+rlx_cli.app.main = work
+entry.main()
+"""
+AT_EXIT = """
+import atexit, signal, sys, time
+from rlx_cli import entry
+
+def late():
+    signal.raise_signal(signal.{name})
+    sys.stdout.write("cleaned up")
+
+atexit.register(late)
+sys.argv = ["rlx", "--version"]
+entry.main()
+"""
+
+
+def ended(program: str, number: signal.Signals) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
+    command = [sys.executable, "-c", program.format(name=number.name)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_python_would_swallow(number: signal.Signals) -> None:
+    """Python only prints what is raised in a finalizer, or while a weak reference is cleared."""
+    result = ended(SWALLOWED, number)
+    assert (result.returncode, result.stderr) == (128 + number, "error: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_work_is_done(number: signal.Signals) -> None:
+    result = ended(AT_EXIT, number)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("cleaned up")
+
+
 def test_nohup_is_respected(tmp_path: Path) -> None:
     program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + PROGRAM[-1]
     command = [sys.executable, "-c", program, "collect", "CartPole-v1", "-o", str(tmp_path / "set"), "--steps", "20000"]

@@ -1,5 +1,7 @@
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,22 @@ def test_blocks_become_shards(writer: DatasetWriter) -> None:
 def test_what_is_not_finished_leaves_nothing(writer: DatasetWriter) -> None:
     with ShardThread(writer.format(), writer.partial) as thread:
         for _ in range(3):
+            thread.append("00000", make_block(schema=LARGE))
+    assert shards(writer) == []
+
+
+class Interrupted(ThreadPoolExecutor):
+    """Ctrl-C comes as the work has been given to a thread, and before anybody knows of it."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        super().submit(*args, **kwargs)
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_as_the_thread_begins(writer: DatasetWriter) -> None:
+    with ShardThread(writer.format(), writer.partial) as thread:
+        thread._thread = Interrupted(1)
+        with pytest.raises(KeyboardInterrupt):
             thread.append("00000", make_block(schema=LARGE))
     assert shards(writer) == []
 
