@@ -162,12 +162,20 @@ def collect(
         reward=None if reward_dtype is None else reward_dtype.value,
     )
     path = destination or home() / env
+    if code := _code(env, policy):
+        output.say("note", f"this runs code of {' and '.join(code)}")
     with (
         resumable(path, hint="run the same command again with --resume"),
         showing(output, f"collect {env}") as progress,
     ):
         report = collect_steps(collection, path, options, progress)
     show_reports(output, [report], as_list=False)
+
+
+def _code(env: str, policy: str) -> list[str]:
+    """What a user's own code is read from: modules, files of Python, and exported modules, which are programs too."""
+    named = [name for name in (env, policy) if ":" in name or name.endswith((".pt", ".pt2"))]
+    return list(dict.fromkeys(name.rpartition(":")[0].rpartition(".pt:")[2] or name for name in named))
 
 
 def _listed(keys: str | None) -> list[str]:

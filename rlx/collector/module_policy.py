@@ -1,8 +1,10 @@
 """Plain torch modules as policies, and modules in files."""
 
 import logging
+import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from rlx.collector.policy import FunctionPolicy
 from rlx.collector.space import Space
 from rlx.errors import CollectError, PolicyNotFoundError
 from rlx.store.leaf import to_leaf
+
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 class ModulePolicy(FunctionPolicy):
@@ -37,17 +41,21 @@ class ModulePolicy(FunctionPolicy):
 
 
 def load_exported(path: Path) -> torch.nn.Module:
-    """Return the module in a file that ``torch.export.save`` wrote.
+    """Return the module in a file that ``torch.export.save`` wrote; only tensors are unpickled.
 
     Raises:
-        CollectError: the file does not exist, or holds something else.
+        CollectError: the file does not exist, holds something else, or holds pickled objects.
     """
     if not path.is_file():
         raise PolicyNotFoundError(f"policy file {path} does not exist")
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # torch logs the traceback of what is said here in a line
     try:
-        return torch.export.load(str(path)).module()
+        _check_constants(path)
+        with _only_tensors():
+            return torch.export.load(str(path)).module()
+    except CollectError:
+        raise
     except Exception as exc:  # torch raises whatever a damaged file leads to
         raise CollectError(
             f"{path} holds no exported module: {type(exc).__name__}",
@@ -55,6 +63,31 @@ def load_exported(path: Path) -> torch.nn.Module:
         ) from exc
     finally:
         logging.disable(disabled)
+
+
+def _check_constants(path: Path) -> None:
+    """Raise CollectError if a file holds constants that torch would unpickle, whatever it is told."""
+    names: list[str] = torch._C.PyTorchFileReader(str(path)).get_all_records()
+    # torch finds members whatever their case.
+    if pickled := [name for name in names if any(kind in name.lower() for kind in ("custom_obj_", "opaque_obj_"))]:
+        raise CollectError(
+            f"{path} holds pickled objects: {pickled[0]}",
+            hint="torch.save(module.state_dict(), FILE) and --policy FILE.pt:module:factory need none",
+        )
+
+
+@contextmanager
+def _only_tensors() -> Iterator[None]:
+    """Have ``torch.load`` unpickle tensors alone; ``torch.export.load`` asks for everything where that fails."""
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_FORCE]
+        else:
+            os.environ[_FORCE] = before
 
 
 def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn.Module:

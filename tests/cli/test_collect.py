@@ -50,7 +50,11 @@ def test_episodes_with_a_policy_in_a_file(cli: Cli, tmp_path: Path) -> None:
         (["CartPole-v1", "--steps", 1, "--episodes", 1], 2, "error: --steps and --episodes: expected one of them\n"),
         (["module:make"], 2, "error: an environment without an id needs a directory\n"),
         (["CartPole-v1", "--steps", 0], 2, "error: invalid value for '--steps'"),
-        (["CartPole-v1", "--policy", "nobody:act"], 1, "error: nobody cannot be imported: ModuleNotFoundError"),
+        (
+            ["CartPole-v1", "--policy", "nobody:act"],
+            1,
+            "note: this runs code of nobody\nerror: nobody cannot be imported: ModuleNotFoundError",
+        ),
         (["CartPole-v1", "--store", "memmap", "--codec", "zstd"], 2, "error: store memmap cannot hold codec"),
     ],
 )

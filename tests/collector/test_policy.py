@@ -1,4 +1,8 @@
+import io
+import os
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +71,43 @@ def test_modules_in_files(tmp_path: Path, suffix: str) -> None:
 
 class Unpickled:
     """Something that a file must not bring to life."""
+
+
+class Running:
+    """A pickle that makes a directory when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("member", ["data/sample_inputs/model.pt", "data/weights/model.pt", "data/constants/model.pt"])
+def test_an_exported_module_is_not_unpickled(member: str, tmp_path: Path) -> None:
+    """torch falls back to unpickling what holds more than tensors."""
+    path, evil = tmp_path / "policy.pt2", io.BytesIO()
+    torch.export.save(torch.export.export(Greedy().eval(), (torch.zeros(2, 4),)), path)
+    torch.save((Running(tmp_path / "ran"),), evil)
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    top = next(iter(members)).partition("/")[0]
+    members[f"{top}/{member}"] = evil.getvalue()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(CollectError, match="holds no exported module"):
+        PolicySpec(str(path)).policy(open_environment("CartPole-v1"), [1])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_exported_module_with_pickled_constants(tmp_path: Path) -> None:
+    path = tmp_path / "policy.pt2"
+    torch.export.save(torch.export.export(Greedy().eval(), (torch.zeros(2, 4),)), path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("policy/data/constants/Opaque_obj_0", b"")
+    with pytest.raises(CollectError, match=r"holds pickled objects: .*paque_obj_0"):
+        PolicySpec(str(path)).policy(open_environment("CartPole-v1"), [1])
 
 
 def test_a_pickle_is_not_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
