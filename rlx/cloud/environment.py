@@ -91,7 +91,8 @@ def store_for(url: str) -> "ObjectStore":
         "timeout": timedelta(hours=24),
         "read_timeout": timedelta(seconds=STALL_S),
         "connect_timeout": timedelta(seconds=CONNECT_S),
-        "allow_http": True,
+        # Nor are redirects from https to http followed then.
+        "allow_http": not (url if scheme in ("http", "https") else endpoint(scheme) or "https:").startswith("https:"),
     }
     retry: RetryConfig = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import requests
 import urllib3
@@ -61,7 +61,7 @@ class HttpBase:
 
     def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
         """What the server says of a file, by one HEAD request."""
-        with requests.Session() as session:
+        with _Session() as session:
             return self.retry.run(lambda: self._head(session, name), cancel or Cancel())
 
     def fetch(self, name: str, directory: Path, progress: Progress, *, cancel: Cancel | None = None) -> Path:
@@ -75,7 +75,7 @@ class HttpBase:
             progress.advance("bytes", path.stat().st_size)
             return path
         # A session a file: threads may not be able to share one, and a handshake a file is nothing.
-        with _room_for(path), Partial(path) as partial, requests.Session() as session:
+        with _room_for(path), Partial(path) as partial, _Session() as session:
             progress.advance("bytes", partial.offset)
             self.retry.run(
                 lambda: self._attempt(session, partial, name, progress, cancel),
@@ -220,6 +220,17 @@ class HttpBase:
 
     def _broken(self, name: str, problem: str) -> TransientError:
         return TransientError(DownloadError(f"{self._url(name)}: {problem}", hint=_RESUME_HINT))
+
+
+class _Session(requests.Session):
+    """Follows redirects, but from https to http: whoever is on the line could send what they like."""
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        target = super().get_redirect_target(resp)
+        scheme = urlsplit(urljoin(resp.url, target)).scheme if target else "https"
+        if resp.url.startswith("https:") and scheme != "https":
+            raise requests.exceptions.InvalidSchema(f"it redirects from https to {scheme}")
+        return target
 
 
 def _raw_chunks(response: requests.Response) -> Iterator[bytes]:

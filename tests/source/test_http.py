@@ -18,8 +18,10 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import google_crc32c
 import pytest
@@ -717,6 +719,49 @@ def test_a_refused_certificate_is_said_at_once(tmp_path: Path) -> None:
             HttpBase(url, retry=RetryPolicy(first_delay_s=60)).stat("file")
         assert error.value.hint == "REQUESTS_CA_BUNDLE=FILE trusts the certificates in FILE"
     assert len(accepted) == 1
+
+
+@pytest.mark.parametrize("target", ["http", "file"])
+def test_a_redirect_to_what_anybody_can_change(
+    target: str, server: GcsServer, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = _self_signed()
+    here.mkdir()
+    (here / "both.pem").write_bytes(key + certificate)
+    (here / "trusted.pem").write_bytes(certificate)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(here / "trusted.pem"))
+    location = {"http": f"{server.url}/{NAME}", "file": f"file://{server.directory}/{NAME}"}[target]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(here / "both.pem")
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", location)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as redirecting:
+        redirecting.socket = context.wrap_socket(redirecting.socket, server_side=True)
+        threading.Thread(target=redirecting.serve_forever, daemon=True).start()
+        base = HttpBase(f"https://127.0.0.1:{redirecting.server_address[1]}", retry=QUICK)
+        with pytest.raises(SourceError, match=f"it redirects from https to {target}"):
+            base.fetch(NAME, here / "there", Silent())
+        redirecting.shutdown()
+    assert not server.requests
+
+
+def test_a_redirect_takes_no_password_along(server: GcsServer, here: Path) -> None:
+    port = urlsplit(server.url).port
+    private = f"http://localhost:{port}/rl_unplugged/{NAME}"
+    server.fault("moved", Fault(status=302, headers={"Location": private}))
+    base = HttpBase(server.url.replace("http://", "http://user:secret@") + "?token=secret", retry=QUICK)
+    assert base.fetch("moved", here, Silent()).read_bytes() == CONTENT
+    first, second = server.requests
+    assert ("authorization" in first.headers, "token=secret" in first.path) == (True, True)
+    assert "secret" not in second.path + str(second.headers)
+    assert "authorization" not in second.headers
 
 
 def _self_signed() -> tuple[bytes, bytes]:
