@@ -176,7 +176,7 @@ def main() -> None:
         except BaseException:
             traceback.print_exc()
         # All of the end of a process but for tearing down what was imported, which takes longer than most verbs.
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
