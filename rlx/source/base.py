@@ -1,4 +1,4 @@
-"""Where the files of a layout lie, a directory or a URL: what is known of a file, and how it gets here."""
+"""The base of a layout's files, a directory or a URL: metadata of a file, and its transfer."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from rlx.source.cancel import Cancel
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What a base says of one file, and what tells one version of it from another.
+    """Metadata of one file, and the marks that tell one version of it from another.
 
     Args:
         name: relative to the base, with ``/`` between the parts.
@@ -59,7 +59,7 @@ class Base(Protocol):
         """Whether files are used in place; those are never deleted."""
 
     def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
-        """What is known of a file without fetching it.
+        """Return the metadata of a file without fetching it.
 
         Raises:
             SourceNotFoundError: the file does not exist.
@@ -76,7 +76,7 @@ class Base(Protocol):
         Args:
             name: which file.
             directory: where to put it: it becomes ``directory / name``. Local files stay where they are.
-            progress: is advanced in ``bytes``, also by those that are here already; told of no byte twice.
+            progress: is advanced in ``bytes``, also by local ones; reports each byte once.
             cancel: stops the transfer; what has arrived is kept and the next call goes on from there.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What rlx's own ``ReplayBuffer.dumps`` writes: ``buffer.json``, and a file of compressed blocks for every leaf."""
+"""Checkpoints of rlx's own ``ReplayBuffer.dumps``: ``buffer.json``, and a file of compressed blocks for every leaf."""
 
 import math
 import os
@@ -144,7 +144,7 @@ def open_buffer(path: Path) -> TedRun:
     """Return the steps of a dumped buffer, lane by lane, oldest first.
 
     Raises:
-        SourceNotFoundError: there is none, or a file of it is missing.
+        SourceNotFoundError: the path holds no checkpoint, or a file of it is missing.
         CorruptShardError: it is damaged.
         SourceError: it has no step, or its steps lie in a dataset.
     """

@@ -24,7 +24,7 @@ class Cancel:
         self._lock = threading.RLock()
 
     def set(self) -> None:
-        """Cancels, for good."""
+        """Cancel, permanently."""
         with self._lock:
             self._event.set()
             wakes = tuple(self._wakes)

@@ -108,7 +108,7 @@ def _episode(file: h5py.File, number: int) -> RowEpisode:
 def _extras(
     file: h5py.File, episodes: tuple[RowEpisode, ...], known: Iterable[str], said: Mapping[str, Any]
 ) -> ExtraFields:
-    """Return the fields of further columns that every episode has, and what is in the file besides."""
+    """Return the fields of further columns that every episode has, and the other columns of the file."""
     found: dict[str, int] = {}
     others: dict[str, str] = {}
     for name in hdf5_file.names(file):

@@ -43,9 +43,9 @@ class D4RL(OneFile):
         root: its directory.
         file_name: its name there.
         schema: what one step holds.
-        notes: what the file does not record, and what was left out.
+        notes: the data that the file does not record, and those that were left out.
         paths: name in the file of every field but the flags.
-        after: name in the file of what was seen after each step, of the fields that have it.
+        after: name in the file of the observation after each step, of the fields that have it.
         episodes: all of them.
         first_episodes: first episode of every shard, and the number of episodes.
     """
@@ -122,8 +122,7 @@ def open_d4rl(path: Path) -> D4RL:
 def _fields(
     file: h5py.File, count: int, said: Mapping[str, Any]
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    """Return the fields of a file, where each is kept, where it is kept what was seen next, and what is there
-    besides."""
+    """Return the fields of a file, where each is kept, where its next observations are kept, and the other datasets."""
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
     columns = (("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP))
@@ -154,8 +153,7 @@ def _fields(
 
 
 def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
-    """Return the episodes by the table that rlx wrote; None where there is none, or it is not of these steps any
-    more."""
+    """Return the episodes by the table that rlx wrote; None if the file has no table, or not one of these steps."""
     if not all(hdf5_file.has(file, TABLE + name) for name in TABLE_COLUMNS):
         return None
     table = {name: hdf5_file.read_all(hdf5_file.numbers(file, TABLE + name)) for name in TABLE_COLUMNS}
@@ -218,7 +216,7 @@ def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
 
 
 def _seams(file: h5py.File, count: int) -> NDArray[np.bool_]:
-    """[N] behind which rows the file goes on with something else than what was seen next."""
+    """Return [N] whether the row after each row is not its next observation."""
     seams = np.zeros(count, bool)
     seen, after = hdf5_file.numbers(file, "observations"), hdf5_file.numbers(file, _NEXT)
     rows = max(1, min(_PIECE_ROWS, 2**22 * count // max(1, seen.nbytes)))

@@ -62,14 +62,14 @@ class Dopamine:
 
     @property
     def schema(self) -> Schema:
-        """An observation as in the first file of them at hand, 84x84 bytes where there is none yet; an
-        action; a reward; and what else was stored of every step."""
+        """An observation as in the first local file of them, 84x84 bytes before there is one; an action; a reward; and
+        the extra columns of every step."""
         plain = Schema.of(observation=self._observation, action=("int32", ()))
         return Schema({**plain.fields, **self._extras.fields})
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What the steps do not say of themselves."""
+        """Notes that the steps themselves do not show."""
         notes: dict[str, Any] = {
             **told_beside((self.root / self.folder).parent),
             "rewards": "clipped to [-1, 1]" if self._plan.is_clipped else "as logged",
@@ -133,7 +133,7 @@ class Dopamine:
     @cached_property
     @expecting(LAYOUT)
     def _extras(self) -> ExtraFields:
-        """What Dopamine calls extra storage types, as in the first file of each, and what is there besides."""
+        """Return Dopamine's extra storage types, as in the first file of each, and the other arrays."""
         folder, first = self.root / self.folder, int(self._plan.suffixes[0])
         found = ExtraFields(["observation", "action", "reward", "terminated", "truncated"])
         told = told_names(told_beside(folder.parent), array_name)

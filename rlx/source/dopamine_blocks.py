@@ -51,7 +51,7 @@ def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]
 
 
 def read_block(pieces: Sequence[Piece], rows: Rows, extras: Mapping[str, str] = MappingProxyType({})) -> Block:
-    """Return the block of these pieces; raises as ``Rows`` does, also where padding behind a trajectory is none.
+    """Return the block of these pieces; raises as ``Rows`` does, also if the padding after a trajectory is not zeros.
 
     Args:
         pieces: what goes into it.

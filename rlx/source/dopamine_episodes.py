@@ -12,7 +12,7 @@ from rlx.source.dopamine_rows import Rows
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Rows [start, stop) of one episode, the zero rows behind them, and whether the last one ended it.
+    """Rows [start, stop) of one episode, the zero rows after them, and whether the last one ended it.
 
     If it did not, be it that the episode was truncated, that a lap is lost or that the files end, then what the last
     row led to is unknown: the recording is cut there.
@@ -38,7 +38,7 @@ def trajectories(plan: Plan, position: int, rows: Rows, dropped: Counter[str]) -
     Args:
         plan: of the run.
         position: of the file in the plan.
-        rows: of the run; read only behind a gap, or where episodes may end without a terminal row.
+        rows: of the run; read only after a gap, or where episodes may end without a terminal row.
         dropped: receives how many rows of these spans are padding, and how many have no next row.
     """
     found = []
@@ -65,8 +65,7 @@ def _episodes(plan: Plan, span: Span, rows: Rows, dropped: Counter[str]) -> Iter
 
 
 def _leading_padding(plan: Plan, span: Span, rows: Rows) -> int:
-    """Return zero rows that a span starts with: all of them at the start of the run, what is left of them behind a
-    gap."""
+    """Return zero rows that a span starts with: all of them at the start of the run, the remaining ones after a gap."""
     limit = span.stop - span.is_terminal
     if span.start == 0:
         lead = min(plan.padding, limit)
@@ -79,7 +78,7 @@ def _leading_padding(plan: Plan, span: Span, rows: Rows) -> int:
 
 
 def _truncations(plan: Plan, start: int, stop: int, rows: Rows) -> Iterator[int]:
-    """Yield first padding row behind each episode that ended without a terminal row in [start, stop)."""
+    """Yield first padding row after each episode that ended without a terminal row in [start, stop)."""
     if not plan.padding:
         return
     streak, earliest = 0, start + 1  # an episode has at least one row

@@ -1,13 +1,12 @@
 """Where the episodes of a Dopamine run lie in its files, worked out from the small arrays alone.
 
-Dopamine logs a ring of C rows each time it is almost full. Rows are counted from the start of the run: the
-file that stands at add_count A holds the rows [A - C, A), row a in slot a mod C, and what the file before it
-did not hold is *new* in it. A regular file has A mod C = C - 1, so slot C - 1 holds its oldest row, the one
-right behind the last row of the file before; in the first file nothing was ever written there.
+Dopamine logs a ring of C rows each time it is almost full. Rows are counted from the start of the run: the file with
+add_count A holds the rows [A - C, A), row a in slot a mod C, and rows that the file before it does not hold are *new*
+in it. A regular file has A mod C = C - 1, so slot C - 1 holds its oldest row, the successor of the last row of the file
+before; in the first file nothing was ever written there.
 
-Three rows of zeros stand before every episode (one less than the stack of frames that the agent saw).
-Terminal rows say where episodes end. The plan cuts the run into spans: an episode and the zero rows behind
-it.
+Three rows of zeros precede every episode (one less than the stack of frames that the agent saw). Terminal rows mark
+where episodes end. The plan cuts the run into spans: an episode and the zero rows after it.
 """
 
 from dataclasses import dataclass
@@ -23,14 +22,14 @@ from rlx.source.dopamine_ring import EPISODE_ENDS, RingFile, file_name, find_suf
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An episode as far as the small arrays tell, and the zero rows behind it: rows [start, end) of the run.
+    """An episode as far as the small arrays tell, and the zero rows after it: rows [start, end) of the run.
 
     Args:
         number: of the episode; where it turns out to be several, the numbers up to the next span's are free
             for them.
-        start: first row. At the very start of the run and behind a gap, zero rows may come first.
+        start: first row. At the very start of the run and after a gap, zero rows may come first.
         stop: one past the last row of the episode.
-        end: one past the zero rows behind it.
+        end: one past the zero rows after it.
         is_terminal: whether the last row ended the episode; if not, the files end there.
         after_gap: whether what came before ``start`` is not in the files.
     """
@@ -79,7 +78,7 @@ class Plan:
         return int(np.searchsorted(self.add_counts, row, side="right"))
 
     def position(self, suffix: int) -> int:
-        """Return position of a suffix in ``suffixes``; raises SourceNotFoundError where there is none."""
+        """Return position of a suffix in ``suffixes``; raises SourceNotFoundError for an unknown one."""
         found = np.flatnonzero(self.suffixes == suffix)
         if not len(found):
             raise SourceNotFoundError(f"there is no shard {suffix}; there are {self.suffixes.tolist()}")
@@ -103,7 +102,7 @@ class Plan:
         return lost
 
     def missing(self) -> list[int]:
-        """Return suffixes before the last one of which there is no file."""
+        """Return suffixes before the last one whose file is missing."""
         return sorted(set(range(int(self.suffixes[-1]))) - set(self.suffixes.tolist()))
 
 
@@ -111,7 +110,7 @@ def make_plan(folder: Path) -> Plan:
     """Return the plan of the run whose files lie in ``folder``.
 
     Raises:
-        SourceNotFoundError: there are no files of this layout, or one of a suffix is missing.
+        SourceNotFoundError: the directory has no files of this layout, or one of a suffix is missing.
         CorruptShardError: a file is damaged or contradicts another.
     """
     suffixes = find_suffixes(folder)

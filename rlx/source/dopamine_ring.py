@@ -50,8 +50,7 @@ class RingFile:
 
 
 def find_suffixes(folder: Path) -> list[int]:
-    """Return suffixes of which a folder holds any array, ascending; raises SourceNotFoundError where there is
-    none."""
+    """Return suffixes of which a folder holds any array, ascending; raises SourceNotFoundError if it holds none."""
     found = (_SUFFIXED.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     suffixes = {int(match[2]) for match in found if match and match[1] in (*SMALL_ARRAYS, OBSERVATION)}
     if not suffixes:
@@ -92,8 +91,8 @@ def _add_count(path: Path, array: NDArray[Any]) -> int:
 
 
 def _padding(path: Path, array: NDArray[Any], add_count: int, capacity: int) -> int:
-    """Return zero rows before an episode: the range runs from n rows before the cursor, the horizon, to a stack
-    behind it."""
+    """Return zero rows before an episode: the range runs from n rows before the cursor, the horizon, to a stack after
+    it."""
     if array.ndim == 1 and array.dtype.kind in "iu" and 2 <= len(array) <= 1000:
         horizon = (add_count - int(array[0])) % capacity
         if np.array_equal(array, (add_count - horizon + np.arange(len(array))) % capacity) and horizon < len(array):

@@ -17,7 +17,7 @@ from rlx.source.npy_stream import NpyStream, read_npy
 
 
 class Rows:
-    """Reads rows of a run; fast where each call starts behind the one before.
+    """Reader of rows of a run; fast where each call starts after the one before.
 
     A file is inflated from its start again only to go back in it: Dopamine puts the first new row into the
         last slot.
@@ -48,7 +48,7 @@ class Rows:
             opened.stream.close()
 
     def finish(self) -> None:
-        """Read what is left of the last file of every array, so that its checksum is verified."""
+        """Read the rest of the last file of every array, so that its checksum is verified."""
         for opened in self._streams.values():
             opened.finish()
 
@@ -70,7 +70,7 @@ class Rows:
             out[part] = column[slot : slot + part.stop - part.start]
 
     def empty(self, name: str, count: int) -> NDArray[Any]:
-        """Return room for so many rows of the observations, or of an extra column."""
+        """Return an empty array for rows of the observations, or of an extra column."""
         dtype, shape = self._kinds[name]
         return np.empty((count, *shape), dtype)
 

@@ -34,7 +34,7 @@ Rows = Mapping[str, NDArray[Any]]
 
 
 class Recording(Enum):
-    """What is known of the steps that came before those that are there."""
+    """The state of the steps before the stored ones."""
 
     COMPLETE = "nothing was recorded before"
     WRAPPED = "older steps were overwritten"
@@ -63,7 +63,7 @@ class EpisodeScan:
     """Takes rows piece by piece, in the order of time.
 
     Args:
-        after: TED path of what was seen after each step, by the name of what was seen before.
+        after: TED path of the next observation, by the name of the observation.
         decides: which of these say whether a row follows another; the others may be anything.
 
     Example:
@@ -89,7 +89,7 @@ class EpisodeScan:
         Args:
             rows: flags [n] or [n, 1], numbers of trajectories and the like, as far as they are there, and the fields
                 that ``after`` names.
-            recorded: [n] whether the rows say what was seen after each of them; all do, if not given.
+            recorded: [n] whether the rows record the observations after each of them; all do, if not given.
             lane_starts: [n] which rows begin a lane, the rows of one environment.
         """
         now = _told(rows, recorded, self._decides)
@@ -228,9 +228,9 @@ def scan_following(
 
     Args:
         batches: the rows piece by piece, ``batch_rows`` each, with flags and the fields that ``after`` names.
-        after: TED path of what was seen after each step, by name.
+        after: TED path of the next observation, by name.
         decides: which of these say whether a row follows another.
-        recorded: called with each batch: [n] whether it is known what was seen after each row.
+        recorded: called with each batch: [n] whether the observation after each row is recorded.
     """
     scan = EpisodeScan(after, decides)
     for batch in batches:

@@ -1,4 +1,4 @@
-"""What a format expects, said at the end of every error of its source."""
+"""The layout that a format expects, named at the end of every error of its source."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 
 @contextmanager
 def expecting(layout: str) -> Iterator[None]:
-    """End the message of every SourceError with what was expected; also a decorator of functions.
+    """End the message of every SourceError with the expected layout; also a decorator of functions.
 
     A SchemaMismatchError that is left becomes a CorruptShardError.
 

@@ -1,4 +1,4 @@
-"""What a file holds beside the fields that its format names: more fields, or keys that rlx does not take.
+"""The contents of a file beside the fields of its format: more fields, or keys that rlx does not take.
 
 No source drops a key in silence. An array with a row for every step becomes a field; anything else is noted with the
 reason under ``not_taken``, and ``rlx convert`` prints the note before it reads.
@@ -98,7 +98,7 @@ def _parents(name: str) -> list[str]:
 
 
 def not_taken_note(reasons: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the note of what is not taken; empty if that is nothing.
+    """Return the note of keys that are not taken; empty if all are.
 
     At most 100 keys are named; the last entry counts the others.
 

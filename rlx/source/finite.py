@@ -22,8 +22,7 @@ def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
 def check_field(name: str, field: Field, rows: NDArray[Any], place: str, first: int) -> None:
     """The same for the rows of a field, if it is an observation, an action or the reward.
 
-    What else a step has may be anything: infos say what an environment had to say, logits of what a policy may not do
-    are infinite.
+    Other fields may hold any number: infos are the environment's, and logits of forbidden actions are infinite.
     """
     is_info = name.split("/")[0] == "info"
     if not is_info and (field.role == Role.OBSERVATION or is_action(name) or name == "reward"):

@@ -1,7 +1,7 @@
 """Chunks of an HDF5 dataset, checked before the library decodes them.
 
-The library takes a chunk for as large as the file says, whatever came out of its filters: of one that inflates to too
-few bytes it reads on in memory that nobody wrote, and one that inflates to gigabytes it inflates.
+The library trusts the chunk sizes of the file, whatever the filters return: for a chunk that inflates to too few bytes
+it reads uninitialised memory, and one that inflates to gigabytes it inflates.
 """
 
 import itertools

@@ -19,7 +19,7 @@ class Hdf5Columns:
 
     Args:
         datasets: of every field but the flags.
-        after: of what was seen next, by the names of the observations; none where that is not recorded.
+        after: of the next observations, by the names of the observations; empty where they are not recorded.
         schema: what they are to hold.
         first: row of the datasets that the episode begins with.
 
@@ -55,7 +55,7 @@ class Hdf5Columns:
         return self._read(self._datasets[name], name, start, stop)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        """[1, ...] what was seen after a row."""
+        """Return [1, ...] the observation after a row."""
         return self._read(self._after[name], name, row, row + 1)
 
     def _read(self, found: h5py.Dataset, name: str, start: int, stop: int) -> NDArray[np.generic]:
@@ -69,7 +69,7 @@ class Hdf5Columns:
 
 
 def field_shape(found: h5py.Dataset, *, is_number: bool) -> tuple[int, ...]:
-    """Return shape of a row; of what is one number a step, which may be kept as a vector of one, ``()``."""
+    """Return shape of a row; ``()`` for one number a step, which may be kept as a vector of one."""
     return () if is_number and found.shape[1:] == (1,) else found.shape[1:]
 
 
@@ -88,7 +88,7 @@ def rows_of(group: h5py.Group, path: str, field: Field, rows: int) -> h5py.Datas
     """Return the dataset that a field is read from.
 
     Raises:
-        CorruptShardError: there is none, it is of another type, or it has more or fewer rows.
+        CorruptShardError: the dataset is missing, of another type, or has more or fewer rows.
     """
     if not field.is_text:
         return hdf5_file.numbers(group, path, rows=rows)

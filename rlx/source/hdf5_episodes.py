@@ -22,13 +22,13 @@ class Hdf5Episodes(OneFile):
         root: its directory.
         file_name: its name there.
         schema: what one step holds.
-        notes: what was left out, and what rlx noted when it wrote the file.
+        notes: the data that were left out, and the notes that rlx wrote into the file.
         paths: where the file keeps every field but the flags; ``{}`` stands for the episode, see ``places``.
-        after: the same for what was seen next; empty where that is not recorded.
+        after: the same for next observations; empty where they are not recorded.
         episodes: all of them.
         places: what stands for each of them in paths.
         first_episodes: place of the first episode of every shard, and the number of episodes.
-        layout: what the format expects, to be said of what is wrong.
+        layout: the expected layout, for error messages.
     """
 
     schema: Schema

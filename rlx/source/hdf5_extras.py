@@ -79,7 +79,7 @@ def find_extras(
 
 
 def leaves_of(group: h5py.Group, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the paths of all arrays of these names or below them, and why there is none for the others."""
+    """Return the paths of all arrays of these names or below them, and the reasons for names without any."""
     leaves: list[str] = []
     left: dict[str, str] = {}
     for name in names:

@@ -66,7 +66,7 @@ def group(parent: h5py.Group, name: str) -> h5py.Group:
     """Return the group of this name.
 
     Raises:
-        CorruptShardError: there is none.
+        CorruptShardError: the member is missing.
     """
     found = _member(parent, name)
     if not isinstance(found, h5py.Group):
@@ -78,7 +78,7 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     """Return the dataset of this name, which the file itself holds.
 
     Raises:
-        CorruptShardError: there is none, or it lies in another file.
+        CorruptShardError: the member is missing, or lies in another file.
     """
     found = _member(parent, name)
     if not isinstance(found, h5py.Dataset):
@@ -189,7 +189,7 @@ def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.D
         rows: how many it is to have; any number where not given.
 
     Raises:
-        CorruptShardError: there is none, its rows are no numbers, or it has more or fewer.
+        CorruptShardError: the dataset is missing, its rows are not numbers, or it has more or fewer.
     """
     found = dataset(parent, name)
     if not is_numbers(found):
@@ -207,7 +207,7 @@ def place(found: h5py.Dataset) -> str:
 
 
 def is_numbers(found: h5py.Dataset, rows: int | None = None) -> bool:
-    """Return whether a dataset has rows of numbers that a schema can name, and so many of them."""
+    """Return whether a dataset has rows of numbers that a schema can name, ``rows`` of them."""
     named = found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0
     return named and rows in (None, len(found))
 
@@ -227,7 +227,7 @@ def scalar(parent: h5py.Group, name: str) -> Any:
     """Return the one number or flag that a dataset is.
 
     Raises:
-        CorruptShardError: there is none, or it is no number.
+        CorruptShardError: the dataset is missing, or not a number.
     """
     found = dataset(parent, name)
     if found.size != 1 or found.dtype.kind not in "biuf":
@@ -245,7 +245,7 @@ def read_all(source: h5py.Dataset) -> Any:
 
 
 def told(file: h5py.File) -> Mapping[str, Any]:
-    """What rlx noted of the data when it wrote the file, if it did."""
+    """Return the notes that rlx wrote into the file, if any."""
     return told_notes(mark(file, KEY))
 
 
@@ -262,7 +262,7 @@ def marks(parent: h5py.Group) -> list[str]:
 
 
 def mark(parent: h5py.Group, name: str) -> Any:
-    """What a group is marked with under a name; None where it is not.
+    """Return the attribute of a group with this name; None if absent.
 
     Raises:
         CorruptShardError: it cannot be read.

@@ -37,7 +37,7 @@ def texts(parent: h5py.Group, name: str) -> list[str]:
     """Return the words that a dataset lists, or the one that it is.
 
     Raises:
-        CorruptShardError: there is none, it is no text, or it cannot be read.
+        CorruptShardError: the dataset is missing, is not text, or cannot be read.
     """
     found = hdf5_file.dataset(parent, name)
     if h5py.check_string_dtype(found.dtype) is None or found.size is None or not 0 < found.size <= _MAX_TEXTS:

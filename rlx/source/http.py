@@ -1,8 +1,8 @@
 """Files below an HTTP(S) URL: fetched with resume, retries and checksums.
 
-What lands on the disk are the bytes that the server stores: its checksums are of those. For objects with the
-metadata ``Content-Encoding: gzip`` that matters: to HTTP the gzip is a wrapping to take off, but the files of
-the Atari layouts are gzip by themselves. So nothing is unwrapped here, and a server that unwraps is refused.
+The bytes written to disk are those that the server stores: its checksums are of these. For objects with the metadata
+``Content-Encoding: gzip`` that matters: in HTTP gzip is an encoding to be removed, but the files of the Atari layouts
+are gzip files themselves. So nothing is decompressed here, and a server that decompresses is refused.
 """
 
 import base64
@@ -60,7 +60,7 @@ class HttpBase:
         return False
 
     def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
-        """What the server says of a file, by one HEAD request."""
+        """Return the server's metadata of a file, by one HEAD request."""
         with _Session() as session:
             return self.retry.run(lambda: self._head(session, name), cancel or Cancel())
 
@@ -182,7 +182,7 @@ class HttpBase:
         return ForbiddenError(f"{url}: access denied (HTTP {status})")
 
     def _whole(self, response: requests.Response, name: str) -> FileStat:
-        """What a response that begins at byte 0 announces, if its body can be checked against it."""
+        """Return the metadata in a response that begins at byte 0, if its body can be checked against them."""
         stat, url = self._describe(response, name), self._url(name)
         headers = response.headers
         if headers.get("x-goog-stored-content-encoding") == "gzip" and headers.get("Content-Encoding") != "gzip":
@@ -247,7 +247,7 @@ def _shut(response: requests.Response) -> None:
 
 
 def _root_cause(exc: BaseException) -> str:
-    """What the innermost exception says: those around it repeat it and quote URLs, with any token in them."""
+    """Return the message of the innermost exception: outer ones repeat it and quote URLs, with any token in them."""
     while exc.__context__ is not None:
         exc = exc.__context__
     return str(exc) or type(exc).__name__

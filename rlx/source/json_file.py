@@ -12,7 +12,7 @@ _MAX_BYTES = 2**24
 
 
 def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
-    """Return the object that a file of at most so many bytes holds.
+    """Return the object that a file of limited size holds.
 
     Raises:
         SourceNotFoundError: the file does not exist.

@@ -57,8 +57,8 @@ class LeRobot:
     Args:
         root: its directory.
         schema: what one step holds.
-        notes: what rlx noted of the data when it wrote them, what is not recorded, what was left out, and which
-            pictures went through JPEG.
+        notes: the notes that rlx wrote, the data that are not recorded or were left out, and the pictures that went
+            through JPEG.
         features: the column of every field that has one, by the field's name.
         data: the files, a shard each.
     """
@@ -151,9 +151,9 @@ def open_lerobot(path: Path) -> LeRobot:
     """Return the dataset in a directory.
 
     Raises:
-        SourceNotFoundError: there is no such directory, or a file of it is missing.
+        SourceNotFoundError: the directory does not exist, or a file of it is missing.
         CorruptShardError: what describes it is damaged, or the files do not hold what it says.
-        SourceError: it is of another version, has no episode, or keeps what was seen as video.
+        SourceError: it is of another version, has no episode, or keeps observations as video.
     """
     path = path.absolute()
     info = read_object(path / _INFO)

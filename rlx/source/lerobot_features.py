@@ -87,7 +87,7 @@ def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
 
 
 def picture_file(value: Any) -> bytes | None:
-    """Return the file in a cell of a column of pictures; none where there is none."""
+    """Return the file in a cell of a column of pictures; None for an empty cell."""
     content = value.as_py()
     content = content.get("bytes") if isinstance(content, dict) else content
     return content if isinstance(content, bytes) else None
@@ -97,7 +97,7 @@ def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Featu
     """Return the columns that hold numbers, texts or pictures, by name, and why the others are not taken.
 
     Raises:
-        CorruptShardError: what is said of them is no description of features.
+        CorruptShardError: the description of features is malformed.
     """
     found: dict[str, Feature] = {}
     extras = ExtraFields(("terminated", "truncated"))
@@ -121,7 +121,7 @@ def fields_of(
 
     Args:
         features: of the dataset.
-        told: what rlx said of them, if it wrote them: what the fields were called, and which shapes they had.
+        told: the notes of rlx, if it wrote them: names of the fields, and their shapes.
         extras: takes the fields, and why a column is none.
     """
     seen = [name for name in features if name.startswith("observation.")]
@@ -141,12 +141,13 @@ def fields_of(
 
 
 def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:
-    """What is said of the whole dataset, to be noted and to be written again; what a manifest cannot keep is not taken.
+    """Return the metadata of the whole dataset, for the notes and for export; values that a manifest cannot keep are
+    not taken.
 
     Args:
         info: what ``info.json`` holds.
         features: the column of every field.
-        extras: takes what is not noted.
+        extras: receives the keys that are not noted.
     """
     noted: dict[str, Any] = {}
     for name, said in info.items():
@@ -183,7 +184,7 @@ def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
 
 
 def _field_name(name: str, *, is_single: bool) -> str:
-    """What a field is called that LeRobot calls so.
+    """Return the name of the field for LeRobot's name.
 
     Example:
         >>> _field_name("observation.images.top", is_single=False), _field_name("next.reward", is_single=True)
@@ -217,7 +218,7 @@ def is_told(told: Told, name: str) -> bool:
 
 
 def _told_field(told: Told, name: str, feature: Feature) -> Field | None:
-    """Return the field as it was, if what is in the column can be it: a number and a vector of one look alike."""
+    """Return the field as it was, if the column can be it: a number and a vector of one look alike."""
     try:
         field = Field.from_json(told["schema"][name])
     except (TypeError, KeyError, ValueError, AttributeError, SchemaMismatchError):

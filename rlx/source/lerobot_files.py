@@ -50,7 +50,7 @@ def data_files(root: Path, template: Any, flags: Sequence[str], fps: float | Non
         fps: steps a second, if that is known and there is a column of times.
 
     Raises:
-        SourceError: there is no table of episodes.
+        SourceError: the table of episodes is missing.
         CorruptShardError: a table is damaged, or the files do not hold the episodes that it lists.
     """
     table = zip(*_episode_table(root), strict=True)

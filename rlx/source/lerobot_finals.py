@@ -1,4 +1,4 @@
-"""The table that rlx writes into a dataset of LeRobot: what was seen at the ends of the episodes."""
+"""The table of final observations that rlx writes into a dataset of LeRobot."""
 
 from collections.abc import Sequence
 from dataclasses import replace

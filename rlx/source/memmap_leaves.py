@@ -163,7 +163,7 @@ def _kind(entry: Mapping[str, Any], batch: tuple[int, ...], place: str) -> RowTy
 
 
 def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
-    """Return one text per step, or None where the leaf holds something else; what is pickled stays unread."""
+    """Return one text per step, or None where the leaf holds something else; pickled data stay unread."""
     texts = _texts(root, path, len(batch))
     if isinstance(texts, str):
         return TEXT, ()
@@ -207,7 +207,7 @@ def _shape(found: Any, place: object) -> tuple[int, ...]:
 
 
 def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
-    """Return the file of a leaf, which is there and has so many rows."""
+    """Return the file of a leaf, which must exist with the expected number of rows."""
     dtype, shape = kind
     file = root / f"{path}.memmap"
     if not file.is_file():

@@ -57,7 +57,7 @@ class Minari:
         root: its ``data`` directory.
         id: Minari's name of it.
         schema: what one step holds.
-        notes: what the metadata say of the whole dataset, which pictures went through JPEG, and what is not taken.
+        notes: the metadata of the whole dataset, the pictures that went through JPEG, and the keys that are not taken.
         leaves: where an episode keeps every field.
         first_episodes: first episode of every shard, and the number of episodes.
     """
@@ -203,7 +203,7 @@ def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _description(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What is said of the whole dataset beside what every dataset has, and the names of what cannot be kept."""
+    """Return the additional metadata of the whole dataset, and the names of those that cannot be kept."""
     others = {name: said for name, said in metadata.items() if name not in _KNOWN}
     kept = {name: said for name, said in others.items() if can_be_noted(said)}
     return kept, [f"{METADATA}: {name}" for name in others if name not in kept]

@@ -1,4 +1,4 @@
-"""Which fields the datasets of Minari's episodes make, by those of the first episode, and what is in them besides."""
+"""The fields of Minari's episodes, by those of the first episode, and their other contents."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class MinariFields:
-    """What the episodes hold.
+    """The contents of the episodes.
 
     Args:
         fields: by name.
@@ -66,7 +66,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], t
         file: the open file.
         count: of its episodes.
         spaces: of ``observations`` and ``actions``.
-        told: what rlx said of the data, if it wrote them: which infos are its own fields, with a row more than steps.
+        told: the notes of rlx, if it wrote them: which infos are its own fields, with a row more than steps.
 
     Raises:
         CorruptShardError: the first episode lacks a dataset, or has observations or actions of another kind.
@@ -129,7 +129,7 @@ def _others(episode: h5py.Group) -> Iterator[str]:
 def _placed(path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]) -> tuple[str, Role, Leaf | None]:
     """Return name and role of a further dataset, and where its rows are; None where they are not those of steps.
 
-    Minari's infos have what was said at the reset too: a row more than steps, as observations have.
+    Minari's infos include those of the reset: a row more than steps, as observations have.
     """
     if path in own and extra == 1:
         name, role = own[path]

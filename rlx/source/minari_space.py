@@ -12,7 +12,7 @@ Space = Mapping[str, Any]
 
 
 def leaf_space(space: Space | None, path: str) -> Space | None:
-    """Return the space of one leaf: ``path`` leads to it through Dict and Tuple spaces; none where that is not told.
+    """Return the space of one leaf: ``path`` leads to it through Dict and Tuple spaces; None if unknown.
 
     Example:
         >>> pair = {"type": "Tuple", "subspaces": [{"type": "Discrete", "n": 2}, {"type": "Discrete", "n": 3}]}

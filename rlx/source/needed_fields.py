@@ -1,4 +1,4 @@
-"""What every format must tell of a step, whatever it is called there."""
+"""The fields that every format must have for a step, whatever their names."""
 
 from collections.abc import Mapping
 

@@ -19,7 +19,7 @@ class LocalRun(Source, Protocol):
 
     @property
     def root(self) -> Path:
-        """What the names of its files are relative to."""
+        """The directory to which the names of its files are relative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SpacedRun:
 
     @property
     def root(self) -> Path:
-        """What the names of its files are relative to."""
+        """The directory to which the names of its files are relative."""
         return self.run.root
 
     @property
@@ -60,7 +60,7 @@ class SpacedRun:
 
 
 def with_spaces(run: LocalRun) -> LocalRun:
-    """Return the run with the spaces that its file told of: of fields that are as they were when it was written."""
+    """Return the run with the spaces that its file notes, for fields unchanged since it was written."""
     if SCHEMA not in run.notes:
         return run
     told = run.notes[SCHEMA]
@@ -69,7 +69,7 @@ def with_spaces(run: LocalRun) -> LocalRun:
 
 
 def _with_space(field: Field, told: Any) -> Field:
-    """Return the field with the space that was told, if it has none and what was told is of a field like it."""
+    """Return the field with the noted space, if it has none and the note is of a field like it."""
     if field.space is not None or not isinstance(told, dict) or not isinstance(told.get("space"), dict):
         return field
     spaced = replace(field, space=told["space"])

@@ -28,7 +28,7 @@ def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np
     """Return dtype and shape of the array that a stream holds, which is left at the first of its values.
 
     Args:
-        read: gives the next so many bytes of the stream.
+        read: returns the next bytes of the stream, as many as asked for.
         text: whether the array may be one of texts.
 
     Raises:

@@ -69,7 +69,7 @@ class NpyStream:
         self.row += len(out)
 
     def skip_to(self, row: int) -> None:
-        """Pass over the rows before ``row``, which is not behind the present one."""
+        """Skip the rows before ``row``, which is not before the present one."""
         piece = np.empty(_PIECE_BYTES, np.uint8)
         left = (row - self.row) * self._row_bytes
         while left:
@@ -78,7 +78,7 @@ class NpyStream:
         self.row = row
 
     def finish(self) -> None:
-        """Pass over what is left and check that the file ends there, its checksum and length right."""
+        """Skip the rest and check that the file ends there, with the right checksum and length."""
         self.skip_to(self.shape[0])
         self._check_end()
 

@@ -61,7 +61,7 @@ class Npz(OneFile):
         root: its directory.
         file_name: its name there.
         fields: what its arrays hold.
-        notes: what rlx noted of the data when it wrote the archive, and what was left out.
+        notes: the notes that rlx wrote into the archive, and the arrays that were left out.
         episodes: those of all rows.
         finals: name of the array of final observations, a row an episode, by observation.
     """

@@ -87,7 +87,7 @@ class Archive:
                 member.finish()
 
     def told(self) -> Mapping[str, Any]:
-        """What rlx noted of the data."""
+        """Return the notes that rlx wrote."""
         return told_notes(self._archive.comment)
 
     def wrong(self, name: str, expected: str, found: str) -> CorruptShardError:
@@ -153,7 +153,7 @@ class Member:
             self.read(1)
 
     def finish(self) -> None:
-        """Pass over what is left, so that the checksum is verified."""
+        """Skip the rest, so that the checksum is verified."""
         self.skip_to(self.count)
         if self._read(1):
             raise CorruptShardError(f"{self.place}: expected an array {list(self.shape)}, found more data behind it")

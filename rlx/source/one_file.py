@@ -1,4 +1,4 @@
-"""What sources have in common whose experience lies in one file."""
+"""Base of sources whose experience lies in one file."""
 
 import re
 from collections.abc import Sequence
@@ -36,5 +36,5 @@ class OneFile:
 
 
 def id_of(path: Path) -> str:
-    """What a dataset is called that has no name but its file's."""
+    """Return the id of a dataset that has no name but its file's."""
     return path.stem if _ID.fullmatch(path.stem) else "dataset"

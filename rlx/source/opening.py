@@ -19,7 +19,7 @@ def open_base(source: str) -> Base:
         source: ``https://``, ``http://``, ``gs://bucket/prefix``, ``file:///directory`` or a directory.
 
     Raises:
-        SourceNotFoundError: there is no such directory.
+        SourceNotFoundError: the directory does not exist.
         SourceError: URLs of this kind cannot be read.
 
     Example:

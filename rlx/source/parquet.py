@@ -42,7 +42,7 @@ class Parquet(OneFile):
         file_name: its name there.
         kinds: dtype and shape of the rows of every column.
         fields: what they hold.
-        notes: what rlx noted of the data when it wrote the file, and what was left out.
+        notes: the notes that rlx wrote into the file, and the columns that were left out.
         episodes: those of all rows.
         first_episodes: first episode of every shard, and the number of episodes.
     """
@@ -146,7 +146,7 @@ def _episodes(file: ParquetFile, kinds: Mapping[str, RowType | None], fields: Te
 
 
 def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
-    """[n] whether all of what was seen after each row is in the row."""
+    """Return [n] whether each row holds all observations after it."""
     count = len(next(iter(batch.values())))
     valid = [batch[_validity(path)] for path in after]
     return np.logical_and.reduce(valid) if valid else np.zeros(count, bool)

@@ -39,7 +39,7 @@ class ParquetFile:
         """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group on that a row lies in.
 
         Raises:
-            CorruptShardError: there is no column of a name, or they cannot be decoded.
+            CorruptShardError: a column is missing, or cannot be decoded.
         """
         if missing := [name for name in names if name not in self.names]:
             raise CorruptShardError(f"{self.path}: {missing[0]} is missing")
@@ -66,7 +66,7 @@ class ParquetFile:
             return all(one is not None and one.has_null_count and not one.null_count for one in told)
 
     def note(self, key: str) -> bytes | None:
-        """What the file says of itself under a key."""
+        """Return the file's metadata under a key."""
         said: bytes | None = (self._file.schema_arrow.metadata or {}).get(key.encode())
         return said
 

@@ -59,7 +59,7 @@ class Partial:
 
     @property
     def range_headers(self) -> Mapping[str, str]:
-        """What asks an HTTP server for the rest of the same version; nothing when all is to come."""
+        """The headers that ask an HTTP server for the rest of the same version; empty for a whole file."""
         if not self.offset or self.expected is None:
             return {}
         headers = {"Range": f"bytes={self.offset}-"}
@@ -68,7 +68,7 @@ class Partial:
         return headers
 
     def restart(self, expected: FileStat) -> None:
-        """Begin anew with a version of the file."""
+        """Start again with a version of the file."""
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # In this order, or a crash in between would leave bytes of one version and the name of another.
@@ -89,7 +89,7 @@ class Partial:
         return gained
 
     def discard(self) -> None:
-        """Forget what is here."""
+        """Delete the partial file."""
         self.close()
         self._data_path.unlink(missing_ok=True)
         self._sidecar_path.unlink(missing_ok=True)
@@ -114,7 +114,7 @@ class Partial:
         self._sidecar_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Stop writing; what is here stays."""
+        """Stop writing; keep the partial file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -158,7 +158,7 @@ class _Digests:
         self._md5.update(data)
 
     def differences(self, expected: FileStat) -> str:
-        """What is not as expected, in words; empty if all is."""
+        """Return the differences to the expected values, in words; empty if all are equal."""
         found = {
             "bytes": (expected.bytes, self.bytes),
             "crc32c": (expected.crc32c, f"{self._crc32c:08x}"),

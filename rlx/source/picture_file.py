@@ -19,7 +19,7 @@ class MalformedPictureError(ValueError):
 
 
 def is_jpeg(file: bytes | memoryview) -> bool:
-    """Return whether it is a JPEG, which is not what was seen to the last bit."""
+    """Return whether it is a JPEG, which is lossy."""
     return bytes(file[: len(_JPEG)]) == _JPEG
 
 
@@ -57,7 +57,7 @@ def _png_shape(content: bytes) -> tuple[int, ...]:
 
 
 def _jpeg_shape(content: bytes) -> tuple[int, ...]:
-    """What the frame's header says; the marker segments before it are passed over."""
+    """Return the shape in the frame's header; skips the marker segments before it."""
     at = 2
     while at + 9 < len(content) and content[at] == 0xFF:
         marker = content[at + 1]

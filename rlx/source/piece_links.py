@@ -27,7 +27,7 @@ class Pieces:
         first: whether it begins a lane.
         after_end: whether the row before it ended an episode.
         valid: whether its rows are steps.
-        from_reset: whether it begins at a reset, if that is told.
+        from_reset: whether it begins at a reset, if known.
         begins, led_to: digests of what its first row begins with and of what its last row led to, by names of fields.
     """
 

@@ -93,7 +93,7 @@ def _inflate(deflated: bytes, rows: memoryview) -> None:
 
 
 def _check_filters(stack: NDArray[np.uint8], first: int) -> None:
-    """Raise MalformedPngError where a row of the frames [n, 85, 85] names a filter that there is not."""
+    """Raise MalformedPngError where a row of the frames [n, 85, 85] names an unknown filter."""
     filters = stack[:, :, 0]
     if filters.max() > _LAST_FILTER:
         number = int(np.argmax(filters.max(axis=1) > _LAST_FILTER))

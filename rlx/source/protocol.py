@@ -27,7 +27,7 @@ class Source(Protocol):
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What a user must know of this data and the data do not say: clipped rewards, unrecorded truncation."""
+        """Notes for users that the data themselves do not show: clipped rewards, unrecorded truncation."""
 
     def shards(self) -> Sequence[int]:
         """Return numbers of the shards that can be read, ascending."""
@@ -44,7 +44,7 @@ class Source(Protocol):
 
         Raises:
             SourceNotFoundError: a file is missing.
-            CorruptShardError: a file is damaged; names it, what was expected and what was found.
+            CorruptShardError: a file is damaged; names it, with the expected and the found value.
         """
 
 

@@ -1,4 +1,4 @@
-"""What rlx once said of the data in a file of another format that it wrote; as little trusted as any other file."""
+"""Notes of rlx in a file of another format that it wrote; no more trusted than any other file."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,11 +22,11 @@ _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WI
 
 
 def told_notes(said: Any) -> Mapping[str, Any]:
-    """Return notes of the data, under ``lost`` what is not in the file, and under ``schema`` what the fields were.
+    """Return notes of the data, with lost fields under ``lost``, and the original fields under ``schema``.
 
     Empty where nothing of the kind was said.
 
-    What had been left out of another file, before this one was written, is none of them.
+    Fields that were lost before, in another file, are not among them.
 
     Args:
         said: what ``rlx.export.provenance`` made, or that as JSON text.
@@ -66,9 +66,9 @@ def told_names(
 ) -> Mapping[tuple[str, str, tuple[int, ...]], tuple[str, Role]]:
     """Return name and role of the fields that rlx put into a file, by place, dtype and shape there.
 
-    What a file says of itself may be anything: only fields that stand where the schema says, as it says, are found.
-    Most formats have no place for the last row of a trajectory that observations have: what is no observation in such a
-    format comes back with a row per step.
+    The notes of a file may be wrong: only fields that are stored as the schema says are found.
+    Most formats have no place for the last row of a trajectory that observations have: a field that is not an
+    observation in such a format comes back with a row per step.
 
     Args:
         notes: what ``told_notes`` gives.

@@ -56,7 +56,7 @@ class RetryPolicy:
     clock: Callable[[], float] = time.time
 
     def delay_s(self, failures: int, retry_after: str | None = None) -> float:
-        """Return seconds to wait after so many failures in a row, and no less than the server asks for.
+        """Return seconds to wait after this many failures in a row, and no less than the server asks for.
 
         Example:
             >>> policy = RetryPolicy(jitter=lambda: 0.5)
@@ -81,13 +81,13 @@ class RetryPolicy:
             return 0.0
 
     def run(self, attempt: Callable[[], T], cancel: Cancel, reached: Callable[[], int] = lambda: 0) -> T:
-        """What ``attempt`` returns, once it succeeds.
+        """Return the result of ``attempt``, once it succeeds.
 
         Args:
             attempt: is called until it raises no TransientError.
             cancel: stops the attempts and the waits between them.
-            reached: how far any attempt got; one that gets further than all before it begins the count anew,
-                so that a long transfer over a bad line ends.
+            reached: how far any attempt got; one that gets further than all before it resets the count, so that a long
+                transfer over a bad line ends.
 
         Raises:
             SourceError: the error of the last attempt, when too many in a row failed.

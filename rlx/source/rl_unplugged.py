@@ -99,7 +99,7 @@ class RLUnplugged:
         present: the shards to offer; all that the run has, whether they are there or not, where not given.
 
     Raises:
-        SourceNotFoundError: there is no such game, run or shard.
+        SourceNotFoundError: the game, run or shard does not exist.
     """
 
     root: Path
@@ -148,7 +148,7 @@ class RLUnplugged:
 
         Raises:
             SourceNotFoundError: the file is missing.
-            CorruptShardError: the file is damaged; says which record, what was expected and found.
+            CorruptShardError: the file is damaged; names the record, with the expected and the found value.
         """
         (name,) = self.files(shard)
         path = self.root / name
@@ -172,7 +172,7 @@ class RLUnpluggedLayout:
     """How RL Unplugged names the files of one run: by a table, so that nothing need be read beforehand.
 
     Raises:
-        SourceNotFoundError: there is no such game or run.
+        SourceNotFoundError: the game or run does not exist.
     """
 
     game: str

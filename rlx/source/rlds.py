@@ -46,7 +46,7 @@ class RLDS:
         root: its directory.
         id: its name.
         schema: what one step holds.
-        notes: what rlx noted of the data when it wrote them, and what was left out.
+        notes: the notes that rlx wrote, and the data that were left out.
         features: how every field but the flags is kept in an example.
         found: the files, a shard each.
         is_split: whether a field says of every step which split it belongs to.
@@ -104,10 +104,10 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
 
     Args:
         path: the directory.
-        split: name of the only split to take; there is no such field then.
+        split: name of the only split to take; the field of splits is then left out.
 
     Raises:
-        SourceNotFoundError: there is no such directory, or one of the files that describe it is missing.
+        SourceNotFoundError: the directory does not exist, or one of the files that describe it is missing.
         CorruptShardError: what describes it is damaged, or its steps lack what RLDS needs.
         SourceError: it is kept in another file format, or has no such split or no episode.
     """
@@ -179,7 +179,7 @@ def _roles(told: Any) -> dict[str, str]:
 
 
 def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
-    """Return the values of the first episode; none where they cannot be read, to be told by whoever reads the shard."""
+    """Return the values of the first episode; None if they cannot be read, which reading the shard reports."""
     name = next(one.name for one in files if one.episodes)
     try:
         return parse_example(next(records(root / name)))

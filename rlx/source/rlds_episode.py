@@ -27,7 +27,7 @@ class Episode:
         features: how every field but the flags is kept in it.
         schema: what one step holds.
         place: how many examples come before it in the dataset.
-        split: that it belongs to, for the field of that name; None if there is no such field.
+        split: that it belongs to, for the field of that name; None without such a field.
 
     Raises:
         MalformedFeatureError: the example is not of these features.

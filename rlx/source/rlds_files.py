@@ -38,7 +38,7 @@ def files_of(info: Mapping[str, Any], place: Path, split: str | None = None) -> 
 
     Raises:
         CorruptShardError: it does not describe splits and files.
-        SourceError: the files are of another format, there is no such split, or no episode.
+        SourceError: the files are of another format, or the split or an episode is missing.
     """
     if (found := info.get("fileFormat") or "tfrecord") != "tfrecord":
         raise SourceError(f"{place}: fileFormat: expected tfrecord, found {found!r:.40}")

@@ -1,4 +1,4 @@
-"""robomimic's HDF5: a group a demonstration, what was seen and what was seen next in groups of their own."""
+"""robomimic's HDF5: one group per demonstration, with observations and next observations in groups of their own."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
 def _fields(
     file: h5py.File, demos: list[int], said: Mapping[str, Any]
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    """Return the fields of the first demonstration, where each is kept, where it is kept what was seen next, and the
+    """Return the fields of the first demonstration, where each is kept, where its next observations are kept, and the
     rest.
     """
     demo = hdf5_file.group(file, f"data/demo_{demos[0]}")

@@ -1,9 +1,9 @@
-"""Episodes of formats that keep as many observations as actions: T rows, each with what was seen before its action.
+"""Episodes of formats that keep as many observations as actions: T rows, each with the observation before its action.
 
-What was seen after the last action is known only where the format keeps it apart. Where it does not, a last step that
-terminated needs nothing behind it: zeros stand there, marked as not recorded. Any other last step has an outcome that
-nobody recorded: it is left out, and what was seen before it is the final observation. So nothing is invented, and
-nobody bootstraps from zeros.
+The observation after the last action is known only where the format keeps it apart. Otherwise, a terminated last step
+needs no next observation: zeros, marked as not recorded, follow it. Any other last step whose outcome was not recorded
+is left out, and the observation before it is the final one. So nothing is invented, and no learner bootstraps from
+zeros.
 
 The last step of every episode is done. An episode whose rows stop although nothing ended it is cut: its last step is
 truncated, and so is the last one kept of an episode whose last row is left out.
@@ -31,10 +31,10 @@ class Columns(Protocol):
     """The rows of one episode."""
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        """[stop - start, ...] rows of a field, as the schema has them; of observations, what was seen before."""
+        """Return [stop - start, ...] rows of a field, as in the schema; of observations, those before each step."""
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        """[1, ...] what was seen after a row; asked for only where the episode says that it is recorded."""
+        """Return [1, ...] the observation after a row; called only where the episode records it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RowEpisode:
         rows: T.
         terminated: whether the last row ended the MDP.
         truncated: whether it was cut by a limit.
-        final_recorded: whether it is known what was seen after the last row.
+        final_recorded: whether the observation after the last row is known.
         from_reset: whether the first row is the first step of the episode.
         cut: whether the recording stopped although the environment did not end the episode, whatever the flags say.
     """

@@ -1,4 +1,4 @@
-"""Rows of several columns that can only be read one behind the other, for as long as a block needs them."""
+"""Rows of several columns that can only be read in order, kept for as long as a block needs them."""
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ Batch = Mapping[str, NDArray[Any]]
 
 
 class RowStream:
-    """Gives any rows that are not behind those asked for before.
+    """Reader of rows in order: none may come before those of the last call.
 
     Args:
         path: where the rows lie.
@@ -74,7 +74,7 @@ class RowStream:
         self._batches.close()
 
     def finish(self) -> None:
-        """Read what is left, so that all of it is verified."""
+        """Read the rest, so that all of it is verified."""
         for _ in self._batches:
             pass
 

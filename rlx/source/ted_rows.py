@@ -24,12 +24,12 @@ _TORN = "does not go on from step to step"
 
 @dataclass(frozen=True)
 class TedFields:
-    """What arrays by TED path hold.
+    """The layout of arrays by TED path.
 
     Args:
         schema: what one step holds.
-        paths: TED path of every field but the flags; of an observation, that of what was seen before.
-        after: TED path of what was seen after each step, of the observations that have it.
+        paths: TED path of every field but the flags; of an observation, that of the one before each step.
+        after: TED path of the observation after each step, of the observations that have it.
         not_taken: why each of the other arrays is no field.
     """
 
@@ -74,8 +74,7 @@ class TedFields:
             check_finite(rows, place, first)
 
     def torn(self, names: Collection[str]) -> "TedFields":
-        """Return the fields, of which these do not go on as observations do: what was seen after a step is another
-        thing.
+        """Return the fields, with ``names`` no longer observations, as their next values are other data.
 
         Of an info what the environment said after a step is kept, of any other field what stands at the root.
         """
@@ -148,7 +147,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
 
 
 def _check_after(fields: Mapping[str, Field], told: Collection[str], place: str) -> None:
-    """Raise CorruptShardError where it is told of some observations what was seen next, and of others not."""
+    """Raise CorruptShardError where next observations are recorded of some observations but not of others."""
     lacking = [name for name, field in fields.items() if field.role == Role.OBSERVATION and name not in told]
     if told and lacking:
         raise CorruptShardError(f"{place}: next/{lacking[0]} is missing, of other observations it is there")

@@ -61,9 +61,9 @@ class Place:
     Args:
         path: that the user gave.
         root: the directory that the names of files are relative to.
-        leaves: what is read.
+        leaves: the leaves to read.
         kinds: dtype and shape of the rows of every leaf, by TED path.
-        layout: what the format expects, to be said of what is wrong.
+        layout: the expected layout, for error messages.
     """
 
     path: Path
@@ -80,15 +80,15 @@ class TedRun:
     Args:
         root: the directory with the files.
         id: name of the dataset.
-        leaves: what is read.
+        leaves: the leaves to read.
         kinds: dtype and shape of the rows of every leaf that is read, by TED path.
         runs: which of them are steps, in which order: episode by episode.
         fields: what they hold.
-        notes: what rlx noted of the data when it wrote them, and what is not taken.
+        notes: the notes that rlx wrote, and the leaves that are not taken.
         episodes: those of all steps.
         first_episodes: first episode of every shard, and the number of episodes.
         padding: rows that are no steps, between others.
-        layout: what the format expects, to be said of what is wrong.
+        layout: the expected layout, for error messages.
     """
 
     root: Path
@@ -183,12 +183,12 @@ def make_run(
         files: the leaves that ``scanned`` names, open.
         runs: the rows that are steps, lane by lane.
         lane: rows of every lane.
-        recording: what is known of the steps before.
+        recording: the state of the steps before.
         notes: of the data.
         not_taken: what else lies there, with the reason why it is not taken.
 
     Raises:
-        SourceError: there is no step.
+        SourceError: the run has no steps.
     """
     found = _scan(files, fields, runs, lane, recording)
     if not len(found.table):
@@ -212,7 +212,7 @@ def make_run(
 def _scan(
     leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
 ) -> FoundEpisodes:
-    """Return the episodes of rows of lanes, each of so many."""
+    """Return the episodes of rows of lanes of equal length."""
     names = {name for name in fields.scanned if name in leaves} | {*fields.after, *fields.after.values()}
     size, rows = batch_rows(fields.schema), runs.rows
     scan = EpisodeScan(fields.after, fields.decides)

@@ -1,8 +1,8 @@
 """``tf.train.Example`` from its protobuf bytes: a dictionary of lists, without TensorFlow or protobuf.
 
-The message, by field number: Example ``{1: Features}``; Features ``{1: {1: key, 2: Feature}}``, repeated;
-Feature ``{1: BytesList | 2: FloatList | 3: Int64List}``; and every list ``{1: values}``. Numbers may be
-packed or not; what is unknown is skipped.
+The message, by field number: Example ``{1: Features}``; Features ``{1: {1: key, 2: Feature}}``, repeated; Feature ``{1:
+BytesList | 2: FloatList | 3: Int64List}``; and every list ``{1: values}``. Numbers may be packed or not; unknown fields
+are skipped.
 """
 
 from collections.abc import Iterator
@@ -164,7 +164,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return the number that starts at a place, and the place behind it."""
+    """Return the number that starts at a place, and the place after it."""
     value = 0
     for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
         if at >= end:

@@ -34,7 +34,7 @@ def time_dimension(
         given: the dimension that the user says is time.
 
     Raises:
-        SourceError: there is no such dimension, or none stands out.
+        SourceError: the dimension does not exist, or no dimension stands out.
     """
     if given is not None:
         if not 0 <= given < len(shape):

@@ -43,7 +43,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
         time_dim: which dimension of the batch is time; found out from the steps where not given.
 
     Raises:
-        SourceNotFoundError: there is no such directory, or a file of it is missing.
+        SourceNotFoundError: the directory does not exist, or a file of it is missing.
         CorruptShardError: a leaf is missing, or is not what the metadata say.
         SourceError: it has no step; or nothing in it tells which dimension is time.
     """
@@ -103,7 +103,7 @@ def _filled(root: Path, batch: Sequence[int]) -> int:
 
 
 def _recording(root: Path, capacity: int, filled: int) -> tuple[Recording, int]:
-    """What is known of the steps before those that are stored, and which of the first dimension are the oldest."""
+    """Return the state of the steps before the stored ones, and the index of the oldest along the first dimension."""
     if not (root / _STORAGE_METADATA).exists():
         return Recording.UNKNOWN, 0
     if filled < capacity:
@@ -120,7 +120,7 @@ def _recording(root: Path, capacity: int, filled: int) -> tuple[Recording, int]:
 
 
 def _state_of_buffer(path: Path, root: Path) -> dict[str, str]:
-    """What a dumped buffer knows beside its steps: priorities, say."""
+    """Return the state of a dumped buffer besides its steps, such as priorities."""
     if path == root:
         return {}
     return dict.fromkeys(sorted(entry.name for entry in path.iterdir() if entry.name not in _OF_BUFFER), NOT_OF_STEPS)

@@ -1,4 +1,4 @@
-"""What every store does with one field: rows are appended once, and read at any index ever after."""
+"""The interface of stores for one field: rows are appended once, and then read at any index."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ class ArrayWriter(Protocol):
         """Add [n, *shape] rows."""
 
     def finish(self) -> None:
-        """Write what is left and close the files."""
+        """Write the remaining rows and close the files."""
 
     def abandon(self) -> None:
         """Close the files as they are, to be deleted; after ``finish``, nothing."""
@@ -44,7 +44,7 @@ class ArrayReader(Protocol):
         """Return the rows [n, *shape] of one run or more, each from a start to a stop, one run after the other."""
 
     def release(self) -> None:
-        """Give back the memory that what was read so far takes: for whoever reads on, and not again.
+        """Release the memory of rows read so far: for readers that move on and do not return.
 
         The pages of a mapped file would else stay with the process until it has all of the file.
         """
@@ -72,10 +72,11 @@ class Store(Protocol):
         """
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Raise CorruptDatasetError unless the metadata of an array say that dtype, that shape and so many rows."""
+        """Raise CorruptDatasetError unless the metadata of an array match the dtype, the shape and the number of
+        rows."""
 
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """Return a reader of one field of so many rows.
+        """Return a reader of one field with ``rows`` rows.
 
         Raises:
             CorruptDatasetError: a file is missing, too short, or of another layout.

@@ -33,17 +33,17 @@ class ChunkCodec(Protocol):
         """
 
     def metadata(self) -> list[dict[str, Any]]:
-        """Return the codecs of a chunk, behind ``bytes``, as zarr v3 names them."""
+        """Return the codecs of a chunk, after ``bytes``, as zarr v3 names them."""
 
 
 def most_bytes(chunk_bytes: int, count: int) -> int:
-    """More bytes than so many chunks can take: no codec makes one longer by more than a 128th and a header."""
+    """Return an upper limit of the encoded size of chunks: no codec adds more than a 128th and a header."""
     return count * (chunk_bytes + (chunk_bytes >> 7) + 256)
 
 
 @lru_cache(maxsize=64)
 def chunk_codec(codec: Codec, chunk_bytes: int, dictionary: bytes = b"") -> ChunkCodec:
-    """Return the codec for chunks of so many bytes; the dictionary is ``zstd-dict``'s.
+    """Return the codec for chunks of ``chunk_bytes``; the dictionary is ``zstd-dict``'s.
 
     The same arguments give the same object, so that all shards of a dataset decode against one digested dictionary.
     """
@@ -109,9 +109,9 @@ class ZstdChunks:
         return self.decode_run(chunks, len(chunks))
 
     def decode_run(self, pieces: Sequence[Bytes], count: int) -> NDArray[np.uint8]:
-        """Return the rows of so many zstd frames, decoded by one call straight into one array.
+        """Return the rows of zstd frames, decoded by one call straight into one array.
 
-        What a damaged frame claims to hold is never allocated: it must fit what is left of the array.
+        The size that a damaged frame claims is never allocated: it must fit the rest of the array.
 
         Args:
             pieces: bytes of the file that, put together, are these frames.
@@ -143,7 +143,7 @@ class ZstdChunks:
 
 
 class Lz4Chunks:
-    """LZ4 blocks behind their length, as numcodecs and so zarr's ``numcodecs.lz4`` write them."""
+    """LZ4 blocks after their length, as numcodecs and so zarr's ``numcodecs.lz4`` write them."""
 
     def __init__(self, chunk_bytes: int, level: int) -> None:
         self.chunk_bytes = chunk_bytes

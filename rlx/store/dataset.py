@@ -38,11 +38,11 @@ class Dataset:
 
     Args:
         path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
-            ``http(s)://``. Of a dataset at a URL only what is asked for is fetched.
+            ``http(s)://``. Only the requested parts of a dataset at a URL are fetched.
         verify: whether to check every byte against the manifest first. Reading alone notices only damage that cannot be
             decoded, as with any memory map.
         partial: whether to open a dataset that another process is still writing: the shards that are whole by now.
-        cache_bytes: of a dataset at a URL, how much of what was fetched is kept in memory.
+        cache_bytes: of a dataset at a URL, how many fetched bytes are kept in memory.
 
     Raises:
         DatasetNotFoundError: the dataset does not exist.
@@ -141,7 +141,7 @@ class Dataset:
         return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]
 
     def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
-        """Yield the whole dataset in storage order, in blocks of at most so many steps; each shard is verified before.
+        """Yield the whole dataset in storage order, in blocks of at most ``max_steps``; each shard is verified before.
 
         Raises:
             CorruptDatasetError: a shard is damaged.
@@ -151,7 +151,7 @@ class Dataset:
 
     @property
     def traffic(self) -> Traffic:
-        """What had to be fetched so far; nothing of a dataset that lies here."""
+        """The bytes and requests fetched so far; 0 for a local dataset."""
         return Traffic() if isinstance(self._root, Path) else self._root.files.traffic
 
     @property
@@ -161,7 +161,7 @@ class Dataset:
 
     @property
     def shard_records(self) -> list[ShardRecord]:
-        """What the manifest says of the shards that have steps, in order."""
+        """The manifest's records of the shards that have steps, in order."""
         return self._shards.records
 
     @cached_property
@@ -192,7 +192,7 @@ class Dataset:
             number: the shard's place.
             max_steps: of a block.
             trajectories: [n] only these, places in the shard in ascending order; others are not decoded.
-            steps: only so many of them in all; the trajectory in which they end is cut there.
+            steps: at most this many of them in all; the trajectory in which they end is cut there.
 
         Raises:
             CorruptDatasetError: it is damaged.

@@ -1,4 +1,4 @@
-"""Writing a dataset shard by shard: what is listed in the manifest is whole, what is not listed is swept away."""
+"""Writer of a dataset, shard by shard: shards listed in the manifest are complete, unlisted ones are removed."""
 
 import logging
 import os
@@ -96,7 +96,7 @@ def claimed(path: Path) -> Iterator[None]:
 def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> DatasetWriter:
     """Open a claimed dataset for writing, new or resumed.
 
-    What an interrupted writer left behind is removed; listed shards are kept. A resumed dataset keeps its manifest, but
+    Leftovers of an interrupted writer are removed; listed shards are kept. A resumed dataset keeps its manifest, but
     for the plan, which grows.
 
     Args:

@@ -25,7 +25,7 @@ def reference_dictionary(parts: Sequence[NDArray[np.generic]]) -> bytes:
     order.
 
     Args:
-        parts: arrays [n, ...] of the rows from the start of a run on, one behind the other; there may be none.
+        parts: arrays [n, ...] of the rows from the start of a run on, in order; possibly none.
 
     Example:
         >>> reference_dictionary([np.array([[7], [8]], np.uint8), np.array([[9]], np.uint8)])

@@ -22,7 +22,7 @@ def store_named(name: str) -> Store:
     """Return the store that a manifest names.
 
     Raises:
-        CorruptDatasetError: there is none of that name.
+        CorruptDatasetError: the store is unknown.
     """
     try:
         return STORES[name]

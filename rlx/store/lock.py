@@ -1,6 +1,6 @@
 """File locks: one writer per dataset or file, named by its pid to whoever comes second.
 
-A lock ends with its process, however that ends. A lock file that is left behind locks nobody out.
+A lock ends with its process, however that ends. A leftover lock file does not lock others out.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ def held(file: Path, target: Path) -> Iterator[None]:
 
     Args:
         file: the lock file; its directory is created if needed.
-        target: what is to be written, for messages.
+        target: the file or dataset to write, for messages.
 
     Raises:
         DatasetLockedError: another process holds it; its pid is in the message.
@@ -59,7 +59,7 @@ def held(file: Path, target: Path) -> Iterator[None]:
 def check_seen(dataset: Path) -> None:
     """Check that this machine sees a dataset that a process, perhaps of another machine, is writing.
 
-    A worker that did not would write into a directory of the same name, which nobody else ever sees.
+    Otherwise a worker would write into a directory of the same name that no other machine sees.
 
     Raises:
         EngineError: the dataset's lock file is not there; names this machine.
@@ -72,7 +72,7 @@ def check_seen(dataset: Path) -> None:
 
 
 def writer_of(dataset: Path) -> str | None:
-    """Return the pid of the process that is writing a dataset; None if nobody is."""
+    """Return the pid of the process that is writing a dataset; None if there is no writer."""
     try:
         with (dataset / FILE_NAME).open() as file:
             try:

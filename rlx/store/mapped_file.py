@@ -18,7 +18,7 @@ class MappedFile:
 
     Raises:
         ValueError: the file is empty.
-        CorruptDatasetError: there is no such file.
+        CorruptDatasetError: the file does not exist.
         FileAccessError: it cannot be read.
     """
 

@@ -57,7 +57,7 @@ class MemmapStore:
         return raw_length(directory / f"{name}.memmap", field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compare ``meta.json`` with what is expected."""
+        """Compare ``meta.json`` with the expected metadata."""
         path = directory.joinpath(*Path(name).parent.parts, META)
         try:
             with reading(path):

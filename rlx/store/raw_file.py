@@ -122,7 +122,7 @@ class RangedRawReader:
         """Nothing is kept."""
 
     def check_length(self) -> None:
-        """Nothing: what is fetched is checked then."""
+        """Do nothing: fetched bytes are checked later."""
 
     def _read(self, runs: Sequence[tuple[int, int]], count: int) -> Rows:
         size = self._row_bytes
@@ -155,7 +155,7 @@ def raw_length(path: AnyPath, field: Field) -> int:
 
 
 def read_small(path: AnyPath, max_bytes: int) -> bytes:
-    """Return a whole file of at most so many bytes.
+    """Return a whole file of limited size.
 
     Raises:
         CorruptDatasetError: it is larger.
@@ -175,7 +175,7 @@ def close_quietly(file: BinaryIO | None) -> None:
 
 
 def check_size(path: Path, expected: int) -> None:
-    """Raise CorruptDatasetError unless the file is there and has exactly so many bytes."""
+    """Raise CorruptDatasetError unless the file exists and has exactly the expected size."""
     try:
         found = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError) as exc:

@@ -18,17 +18,17 @@ from rlx.store.verification import Kind, Problem, verify
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a repair did.
+    """The result of a repair.
 
     Args:
         kept: names of the shards that are listed still: those that are whole, and those that cannot be read.
         dropped: names of the shards that were damaged and are not listed any more; they stay planned.
         removed: paths of the other files and directories that were removed, below the dataset's directory.
-        lost_steps: steps of the dropped shards; None where the manifest was damaged, and nobody knows.
-        hint: how to get back what was lost; None where nothing was.
-        aside: where damaged shards and files that are not of the dataset were moved to; None where they were deleted,
-            or there were none.
-        unreadable: what cannot be read, so that nobody can say whether it is damaged; it was left alone.
+        lost_steps: steps of the dropped shards; None if unknown, as the manifest was damaged.
+        hint: how to get back the lost steps; None if none were lost.
+        aside: the directory of moved files: damaged shards, and files that are not part of the dataset; None where they
+            were deleted, or none were found.
+        unreadable: files that cannot be read and so may or may not be damaged; they were left alone.
     """
 
     kept: Sequence[str]
@@ -43,15 +43,15 @@ class Repair:
 def repair(path: str | Path, *, delete: bool = False, progress: Progress | None = None) -> Repair:
     """Drop the shards that are damaged, and clear away what the manifest does not list.
 
-    Only what was read and is wrong is dropped: a shard with a file that cannot be read stays. What is dropped is moved
-    to ``.damaged/`` in the dataset's directory; what interrupted commands left half written is removed.
+    Only shards with damage that was read are dropped: one with an unreadable file stays. Dropped shards are moved to
+    ``.damaged/`` in the dataset's directory; partial output of interrupted commands is removed.
 
     Without a manifest that can be believed nothing says what the shards hold and where they came from. So a damaged
     one is put aside as ``rlx.json.damaged``, and the command that wrote the dataset has to start afresh.
 
     Args:
         path: the dataset's directory, or its id.
-        delete: whether to delete what is dropped instead of moving it.
+        delete: whether to delete dropped files instead of moving them.
         progress: reports ``bytes``.
 
     Raises:

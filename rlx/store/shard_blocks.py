@@ -14,7 +14,7 @@ from rlx.store.shards import Shards
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Trajectories of a shard, as if there were no others.
+    """Trajectories of a shard, as if it had no others.
 
     Args:
         number: [n] their places in the shard, ascending.
@@ -48,7 +48,7 @@ def shard_blocks(
         number: the shard's place.
         max_steps: of a block.
         trajectories: [n] only these, places in the shard in ascending order.
-        steps: only so many of them in all; the trajectory in which they end is cut there.
+        steps: at most this many of them in all; the trajectory in which they end is cut there.
     """
     if max_steps < 1:
         raise ValueError(f"max_steps is {max_steps}, expected at least 1")
@@ -92,7 +92,7 @@ def _stop(ends: NDArray[np.int64], position: int, max_steps: int) -> int:
 
 
 def _block(shards: Shards, number: int, chosen: _Chosen, ends: NDArray[np.int64], start: int, stop: int) -> Block:
-    """Return the chosen steps from start to stop, counted as if there were no others."""
+    """Return the chosen steps from start to stop, counted among the chosen ones."""
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(ends, stop, side="left"))
     here = slice(first, last + 1)
@@ -115,7 +115,7 @@ def _block(shards: Shards, number: int, chosen: _Chosen, ends: NDArray[np.int64]
 
 
 def _read(array: ArrayReader, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Rows:
-    """So many rows from each of these starts on, joined."""
+    """Return rows from each of these starts on, joined."""
     total = int(counts.sum())
     first, stop = int(starts[0]), int(starts[-1] + counts[-1])
     if stop - first == total:

@@ -13,9 +13,9 @@ from rlx.store.writer import disk_errors, file_record, sync_tree
 
 
 def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:
-    """Put the files of a shard into a directory of their own, made anew: as hard links, or else as copies.
+    """Put the files of a shard into a new directory of their own: as hard links, or else as copies.
 
-    Shards never change, so that nobody notices what they share; what is removed from one dataset stays in the other.
+    Shards never change, so sharing is safe; a file removed from one dataset stays in the other.
 
     Args:
         shard: where the shard lies.
@@ -24,8 +24,8 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
         progress: is advanced in ``bytes``.
 
     Raises:
-        CorruptDatasetError: a file is missing or damaged; nothing is left behind.
-        DiskFullError: there is no room for a copy; nothing is left behind.
+        CorruptDatasetError: a file is missing or damaged; partial output is removed.
+        DiskFullError: no space is left for a copy; partial output is removed.
     """
     with disk_errors(directory):
         shutil.rmtree(directory, ignore_errors=True)

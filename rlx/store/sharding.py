@@ -1,4 +1,4 @@
-"""One file of independently compressed chunks behind each other, then their index, then its crc32c.
+"""One file of independently compressed chunks, then their index, then its crc32c.
 
 This is the file of zarr v3's ``sharding_indexed`` codec with the index at the end: (offset, length) of every chunk as
 little-endian u64, then the crc32c of the index as little-endian u32.
@@ -104,7 +104,7 @@ class ChunkReader(ABC):
 
     @abstractmethod
     def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Return the bytes of the file in these ranges; too few of them where one points behind the end."""
+        """Return the bytes of the file in these ranges; too few of them where one points past the end."""
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
         """Return the rows at these indices."""
@@ -125,7 +125,7 @@ class ChunkReader(ABC):
         return self.read(np.concatenate([np.arange(start, stop) for start, stop in runs]))
 
     def release(self) -> None:  # noqa: B027  (nothing is kept)
-        """Give back the memory that what was read takes."""
+        """Release the memory of rows read."""
 
     def check_length(self) -> None:  # noqa: B027  (what is fetched is checked then)
         """Raise CorruptDatasetError if the file has been cut since it was opened."""
@@ -144,7 +144,7 @@ class ChunkReader(ABC):
 
 
 def _joined(located: NDArray[np.uint64]) -> list[tuple[int, int]]:
-    """Return where chunks begin and end, those that lie behind each other in the file taken as one.
+    """Return where chunks begin and end, with chunks that are adjacent in the file taken as one.
 
     Example:
         >>> _joined(np.array([[0, 5], [5, 2], [9, 3]], np.uint64))
@@ -189,7 +189,7 @@ class ShardFileReader(ChunkReader):
         self._entries = index.cast("Q")
 
     def frame(self, chunk: int) -> memoryview:
-        """Return the encoded bytes of one chunk; too few of them where the index points behind the end."""
+        """Return the encoded bytes of one chunk; too few of them where the index points past the end."""
         start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
         return self.file[start : start + length]
 

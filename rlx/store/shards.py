@@ -96,7 +96,7 @@ class Shards:
             return shard
 
     def each(self, read: Callable[[int], T], numbers: Sequence[int], *, depth: int = 0) -> list[T]:
-        """What a function reads of these shards: one after the other, or all at once where they are far away.
+        """Return the results of a reading function for these shards: in parallel if they are remote.
 
         Args:
             read: the function.
@@ -120,7 +120,8 @@ class Shards:
         self._next_check = ended + min((ended - began) / CHECK_SHARE, _CHECK_S)
 
     def each_field(self, read: Callable[[str], T], numbers: NDArray[np.int64]) -> list[T]:
-        """What a function reads of every field, in these shards: all fields at once where they have to be fetched."""
+        """Return the results of a reading function for every field, in these shards: in parallel if they must be
+        fetched."""
         if not isinstance(self.dataset, RemotePath):
             return [read(name) for name in self.schema.fields]
         files = self.dataset.files

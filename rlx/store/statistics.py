@@ -62,7 +62,7 @@ class Moments:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the moments as they stand in the manifest; nothing but the count where there is nothing."""
+        """Return the moments as they stand in the manifest; only the count if it is 0."""
         if not self.count:
             return {"count": 0}
         sums = {"sum": _finite(float(self.total)), "sum_of_squares": _finite(float(self.squares))}
@@ -140,7 +140,8 @@ def _of_small(rows: Rows) -> Moments:
 def table_statistics(
     returns: NDArray[np.float64], length: NDArray[np.int64], whole: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """What the manifest says of the trajectories of a shard, each column [N]: of all, and of whole episodes alone."""
+    """Return the manifest's statistics of the trajectories of a shard, each column [N]: of all, and of whole
+    episodes."""
     columns = {"return": returns, "length": length, WHOLE_RETURN: returns[whole], WHOLE_LENGTH: length[whole]}
     return {key: Moments.of(column).to_json() for key, column in columns.items()}
 

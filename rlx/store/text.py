@@ -78,7 +78,7 @@ class WithText:
         return self._numbers.length(directory, name, field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compare the metadata with what is expected, and of text every code, offset and byte."""
+        """Compare the metadata with the expected ones, and of text every code, offset and byte."""
         if not field.is_text:
             self._numbers.check(directory, name, field, rows)
             return
@@ -89,7 +89,7 @@ class WithText:
         reader.check()
 
     def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """Return a reader of one field of so many rows."""
+        """Return a reader of one field with ``rows`` rows."""
         if field.is_text:
             return TextReader(self._numbers, directory, name, field, rows)
         return self._numbers.reader(directory, name, field, rows)
@@ -194,7 +194,7 @@ class TextReader:
         return self._look_up(self._codes.read_runs(runs))
 
     def release(self) -> None:
-        """Give back the memory that what was read takes."""
+        """Release the memory of rows read."""
         for array in (self._codes, self._offsets, self._utf8):
             array.release()
 

@@ -29,7 +29,7 @@ UNLISTED = "is not listed in the manifest"
 
 
 class Kind(StrEnum):
-    """What is the matter with a file."""
+    """The kind of problem with a file."""
 
     DAMAGED = "damaged"  # it was read, and is wrong, or it is missing
     UNLISTED = "unlisted"  # it is not part of the dataset
@@ -44,7 +44,7 @@ class Problem:
         shard: name of the shard; none where it is not in one.
         file: path of the file below the shard's directory, or else below the dataset's; none for a shard whose files
             are whole, and tell another story than the manifest.
-        problem: what is wrong.
+        problem: a description.
         kind: damaged, unlisted or unreadable.
     """
 
@@ -56,7 +56,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification found.
+    """The result of a verification.
 
     Args:
         shards: shards that the manifest lists.
@@ -81,14 +81,14 @@ class Verification:
 
     @property
     def unreadable(self) -> Sequence[Problem]:
-        """The problems of files that cannot be read, so that nobody can say whether they are right."""
+        """The problems of files that cannot be read, and so may or may not be damaged."""
         return tuple(problem for problem in self.problems if problem.kind is Kind.UNREADABLE)
 
 
 def verify(path: str | Path, *, progress: Progress | None = None) -> Verification:
-    """Read every byte of a dataset and compare all that its manifest says with what is there.
+    """Read every byte of a dataset and compare it with the manifest.
 
-    Of a dataset at a URL it fetches what is listed; whether more lies there is not asked.
+    Of a dataset at a URL it fetches the listed files; unlisted ones are not looked for.
 
     Args:
         path: the dataset's directory, its id, or a URL.
@@ -118,7 +118,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
 
 
 def unlisted_files(dataset: Path, listed: Manifest) -> tuple[list[Problem], list[str]]:
-    """What the manifest does not list: what is not of rlx, and what an interrupted command of it left half written."""
+    """Return files that the manifest does not list: foreign ones, and partial output of interrupted commands."""
     leftovers = [entry.name for entry in dataset.glob(f"{manifest.FILE_NAME}*{PARTIAL}")]
     problems = []
     try:
@@ -172,7 +172,7 @@ def _unreadable(shard: str | None, file: str, exc: OSError) -> Problem:
 
 
 def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
-    """What is wrong with a file; raises OSError where that cannot be said."""
+    """Return the problem with a file, or None; raises OSError if it cannot be read."""
     try:
         # is_file() says no, from Python 3.14 on, where a directory above may not be searched.
         if isinstance(path, Path) and not S_ISREG(path.stat().st_mode):

@@ -18,11 +18,11 @@ _Identity = tuple[int, int, int] | None
 
 @contextmanager
 def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
-    """Yield the place to write to; when the context ends well, what was written there is at ``path``.
+    """Yield the path to write to; when the context ends without an error, move the result to ``path``.
 
-    What lay at ``path`` is replaced. If the context fails, it stays, and nothing new is left behind, no parent
-    directory either. Until then all is kept in ``.NAME.partial`` beside it, which only one process may use; what a
-    killed process left there is removed by the next.
+    An existing file or directory at ``path`` is replaced. If the context fails, it stays, and new files and parent
+    directories are removed. Until then all output is in ``.NAME.partial`` beside it, which only one process may use;
+    the next process removes that of a killed one.
 
     Args:
         path: a file or a directory, there already or not.
@@ -84,7 +84,7 @@ def _replace(partial: Path, path: Path, replaced: Path, before: _Identity) -> No
 
 
 def _identity(path: Path) -> _Identity:
-    """What tells the file or directory at a path from another; None if nothing is there."""
+    """Return the identity of the file or directory at a path; None if nothing is there."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -125,7 +125,7 @@ class ShardWriter:
             moments.add(block.data[name])
 
     def finish(self, name: str) -> ShardRecord:
-        """Make the shard durable and say what is in it.
+        """Make the shard durable and return its record.
 
         Raises:
             SchemaMismatchError: the last trajectory is still open.
@@ -140,7 +140,7 @@ class ShardWriter:
         return ShardRecord(name, self._steps, len(table), checksums(self._directory), statistics)
 
     def abandon(self) -> None:
-        """Close all files as they are; what was written is of no use."""
+        """Close all files as they are; their contents are of no use."""
         for array in self._arrays.values():
             array.abandon()
 
@@ -244,7 +244,7 @@ class _Segments:
 
 
 def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterable[Block]) -> ShardRecord:
-    """Write all blocks as one shard into a directory of its own, which is made anew.
+    """Write all blocks as one shard into a new directory of its own.
 
     Raises:
         DiskFullError: no space is left; partial output is removed.

@@ -59,7 +59,7 @@ class ZarrStore:
         return raw_length((directory / name).joinpath(*_chunk_key(field)), field)
 
     def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compare ``zarr.json`` with what is expected."""
+        """Compare ``zarr.json`` with the expected metadata."""
         _read_node(directory / name, field, rows)
 
 
@@ -173,7 +173,7 @@ def _parse_sharding(path: AnyPath, described: Mapping[str, Any], field: Field) -
 
 
 def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk_bytes: int) -> ChunkCodec:
-    """Return the codec that stands behind ``bytes`` in the metadata of a shard file."""
+    """Return the codec after ``bytes`` in the metadata of a shard file."""
     names = [codec["name"] for codec in codecs]
     match names:
         case ["bytes"]:

@@ -45,7 +45,7 @@ class Chain:
         """Yield the steps of whole trajectories, changed.
 
         Args:
-            blocks: the trajectories, one behind the other; ``episodes`` are their numbers.
+            blocks: the trajectories, in order; ``episodes`` are their numbers.
             dropped: receives how many steps went in and did not come out, by transform, once all have come out.
         """
         for link in self.links:

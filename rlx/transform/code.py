@@ -21,7 +21,7 @@ class Code:
 
     Args:
         name: ``module:name`` or ``file.py:name``; of others what they call themselves.
-        sha256: of the file that it is written in, or where there is none of the function itself.
+        sha256: of the file that defines it, or without a file of the function itself.
         sent: the function pickled, where its name alone does not find it.
     """
 
@@ -34,7 +34,7 @@ class Code:
         """Return the function of a name.
 
         Raises:
-            TransformError: there is none, or importing it failed.
+            TransformError: it does not exist, or importing it failed.
         """
         found = load_object(text, TransformError)
         if not callable(found):

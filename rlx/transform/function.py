@@ -27,7 +27,7 @@ CHUNK_STEPS = 1024
 
 
 class Per(StrEnum):
-    """What a function is given at a time."""
+    """The unit in which a function is given steps."""
 
     BLOCK = "block"
     TRAJECTORY = "trajectory"
@@ -65,7 +65,7 @@ class Function:
         """Return the function with the schema of what it makes of the first steps of which it leaves any.
 
         Raises:
-            TransformError: it fails on them, or there are none.
+            TransformError: it fails on them, or there are no steps.
         """
         first: tuple[Made, Stretch] | None = None
         for stretch in self.stretches(seen.blocks(), seen.schema, seen.start):
@@ -91,7 +91,7 @@ class Function:
                 yield stretch.piece(first, stop)
 
     def made(self, stretch: Stretch, schema: Schema) -> "Made":
-        """What the function makes of some steps.
+        """Return the result of the function for some steps.
 
         Raises:
             TransformError: it fails, or what it gives back cannot be stored; names the trajectory.
@@ -109,7 +109,7 @@ class Function:
             return made(result, stretch)
 
     def _called(self, steps: Any, stretch: Stretch, start: int, stop: int) -> Any:
-        """What the function makes of the steps of a stretch from start to stop."""
+        """Return the result of the function for the steps from start to stop."""
         function = self.code.load()
         try:
             with seeded(int(stretch.index[start])):
@@ -142,11 +142,11 @@ class LearnedFunction:
     after: Schema
 
     def schema(self, schema: Schema) -> Schema:  # noqa: ARG002  (it is known)
-        """What a step holds afterwards."""
+        """Return the schema of the result."""
         return self.after
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """What the function makes of the steps."""
+        """Yield the results of the function."""
         from rlx.transform.ted import no_steps  # noqa: PLC0415  (torch takes seconds to import)
 
         stitching = Stitching(self.after)
@@ -162,7 +162,7 @@ class LearnedFunction:
 
 
 def _with_spaces(made: "Made", stretch: Stretch, before: Schema) -> Schema:
-    """Return the schema of what was made; what the function left as it was may take the values that it might before."""
+    """Return the schema of the result; fields that the function left unchanged keep their spaces."""
     after = made.schema()
     kept = {
         name: replace(field, space=before[name].space)
@@ -175,7 +175,7 @@ def _with_spaces(made: "Made", stretch: Stretch, before: Schema) -> Schema:
 
 
 def _check(made: "Made", after: Schema) -> None:
-    """Raise TransformError where what was made does not fit the schema."""
+    """Raise TransformError where the result does not fit the schema."""
     found = made.schema()
     if differing := [name for name in sorted({*found, *after}) if _kind(found, name) != _kind(after, name)]:
         name = differing[0]

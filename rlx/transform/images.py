@@ -77,7 +77,7 @@ class _OfPictures(PerBlock):
     keys: tuple[str, ...]
 
     def field(self, name: str, field: Field) -> Field:
-        """What becomes of a field of pictures."""
+        """Return the new field for a field of pictures."""
         raise NotImplementedError
 
     def of(self, pictures: Pictures, layout: Layout) -> Pictures:
@@ -88,7 +88,7 @@ class _OfPictures(PerBlock):
         """Return the same with other pictures.
 
         Raises:
-            TransformError: there are no pictures.
+            TransformError: the data have no pictures.
         """
         changed = {name: self.field(name, schema[name]) for name in picture_keys(schema, self.keys)}
         return Schema({**schema.fields, **changed})
@@ -104,7 +104,7 @@ def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
     """Return names of the fields that are meant: all observations of two or three dimensions, where none are named.
 
     Raises:
-        TransformError: there is no such field, or none at all.
+        TransformError: the field does not exist, or no field is of pictures.
     """
     if missing := [key for key in keys if key not in schema.fields]:
         raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")

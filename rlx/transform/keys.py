@@ -19,7 +19,7 @@ class _OfKeys(PerBlock):
         raise NotImplementedError
 
     def schema(self, schema: Schema) -> Schema:
-        """What is kept.
+        """Return the schema of the kept fields.
 
         Raises:
             TransformError: no dataset can hold that.
@@ -27,7 +27,7 @@ class _OfKeys(PerBlock):
         return valid({new: schema[old] for old, new in self.names(schema).items()})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block with what is kept."""
+        """Return the block with the kept fields."""
         return replace(block, data={new: block.data[old] for old, new in self.names(schema).items()})
 
 
@@ -42,7 +42,7 @@ class Select(_OfKeys):
     keys: tuple[str, ...]
 
     def names(self, schema: Schema) -> Mapping[str, str]:
-        """What is kept, in the schema's order."""
+        """Return the kept fields, in the schema's order."""
         kept = {*_matching(schema, self.keys), *REQUIRED}
         return {name: name for name in schema if name in kept}
 
@@ -58,7 +58,7 @@ class Exclude(_OfKeys):
     keys: tuple[str, ...]
 
     def names(self, schema: Schema) -> Mapping[str, str]:
-        """What is kept, in the schema's order."""
+        """Return the kept fields, in the schema's order."""
         gone = _matching(schema, self.keys)
         return {name: name for name in schema if name not in gone}
 
@@ -106,7 +106,7 @@ class CatTensors(PerBlock):
         """Return the same with the joined field.
 
         Raises:
-            TransformError: there is no such field, or they do not go together.
+            TransformError: a field does not exist, or they do not fit together.
         """
         _matching(schema, self.in_keys, groups=False)
         fields = [schema[key] for key in self.in_keys]

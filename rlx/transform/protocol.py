@@ -1,4 +1,4 @@
-"""The seam between the steps of a dataset and what is made of them."""
+"""The interface of transforms between the steps of a dataset and those of the next."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from rlx.store.trajectories import Trajectories
 class Transform(Protocol):
     """A pure function of the steps of some trajectories; it can be pickled to another process.
 
-    Blocks come in storage order and may end inside a trajectory. Their ``episodes`` are the numbers of the
-    trajectories in the dataset, for messages, and are handed on as they are. What was given must not be written to:
-    it may lie in a memory map.
+    Blocks come in storage order and may end inside a trajectory. Their ``episodes`` are the numbers of the trajectories
+    in the dataset, for messages, and are passed on unchanged. Input arrays must not be written to: they may lie in a
+    memory map.
     """
 
     def schema(self, schema: Schema) -> Schema:
-        """What a step holds afterwards.
+        """Return the schema of the result.
 
         Raises:
             TransformError: these steps do not suit it.
@@ -31,7 +31,7 @@ class Transform(Protocol):
         """Yield the steps, changed. The result does not depend on how they are cut into blocks.
 
         Args:
-            blocks: whole trajectories, one behind the other.
+            blocks: whole trajectories, in order.
             schema: what a step holds before.
 
         Raises:
@@ -54,11 +54,11 @@ class PerBlock:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of the steps that reach a transform, before any of them is written.
+    """The data that reach a transform, before any of them is written.
 
     Args:
         schema: what a step holds.
-        blocks: gives the first of them, again whenever it is called; none where there is no step at all.
+        blocks: yields the first of them, again at every call; empty for a dataset without steps.
         statistics: moments of those fields that are as the dataset has them, by name, as its manifest gives them.
         start: [N] the first step of every trajectory in the dataset.
     """

@@ -75,7 +75,7 @@ def parse(text: str) -> Transform | Learner | Selection:
 
 
 def described(transform: Transform | Learner | Selection) -> str:
-    """What ``parse`` would make the same transform of.
+    """Return the text from which ``parse`` makes the same transform.
 
     Example:
         >>> described(ClipReward(low=-2.0)), described(SignReward())

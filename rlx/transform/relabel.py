@@ -44,7 +44,7 @@ class Relabel:
         """Return the function with the types that it gives to the first trajectory.
 
         Raises:
-            TransformError: it fails on that, or there is none.
+            TransformError: it fails on that, or no trajectory exists.
         """
         first = next(_trajectories(seen.blocks(), seen.schema), None)
         if first is None:
@@ -74,7 +74,7 @@ class LearnedRelabel:
     after: Schema
 
     def schema(self, schema: Schema) -> Schema:  # noqa: ARG002  (it is known)
-        """What a step holds afterwards."""
+        """Return the schema of the result."""
         return self.after
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
@@ -105,7 +105,7 @@ def _trajectories(blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
 
 
 def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np.generic]]:
-    """What the function makes of one whole trajectory.
+    """Return the result of the function for one whole trajectory.
 
     Raises:
         TransformError: it fails, or returns something else than is expected; names the trajectory.
@@ -134,6 +134,6 @@ def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np
 
 
 def _rows(values: Any) -> NDArray[np.generic]:
-    """What a function returns as an array: texts, however numpy holds them, as objects."""
+    """Return the values of a function as an array: texts, however numpy holds them, as objects."""
     rows = np.asarray(values)
     return rows.astype(object) if rows.dtype.kind == "U" else rows

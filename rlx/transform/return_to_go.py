@@ -1,4 +1,4 @@
-"""What a trajectory still pays from each step on."""
+"""Return-to-go: the return of a trajectory from each step on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class ReturnToGo:
             yield from reversed(found)
 
     def _returns(self, block: Block, beyond: float) -> NDArray[np.float64]:
-        """[S] returns to go; of the open trajectory, so much lies beyond the block."""
+        """Return [S] returns to go; the open trajectory has a return of ``beyond`` after the block."""
         ends = np.cumsum(block.lengths)
         reward = block.data["reward"].astype(np.float64)
         returns = np.empty(len(reward))

@@ -15,7 +15,7 @@ from rlx.transform.protocol import PerBlock
 
 class _OfRewards(PerBlock):
     def schema(self, schema: Schema) -> Schema:
-        """What it was."""
+        """Return the same schema."""
         return schema
 
     def apply(self, block: Block, schema: Schema) -> Block:
@@ -45,7 +45,7 @@ class ClipReward(_OfRewards):
             raise TransformError(f"rewards between {self.low} and {self.high}: expected the smaller number first")
 
     def schema(self, schema: Schema) -> Schema:
-        """What it was."""
+        """Return the same schema."""
         whole = schema["reward"].dtype.startswith(("int", "uint"))
         if whole and not (self.low.is_integer() and self.high.is_integer()):
             raise TransformError(
@@ -75,7 +75,7 @@ class ScaleReward(_OfRewards):
 
     Args:
         scale: what they are multiplied by.
-        loc: what is added afterwards.
+        loc: added afterwards.
     """
 
     scale: float

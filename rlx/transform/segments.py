@@ -53,7 +53,7 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
-    """Return the first so many steps of a block, and the others, which go on where those end.
+    """Return the first steps of a block, and the remaining ones, which follow them.
 
     Where the cut falls between two trajectories, the first block is not open.
     """
@@ -95,7 +95,7 @@ def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], in
     """Yield the same steps, so cut that a block that ends inside a trajectory ends where it may.
 
     Args:
-        blocks: whole trajectories, one behind the other.
+        blocks: whole trajectories, in order.
         schema: what a step holds.
         count: of the steps that a block has of its open trajectory, how many the next block is to have instead.
     """

@@ -32,7 +32,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Subsample:
-    """Keeps every so many-th trajectory, from the first, or a random fraction of them, rounded.
+    """Keeps every n-th trajectory, from the first, or a random fraction of them, rounded.
 
     Args:
         every: 2 keeps the first, the third, and so on.

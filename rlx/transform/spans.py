@@ -33,7 +33,7 @@ class FrameSkip(PerBlock):
             raise TransformError(f"k is {self.k}, expected 1 or more")
 
     def schema(self, schema: Schema) -> Schema:
-        """What it was."""
+        """Return the same schema."""
         return schema
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
@@ -74,11 +74,11 @@ def _sums(reward: NDArray[np.generic], first: NDArray[np.int64]) -> NDArray[np.g
 class NStep:
     """Makes each step a transition over the n steps from it on, or as many as its trajectory still has.
 
-    Every step becomes a trajectory of its own: what it leads to lies n steps ahead, and is not what the next one begins
-    with. So observations are stored twice, and slices cannot be drawn any more; where that matters, leave the steps as
-    they are and sample with ``--n-step``. What is under ``next`` is that of the last of the steps, with as reward the
-    discounted sum of theirs. Added are, as TorchRL's MultiStep names them, ``steps_to_next_obs`` (int64 [1]), ``gamma``
-    (float32 [1], to that power) and under ``next`` ``original_reward`` ([1]).
+    Every step becomes a trajectory of its own: its next observation lies n steps ahead, and is not the first one of the
+    next step. So observations are stored twice, and slices can no longer be drawn; to draw slices, leave the steps
+    unchanged and sample with ``--n-step``. Fields under ``next`` are those of the last of the n steps, with the
+    discounted sum of their rewards. Added are, as TorchRL's MultiStep names them, ``steps_to_next_obs`` (int64 [1]),
+    ``gamma`` (float32 [1], to that power) and under ``next`` ``original_reward`` ([1]).
 
     Args:
         n: steps.
@@ -95,7 +95,7 @@ class NStep:
             raise TransformError(f"gamma is {self.gamma}, expected 0 to 1")
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same with what is added.
+        """Return the same schema with the added fields.
 
         Raises:
             TransformError: rewards are whole numbers, or a name is taken.
@@ -124,7 +124,7 @@ class NStep:
             tail = split(joined, schema, ready)[1] if joined.is_open else None
 
     def _transitions(self, block: Block, schema: Schema, count: int) -> Block:
-        """Return the first so many steps as transitions."""
+        """Return the first steps as transitions."""
         segment = np.repeat(np.arange(len(block.lengths)), block.lengths)
         step = np.arange(count)
         ends = np.cumsum(block.lengths)[segment[:count]]

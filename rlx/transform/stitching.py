@@ -12,10 +12,10 @@ from rlx.transform.stretch import Rows, Stretch
 
 
 class Stitching:
-    """Joins what is left of stretches to trajectories.
+    """Joins the kept steps of stretches to trajectories.
 
-    A trajectory ends where the step behind is not left, and where a step is flagged terminated or truncated; what comes
-    then is another trajectory of the same episode.
+    A trajectory ends where the following step is not kept, and where a step is flagged terminated or truncated; the
+    next kept step starts another trajectory of the same episode.
 
     Args:
         schema: what a step holds.
@@ -29,16 +29,16 @@ class Stitching:
     def block(
         self, stretch: Stretch, places: NDArray[np.int64], data: Mapping[str, Rows], after: Mapping[str, Rows]
     ) -> Block:
-        """What is left of the next stretch, and the end of the trajectory that it does not go on with.
+        """Return the kept steps of the next stretch, and the end of the trajectory that it does not continue.
 
         Args:
             stretch: the steps.
             places: [m] which of them are left, ascending.
-            data: [m, ...] of every field; of an observation, what was seen before the step.
-            after: [m, ...] of every observation, what was seen after the step.
+            data: [m, ...] of every field; of an observation, the one before the step.
+            after: [m, ...] of every observation, the one after the step.
 
         Raises:
-            TransformError: an observation is not what was seen after the step before; names the trajectory.
+            TransformError: an observation differs from the next observation of the step before; names the trajectory.
         """
         trajectory, index = stretch.trajectory[places], stretch.index[places]
         goes_on = len(places) > 0 and self._open == (trajectory[0], index[0])

@@ -1,4 +1,4 @@
-"""Consecutive steps with the observations behind each of them: what a user's function is given."""
+"""Consecutive steps with the observations after each of them: the input of users' functions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class Stretch:
     """n >= 1 consecutive steps, of one trajectory or of several.
 
     Args:
-        data: [n, ...] of every field; of an observation, what was seen before the step.
-        next: [n, ...] of every observation, what was seen after the step.
+        data: [n, ...] of every field; of an observation, the one before the step.
+        next: [n, ...] of every observation, the one after the step.
         trajectory: [n] number of the trajectory.
         index: [n] number of the step.
         is_first: [n] whether the step is the first of its episode.
         is_last: [n] whether the trajectory ends with the step.
-        final_recorded: [n] whether what was seen after the step was recorded.
+        final_recorded: [n] whether the observation after the step was recorded.
         cut: [n] whether the recording stops with the step although the environment did not end the episode.
     """
 
@@ -65,7 +65,7 @@ def stretches(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64])
     """Yield the steps of blocks, a stretch for each block that has any.
 
     Args:
-        blocks: whole trajectories, one behind the other; ``episodes`` are their numbers.
+        blocks: whole trajectories, in order; ``episodes`` are their numbers.
         schema: what a step holds.
         start: [N] number of the first step of every trajectory.
     """

@@ -20,12 +20,12 @@ _FLAGS = ("done", "terminated", "truncated")
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a function made of some steps.
+    """The result of a function for some steps.
 
     Args:
         places: [m] which of the steps are left, ascending.
-        data: [m, ...] of every field; of an observation, what was seen before the step.
-        next: [m, ...] of every observation, what was seen after the step.
+        data: [m, ...] of every field; of an observation, the one before the step.
+        next: [m, ...] of every observation, the one after the step.
         roles: of the fields.
     """
 
@@ -35,7 +35,7 @@ class Made:
     roles: Mapping[str, Role]
 
     def schema(self) -> Schema:
-        """What a step holds.
+        """The schema of a step.
 
         Raises:
             TransformError: no dataset can hold it.
@@ -107,7 +107,7 @@ def made(result: Any, stretch: Stretch) -> Made:
 
 
 def no_steps(schema: Schema) -> Made:
-    """What a function makes of steps of which it leaves none, whatever the empty TensorDict holds."""
+    """Return the result of a function that keeps no steps, whatever the empty TensorDict holds."""
     data = {name: field.zeros(0) for name, field in schema.fields.items()}
     after = {name: data[name] for name in schema.names(Role.OBSERVATION)}
     return Made(np.arange(0), data, after, {name: field.role for name, field in schema.fields.items()})
@@ -148,7 +148,7 @@ def _places(result: TensorDictBase, stretch: Stretch) -> NDArray[np.int64]:
 
 
 def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
-    """Return the arrays of a TensorDict by their fields' names, without what is derived."""
+    """Return the arrays of a TensorDict by their fields' names, without derived ones."""
     leaves: dict[str, Rows] = {}
     for key, leaf in tree.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         name = name_of(key)
@@ -163,7 +163,7 @@ def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
 
 
 def _check_derived(root: dict[str, Rows], after: dict[str, Rows]) -> None:
-    """Take out what is derived from other fields; raise TransformError where it says something else."""
+    """Remove fields that are derived from others; raise TransformError where they disagree."""
     for name in _FLAGS:
         flags = root.pop(name, None)
         if flags is not None and flags.any():

@@ -121,10 +121,10 @@ def lines(
     height: float,
     more: int = 0,
 ) -> Drawing:
-    """Return several numbers over the steps of an episode; a line has a gap where there is none.
+    """Return several numbers over the steps of an episode; missing values are gaps in the line.
 
     Args:
-        title: what is shown.
+        title: of the chart.
         series: names and values [n].
         steps: [n] of the values.
         width, height: of the sheet.
@@ -174,7 +174,7 @@ def bin_edges(values: Numbers) -> NDArray[Any]:
 
 
 class _Frame:
-    """The axes of a chart: what is where on the sheet."""
+    """The axes of a chart, and positions on the sheet."""
 
     def __init__(self, width: float, height: float, x: tuple[float, float], y: tuple[float, float]) -> None:
         self._x, self._y = x, y
@@ -213,7 +213,7 @@ class _Frame:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Return round numbers from low to high, about so many.
+    """Return round numbers from low to high, about ``count`` of them.
 
     Example:
         >>> ticks(-21, 19, 4)

@@ -37,7 +37,7 @@ def contact_sheet(dataset: Dataset, episodes: Mapping[str, int]) -> bytes:
 
     Raises:
         MissingExtraError: Pillow is not installed.
-        SamplingError: there is no such episode.
+        SamplingError: the episode does not exist.
     """
     field = picture_field(dataset.schema)
     opened = {name: Episode(dataset, episode) for name, episode in episodes.items()}

@@ -1,4 +1,4 @@
-"""What a chart is made of, and charts as SVG: marks whose colours are names, so that a page can be light or dark."""
+"""The marks of charts, and charts as SVG: colours are names, so that a page can be light or dark."""
 
 import html
 from collections.abc import Sequence
@@ -72,8 +72,8 @@ class Drawing:
     Args:
         width, height: of the sheet; the origin is its upper left corner.
         title: what it shows.
-        marks: what is on it.
-        note: what is to be said below it.
+        marks: in drawing order.
+        note: the text below it.
     """
 
     width: float

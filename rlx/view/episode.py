@@ -1,4 +1,4 @@
-"""One trajectory to be looked at: its rows of observations, what was done at each, and what came of it."""
+"""One trajectory for viewing: its rows of observations, actions and outcomes."""
 
 import math
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class Episode:
 
     @property
     def title(self) -> str:
-        """What it is, in words."""
+        """The title of the trajectory."""
         total = number(float(self.dataset.trajectories.returns[self.number]))
         what = "episode" if self.dataset.trajectories.whole[self.number] else "piece"
         return f"{what} {self.number:,}  ·  return {total}  ·  {plural(self.length, 'step')}  ·  {self.end}"
@@ -132,7 +132,7 @@ def notable(dataset: Dataset) -> dict[str, int]:
 
 
 def spread(rows: int, count: int) -> NDArray[np.int64]:
-    """At most so many of the rows, evenly spread, with the first and the last.
+    """Return at most ``count`` of the rows, evenly spread, with the first and the last.
 
     Example:
         >>> spread(11, 3), spread(2, 5)
@@ -144,7 +144,7 @@ def spread(rows: int, count: int) -> NDArray[np.int64]:
 
 
 def shown_rows(episode: Episode, every: int) -> NDArray[np.int64]:
-    """Return every so many-th row, from the first, and the last."""
+    """Return every n-th row, from the first, and the last."""
     rows = np.arange(0, episode.rows, every)
     return rows if rows[-1] == episode.rows - 1 else np.append(rows, episode.rows - 1)
 

@@ -27,7 +27,7 @@ class ViewFile:
         format: ``png``, ``gif``, ``mp4`` or ``html``.
         episodes: numbers of the episodes in it.
         frames: of a film.
-        every: which steps a film shows: all, or every so many-th of an episode that is too long for it.
+        every: which steps a film shows: all, or every n-th of an episode that is too long for it.
         bytes: of the file.
     """
 
@@ -46,7 +46,7 @@ class ViewFile:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a user asked for."""
+    """The options of a user."""
 
     episode: int | None
     fps: int
@@ -56,10 +56,10 @@ class _Asked:
 def write_view(
     dataset: Dataset, path: Path, *, episode: int | None = None, fps: int = DEFAULT_FPS, progress: Progress
 ) -> ViewFile:
-    """Write a contact sheet, a film or a page, as the suffix of a file's name says; what is there is replaced.
+    """Write a contact sheet, a film or a page, by the suffix of a file's name; an existing file is replaced.
 
     Args:
-        dataset: what is shown.
+        dataset: the dataset to show.
         path: ends in ``.png``, ``.gif``, ``.mp4`` or ``.html``.
         episode: the one to be shown. Where not given, a contact sheet has the best, the median and the worst by return,
             a film the best, and a page those, the first and the last.
@@ -68,7 +68,7 @@ def write_view(
 
     Raises:
         UnknownFormatError: the name has another suffix.
-        SamplingError: there is no such episode, or none at all.
+        SamplingError: the episode does not exist, or the dataset is empty.
         MissingExtraError: Pillow, or for MP4 PyAV, is not installed.
         DatasetExistsError: a directory lies there.
         DiskFullError: no space is left.

@@ -23,10 +23,10 @@ _MAX_GIF_FPS = 50  # browsers show what is quicker slowly
 
 
 def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:
-    """Return rows of an episode that a film shows: all, or every so many-th of one that is too long; always the last.
+    """Return rows of an episode that a film shows: all, or every n-th of one that is too long; always the last.
 
     Args:
-        episode: what is to be shown.
+        episode: the episode to show.
         format: ``gif`` or ``mp4``.
     """
     return shown_rows(episode, -(-episode.rows // MAX_FRAMES[format]))

@@ -1,4 +1,4 @@
-"""What the charts of a dataset show: its returns, lengths, rewards and actions, of all steps or of many of them."""
+"""The data of the charts of a dataset: its returns, lengths, rewards and actions, of all steps or of a sample."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ class Overview:
 
     @property
     def _shown(self) -> NDArray[np.bool_]:
-        """[N] which trajectories count: whole episodes; pieces only where there is nothing else."""
+        """[N] which trajectories count: whole episodes; pieces only in datasets without whole ones."""
         return self.whole if self.whole.any() else np.ones_like(self.whole)
 
     @property

@@ -175,7 +175,7 @@ def _notes(notes: Mapping[str, Any]) -> str:
 
 
 def _words(note: object) -> str:
-    """What a note says, without the signs of a programming language."""
+    """Return a note as words, without programming syntax."""
     if isinstance(note, Mapping):
         return ", ".join(f"{str(key).replace('_', ' ')}: {_words(value)}" for key, value in note.items())
     if isinstance(note, list):
@@ -218,7 +218,7 @@ def _part(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What the page's own rules say of a style or a script, so that no other is ever applied."""
+    """Return the hash of a style or a script for the page's security policy, which forbids others."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 

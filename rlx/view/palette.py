@@ -21,7 +21,7 @@ class Palette:
 
     Args:
         pictures: [h, w, 3] of one size: all their colours, or, of more than 208, those that come nearest to all.
-        captions: [h, w, 3] what is beside the pictures: as many of its colours as there is room for, by frequency.
+        captions: [h, w, 3] the text beside the pictures: its colours by frequency, as far as they fit.
     """
 
     def __init__(self, pictures: Sequence[Frames], captions: Sequence[Frames]) -> None:

@@ -46,7 +46,7 @@ def pictures(rows: NDArray[Any]) -> Frames | None:
 
 
 def picture_field(schema: Schema) -> str | None:
-    """Return name of the first observation that is a picture; none where there is none.
+    """Return name of the first observation that is a picture; None without one.
 
     Example:
         >>> picture_field(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))
@@ -60,7 +60,7 @@ def picture_field(schema: Schema) -> str | None:
 
 
 def sheet(frames: Frames, columns: int) -> Frames:
-    """[h, w, 3] of frames [n, height, width, 3] side by side in rows of so many; what is left of the last is black."""
+    """Return [h, w, 3] of frames [n, height, width, 3] side by side in rows; the rest of the last row is black."""
     count, height, width, _ = frames.shape
     rows = -(-count // columns)
     cells = np.zeros((rows * columns, height, width, 3), np.uint8)
@@ -115,7 +115,7 @@ def image_of(pixels: Frames) -> "Image.Image":
 
 
 def pillow() -> Any:
-    """Return the package PIL with what is used of it.
+    """Return the package PIL with its modules used here.
 
     Raises:
         MissingExtraError: it is not installed.

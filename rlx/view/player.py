@@ -47,7 +47,7 @@ class Strips:
         return cls(field, width, height, columns, columns * lines)
 
     def number(self, rows: int) -> int:
-        """Return how many strips so many rows take."""
+        """Return how many strips a number of rows takes."""
         return -(-rows // self.count)
 
     def png(self, episode: Episode, rows: NDArray[np.int64], strip: int) -> bytes:
@@ -60,8 +60,8 @@ def embedded(episode: Episode, max_bytes: int) -> dict[str, Any]:
     """Return an episode with all its frames in it.
 
     Args:
-        episode: what is to be shown.
-        max_bytes: what the frames may take; of longer episodes every so many-th row is shown.
+        episode: the episode to show.
+        max_bytes: limit for the frames; of longer episodes every n-th row is shown.
     """
     strips, every = Strips.of(episode), -(-episode.rows // _MAX_EMBEDDED_ROWS)
     if strips is None:
@@ -87,7 +87,7 @@ def served(episode: Episode) -> dict[str, Any]:
 
 
 def served_strip(episode: Episode, strip: int) -> bytes | None:
-    """Return a strip of an episode as ``served`` names it; none where there is no such strip."""
+    """Return a strip of an episode as ``served`` names it; None if it does not exist."""
     strips, rows = Strips.of(episode), shown_rows(episode, -(-episode.rows // _MAX_SERVED_ROWS))
     if strips is None or not 0 <= strip < strips.number(len(rows)):
         return None
@@ -95,7 +95,7 @@ def served_strip(episode: Episode, strip: int) -> bytes | None:
 
 
 def numbers(episode: Episode, every: int) -> dict[str, Any]:
-    """What is known of the rows that are shown; what lies between two of them is added to the first.
+    """Return the data of the rows shown; data of rows between two of them are added to the first.
 
     Non-finite numbers are null.
     """

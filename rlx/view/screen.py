@@ -1,4 +1,4 @@
-"""What a film shows at each row of an episode: the observation, and below it the action, the reward and the return."""
+"""The frames of a film of an episode: the observation, and below it the action, the reward and the return."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ class Screen:
     """The frames of an episode, with captions.
 
     Args:
-        episode: what is shown.
+        episode: the episode to show.
 
     Attributes:
         width, height: of every frame, in pixels; even, as video wants them.

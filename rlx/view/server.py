@@ -37,14 +37,14 @@ class ViewServer(ThreadingHTTPServer):
     ``IDLE_TIMEOUT_S`` seconds is closed.
 
     Args:
-        dataset: what is shown.
+        dataset: the dataset to show.
         port: where to listen; 0 for any that is free.
         first: the episode that is shown first; the best where not given.
 
     Raises:
         OSError: the port is taken.
         MissingExtraError: Pillow is not installed.
-        SamplingError: there is no such episode.
+        SamplingError: the episode does not exist.
     """
 
     daemon_threads = True
