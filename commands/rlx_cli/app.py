@@ -1,4 +1,4 @@
-"""The wiring of ``rlx``: which commands there are, and what becomes of an error."""
+"""The wiring of ``rlx``: its commands, and the translation of errors into messages and exit codes."""
 
 import re
 import sys
@@ -76,16 +76,16 @@ def rlx(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Get, look at, sample and check reinforcement-learning experience.
+    """Download, collect, convert, inspect and sample reinforcement-learning data.
 
     \b
     Examples:
-      rlx download Pong/5          get a DQN run on Atari, or go on getting it
-      rlx inspect Pong/5 --stats   what is in it
-      rlx view Pong/5              look at its episodes
-      rlx sample Pong/5            a batch of it
-      rlx verify Pong/5            check every byte
-      rlx doctor Pong/5            check what it means: flags, rewards, duplicates
+      rlx download Pong/5          download a DQN run on Atari, or resume it
+      rlx inspect Pong/5 --stats   show its contents and statistics
+      rlx view Pong/5              show its episodes
+      rlx sample Pong/5            draw a batch
+      rlx verify Pong/5            verify checksums
+      rlx doctor Pong/5            check flags, rewards, duplicates
 
     Datasets are named by a path, or by an id below $RLX_HOME (~/.local/share/rlx).
     """
@@ -95,7 +95,7 @@ def rlx(
 
 
 def main() -> None:
-    """Runs the command that the process was started with, and exits."""
+    """Run the command of ``sys.argv``, and exit."""
     secure()
     output = Output.of(sys.argv[1:])
     try:
@@ -113,7 +113,7 @@ def main() -> None:
 def _run(output: Output) -> int:
     try:
         with output.logging():
-            # What it gives back is the code of an Exit, which Ctrl-C becomes as well, or nothing.
+            # Typer returns the code of an Exit, which Ctrl-C becomes as well, or None.
             code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
     except RlxError as error:
         return _fail(output, error)
@@ -125,8 +125,8 @@ def _run(output: Output) -> int:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None:
-            abandon(sys.stdout.fileno())  # where it may have happened; what is still to be written would fail again
-        if (translated := _translated(error)) is None:  # a bug: its traceback is shown, guarded as everything else is
+            abandon(sys.stdout.fileno())  # stdout may have failed, and would fail again at the flush
+        if (translated := _translated(error)) is None:  # a bug: show its traceback, with secrets hidden
             output.trace(error)
             return ERROR
         return _fail(output, translated)
@@ -141,7 +141,7 @@ def _fail(output: Output, error: RlxError) -> int:
 
 
 def _translated(error: Exception) -> RlxError | None:
-    """What the user or the world can mend, as an error of this project; None for a bug."""
+    """Return the ``RlxError`` of an error that the user can fix; None for a bug."""
     if isinstance(error, _TyperUsageError):
         return _usage_error(error)
     if isinstance(error, OSError):
@@ -152,14 +152,14 @@ def _translated(error: Exception) -> RlxError | None:
 
 
 def _system_error(error: OSError) -> RlxError:
-    """The operating system's error in the words of this project."""
+    """Return the ``RlxError`` of an ``OSError``."""
     translated = file_error(error)
     translated.__cause__ = error
     return translated
 
 
 def _path_error(error: RuntimeError) -> RlxError | None:
-    """What pathlib says of a path that it cannot resolve; None for any other error."""
+    """Return the error of a path that pathlib cannot resolve; None for any other error."""
     said = str(error)
     if said.startswith("Symlink loop"):
         name = said.partition(" from ")[2].strip("'\"")
@@ -171,17 +171,19 @@ def _path_error(error: RuntimeError) -> RlxError | None:
 
 def _no_memory(error: MemoryError) -> RlxError:
     said = f": {error}" if str(error) else ""
-    translated = RlxError(f"not enough memory{said}", hint="ask for less at once, or give it more: ulimit -v unlimited")
+    translated = RlxError(
+        f"not enough memory{said}", hint="use a smaller batch or fewer workers, or raise the limit: ulimit -v unlimited"
+    )
     translated.__cause__ = error
     return translated
 
 
 def _usage_error(error: Exception) -> UsageError:
-    """Typer's error in the words of this project."""
+    """Return the ``UsageError`` of an error of Typer's."""
     context = getattr(error, "ctx", None)
     message: str = error.format_message()  # type: ignore[attr-defined]
     command = context.command_path if context else "rlx"
-    message = message.replace("Value error, ", "")  # pydantic's, which Typer checks values with
+    message = message.replace("Value error, ", "")  # prefix of pydantic, which validates Typer's values
     choice = _CHOICE.search(message)
     suggestion = did_you_mean(choice[1], re.findall("'([^']*)'", choice[2])) if choice else None
     return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=suggestion or f"{command} --help")

@@ -1,4 +1,4 @@
-"""Progress as bars on a terminal: one for each unit whose total is known, its rate, and the time that is left."""
+"""Progress bars on a terminal: one per unit with a known total, its rate, and the remaining time."""
 
 import threading
 from types import TracebackType
@@ -52,13 +52,13 @@ class Bars:
         self._bars.stop()
 
     def expect(self, unit: str, amount: int) -> None:
-        """So much more of a unit lies ahead."""
+        """Add to the total of a unit."""
         with self._lock:
             self._totals[unit] = self._totals.get(unit, 0) + amount
             self._bars.update(self._task(unit), total=self._totals[unit])
 
     def advance(self, unit: str, amount: int) -> None:
-        """So much more of a unit is done."""
+        """Add to the completed amount of a unit."""
         with self._lock:
             self._bars.advance(self._task(unit), amount)
 

@@ -1,4 +1,4 @@
-"""``rlx collect``: steps of an environment into a dataset."""
+"""``rlx collect``: collect steps of an environment into a dataset."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -40,33 +40,32 @@ class RewardDtype(StrEnum):
 def collect(
     ctx: typer.Context,
     env: Annotated[
-        str, typer.Argument(metavar="[ENV]", help="A gymnasium id, or module:name or file.py:name of what makes one.")
+        str,
+        typer.Argument(metavar="[ENV]", help="Gymnasium id, or module:name or file.py:name of an environment factory."),
     ] = _DEFAULT_ENV,
     destination: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="The dataset's directory.", show_default="$RLX_HOME/ENV"),
+        typer.Option("-o", "--output", metavar="DIR", help="Dataset directory.", show_default="$RLX_HOME/ENV"),
     ] = None,
     envs: Annotated[int, typer.Option("--envs", min=1, max=2**16, metavar="N", help="Environments per worker.")] = 4,
     workers: Annotated[int, typer.Option("--workers", min=1, max=2**12, metavar="N", help="Worker processes.")] = 1,
     sync: Annotated[
         bool,
-        typer.Option(
-            "--sync/--async", help="Equal shares for all workers, decided by the seed; or as much as each can."
-        ),
+        typer.Option("--sync/--async", help="Equal shares per worker, reproducible from the seed; or work on demand."),
     ] = True,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, metavar="N", help="Exactly so many steps.", show_default=f"{_DEFAULT_STEPS:,}"),
+        typer.Option("--steps", min=1, metavar="N", help="Exact number of steps.", show_default=f"{_DEFAULT_STEPS:,}"),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option("--episodes", min=1, metavar="N", help="So many whole episodes instead.")
+        int | None, typer.Option("--episodes", min=1, metavar="N", help="Number of whole episodes, instead of --steps.")
     ] = None,
     policy: Annotated[
         str,
         typer.Option(
             "--policy",
             metavar="POLICY",
-            help="random, module:name, file.py:name, file.pt2, or file.pt:module:factory.",
+            help="Policy: random, module:name, file.py:name, file.pt2, or file.pt:module:factory.",
         ),
     ] = "random",
     epsilon: Annotated[
@@ -74,34 +73,37 @@ def collect(
     ] = 0.0,
     deterministic: Annotated[
         bool,
-        typer.Option("--deterministic", help="Take the mode of the policy's distribution instead of sampling it."),
+        typer.Option("--deterministic", help="Mode of the policy's distribution instead of a sample."),
     ] = False,
     drop: Annotated[
         str | None,
-        typer.Option("--drop", metavar="KEY,...", help="What the policy writes and is not kept: logits,next/value."),
+        typer.Option("--drop", metavar="KEY,...", help="Policy outputs to drop, such as logits,next/value."),
     ] = None,
     info: Annotated[
         str | None,
-        typer.Option("--info", metavar="KEY,...|all", help="Entries of info to keep, as next/info/KEY."),
+        typer.Option("--info", metavar="KEY,...|all", help="Info entries to keep, as next/info/KEY."),
     ] = None,
     reward_dtype: Annotated[
         RewardDtype | None,
         typer.Option(
             "--reward-dtype",
-            help="Of rewards; float32 rounds.",
-            show_default="float64 if float32 would change a reward",
+            help="Reward dtype; float32 rounds.",
+            show_default="float32, or float64 if float32 would change a reward",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The same seed, the same data.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Random seed.")] = 0,
     shard_steps: Annotated[
-        int, typer.Option("--shard-steps", min=1, metavar="N", help="Steps a shard; as many may be lost in a crash.")
+        int,
+        typer.Option(
+            "--shard-steps", min=1, metavar="N", help="Steps per shard; at most this many are lost in a crash."
+        ),
     ] = _SHARD_STEPS,
     store: StoreOption = Store.ZARR,
     codec: CodecOption = None,
     engine: EngineOption = Engine.LOCAL,
     ray_address: RayAddressOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Resume until --steps or --episodes is reached, from fresh seeds.")
+        bool, typer.Option("--resume", help="Resume until --steps or --episodes is reached, with fresh seeds.")
     ] = False,
     overwrite: OverwriteOption = False,
     _json: JsonOption = False,
@@ -118,8 +120,8 @@ def collect(
       rlx collect CartPole-v1 --policy agent.pt:agent:Actor --drop logits
       rlx collect ALE/Breakout-v5 --steps 1000000 --info lives --resume
 
-    Everything that the policy writes is kept, such as log-probs and hidden states. Atari games have the preprocessing
-    of the DQN Replay Dataset. What is cut off at the end is flagged truncated.
+    Keeps all policy outputs, such as log-probs and hidden states. Atari games use the preprocessing of the DQN Replay
+    Dataset. Episodes that --steps cuts are flagged truncated.
     """
     from rlx.collector.policy_file import PolicySpec
     from rlx.home import home
@@ -128,9 +130,9 @@ def collect(
 
     output: Output = ctx.obj
     if steps is not None and episodes is not None:
-        raise UsageError("--steps and --episodes: expected one of them", hint="rlx collect --help")
+        raise UsageError("--steps and --episodes are mutually exclusive", hint="rlx collect --help")
     if destination is None and ":" in env:
-        raise UsageError("an environment without an id needs a directory", hint="rlx collect ENV -o DIR")
+        raise UsageError(f"{env} has no id to derive a directory from: -o is required", hint="rlx collect ENV -o DIR")
     budget = Budget(episodes=episodes) if episodes is not None else Budget(steps=steps or _DEFAULT_STEPS)
     chosen: dict[str, object] = {"steps": budget.steps, "episodes": episodes, "envs": envs}
     if workers > 1:
@@ -165,7 +167,7 @@ def collect(
     if code := _code(env, policy):
         output.say("note", f"this runs code of {' and '.join(code)}")
     with (
-        resumable(path, hint="run the same command again with --resume"),
+        resumable(path, hint="run the same command with --resume"),
         showing(output, f"collect {env}") as progress,
     ):
         report = collect_steps(collection, path, options, progress)

@@ -1,4 +1,4 @@
-"""What the shell offers when the user presses Tab: datasets, games, runs and transforms."""
+"""Shell completion of datasets, games, runs and transforms."""
 
 from collections.abc import Iterable
 
@@ -11,14 +11,14 @@ def datasets(incomplete: str) -> list[str]:
 
 
 def games(incomplete: str) -> list[str]:
-    """Return games of the runs that can be downloaded."""
+    """Return the games of downloadable runs."""
     from rlx.source.rl_unplugged import GAMES
 
     return _beginning(GAMES, incomplete)
 
 
 def runs(incomplete: str) -> list[str]:
-    """Return runs that can be downloaded: ``Pong/5``."""
+    """Return downloadable runs: ``Pong/5``."""
     from rlx.source.rl_unplugged import GAMES, RUNS
 
     return _beginning((f"{game}/{run}" for game in GAMES for run in RUNS), incomplete)
@@ -32,5 +32,5 @@ def transforms(incomplete: str) -> list[str]:
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
-    """Return the names that begin like this, in any case."""
+    """Return the names that start with this text, ignoring case."""
     return [name for name in names if name.lower().startswith(incomplete.lower())]

@@ -1,4 +1,4 @@
-"""``rlx convert``: files at hand, or a dataset, into a dataset, another store or codec, or another project's format."""
+"""``rlx convert``: convert files or a dataset into a dataset, another store or codec, or another project's format."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -30,7 +30,7 @@ from rlx_cli.writing import write_options
 
 
 class Target(StrEnum):
-    """What can be made: the stores of a dataset, and formats of other projects."""
+    """Formats that can be written: the stores of a dataset, and formats of other projects."""
 
     ZARR = "zarr"
     MEMMAP = "memmap"
@@ -54,17 +54,15 @@ def convert(
     ctx: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SRC", help="A dataset, or files of another project.", autocompletion=completion.datasets
-        ),
+        typer.Argument(metavar="SRC", help="Dataset, or files of another project.", autocompletion=completion.datasets),
     ],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="The new dataset, or file.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="New dataset or file.")],
     source_format: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="FORMAT",
-            help=f"What SRC holds: {', '.join(Format)}; with options, torchrl:time_dim=0.",
+            help=f"Format of SRC: {', '.join(Format)}; with options, torchrl:time_dim=0.",
             show_default="auto-detected",
             callback=known_format,
             autocompletion=lambda: list(Format),
@@ -75,14 +73,17 @@ def convert(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help=f"A dataset's store, {' or '.join(_STORES)}, or another project's format: {', '.join(_OTHERS)}.",
+            help=f"Store of a new dataset, {' or '.join(_STORES)}, or another project's format: {', '.join(_OTHERS)}.",
         ),
     ] = Target.ZARR,
     codec: CodecOption = None,
     capacity: Annotated[
         int | None,
         typer.Option(
-            min=8, metavar="N", help="Rows of a file in Dopamine's layout.", show_default="a million, or all there are"
+            min=8,
+            metavar="N",
+            help="Rows per file in Dopamine's layout.",
+            show_default="1,000,000, or fewer if SRC is smaller",
         ),
     ] = None,
     shards: ShardsOption = None,
@@ -103,20 +104,22 @@ def convert(
       rlx convert Pong/5 pong-archive --codec zstd:level=19,chunk=32
       rlx convert door door.hdf5 --to d4rl
 
-    Into a dataset, it goes on where it stopped when it is run again. Into another
-    project's format, it says first what that format cannot hold.
+    Converting to a dataset resumes when the same command is run again. Converting to another project's format first
+    warns of data that the format cannot hold.
     """
     from rlx.home import locate
     from rlx.pipeline.convert import convert as convert_run
 
     output: Output = ctx.obj
     if capacity is not None and target != Target.DOPAMINE:
-        raise UsageError(f"--capacity is for --to dopamine, found --to {target}", hint="rlx convert --help")
+        raise UsageError(f"--capacity requires --to dopamine, found --to {target}", hint="rlx convert --help")
     if target not in _STORES:
         if codec is not None:
-            raise UsageError(f"--codec is for datasets; {target} has none", hint="rlx convert --help")
+            raise UsageError(f"--codec requires --to zarr or memmap, found --to {target}", hint="rlx convert --help")
         if engine != Engine.LOCAL:
-            raise UsageError(f"--engine is for datasets; {target} is written by one process", hint="rlx convert --help")
+            raise UsageError(
+                f"--engine {engine} requires --to zarr or memmap, found --to {target}", hint="rlx convert --help"
+            )
         from rlx.export.dopamine import DopamineExporter
         from rlx.pipeline.export import export
 

@@ -1,4 +1,4 @@
-"""``rlx doctor``: what a learner would stumble over in a dataset, or in files of another project."""
+"""``rlx doctor``: check the contents of a dataset, or of another project's files, for errors that mislead a learner."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +28,7 @@ def doctor(
         str,
         typer.Argument(
             metavar="DATASET|FILE",
-            help="A dataset's path, id or URL, or a path that rlx convert reads.",
+            help="Path, id or URL of a dataset, or a path that rlx convert reads.",
             autocompletion=completion.datasets,
         ),
     ],
@@ -45,13 +45,15 @@ def doctor(
     ] = None,
     against: Annotated[
         list[str] | None,
-        typer.Option("--against", metavar="DATASET", help="Another dataset that must share no episode; repeatable."),
+        typer.Option(
+            "--against", metavar="DATASET", help="Dataset that must not share episodes with this one; repeatable."
+        ),
     ] = None,
     sample: Annotated[
         int | None,
-        typer.Option("--sample", min=1, metavar="N", help="Trajectories to look at.", show_default="all of them"),
+        typer.Option("--sample", min=1, metavar="N", help="Number of trajectories to check.", show_default="all"),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Write a dataset without the trajectories with errors.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Write a copy without the trajectories that have errors.")] = False,
     destination: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Directory of the fixed dataset.")
     ] = None,
@@ -59,7 +61,7 @@ def doctor(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Check what a dataset means, where verify checks its bytes.
+    """Check a dataset for wrong flags, rewards, duplicates and NaN.
 
     \b
     Examples:
@@ -68,15 +70,16 @@ def doctor(
       rlx doctor train --against test
       rlx doctor ./pong --fix -o pong-fixed
 
-    Finds rewards shifted by a step, wrong flags, joined or duplicate episodes, NaN, actions outside their space, black
-    or repeated pictures, clocks that go back and more. Exits with 3 if it finds an error.
+    Finds shifted rewards, wrong flags, joined or duplicate episodes, NaN, actions outside their space, black or
+    repeated images, decreasing timestamps and more. Exits with 3 if it finds an error. To verify checksums, use
+    rlx verify.
     """
     from rlx.cloud.location import is_url, without_secrets
     from rlx.pipeline.doctor import doctor as check
 
     output: Output = ctx.obj
     if fix != (destination is not None):
-        raise UsageError("--fix and -o belong together", hint="rlx doctor DATASET --fix -o DIR")
+        raise UsageError("--fix and -o require each other", hint="rlx doctor DATASET --fix -o DIR")
     shown = without_secrets(dataset) if is_url(dataset) else dataset
     with showing(output, f"doctor {shown}") as progress:
         checkup = check(dataset, source_format=source_format, against=against or (), sample=sample, progress=progress)
@@ -110,7 +113,7 @@ def _summary(shown: str, checkup: "Checkup", counts: "Mapping[str, Any]") -> str
     if checkup.total is not None and found.trajectories < checkup.total:
         seen += f" of {plural(checkup.total, 'trajectory')}"
     said = ", ".join(plural(counts[key], key[:-1]) for key in ("errors", "warnings", "notes") if counts[key])
-    return f"{shown}: {said or 'nothing found'} in {seen}"
+    return f"{shown}: {said or 'no problems'} in {seen}"
 
 
 def _table(findings: "Sequence[Finding]") -> "Table":

@@ -1,4 +1,4 @@
-"""``rlx download``: runs, from wherever their files lie, into datasets."""
+"""``rlx download``: download runs into datasets."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def download(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Runs as GAME/NUMBER, such as Pong/5; see rlx list --remote.",
+            help="Runs as GAME/NUMBER, such as Pong/5; rlx list --remote lists them.",
             autocompletion=completion.runs,
         ),
     ],
@@ -52,13 +52,13 @@ def download(
             "--output",
             "-o",
             metavar="DIR",
-            help="The dataset's directory; of several runs, the one above.",
+            help="Dataset directory; for several runs, the parent directory.",
             show_default="below $RLX_HOME",
         ),
     ] = None,
     source: SourceOption = None,
     layout: Annotated[
-        Layout | None, typer.Option("--layout", help="How the source names its files.", show_default="found out")
+        Layout | None, typer.Option("--layout", help="File layout of the source.", show_default="auto-detected")
     ] = None,
     shards: ShardsOption = None,
     store: StoreOption = Store.ZARR,
@@ -66,18 +66,16 @@ def download(
     jobs: JobsOption = None,
     engine: EngineOption = Engine.LOCAL,
     ray_address: RayAddressOption = None,
-    keep_source: Annotated[
-        bool, typer.Option("--keep-source", help="Keep the downloaded files once they are converted.")
-    ] = False,
+    keep_source: Annotated[bool, typer.Option("--keep-source", help="Keep downloaded files after conversion.")] = False,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the files, and which of them are here already.")
+        bool, typer.Option("--dry-run", help="List the files and which of them are downloaded; download nothing.")
     ] = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Download a run into a dataset. Run again, it goes on where it stopped.
+    """Download runs into datasets; run again to resume.
 
     \b
     Examples:
@@ -86,8 +84,8 @@ def download(
       rlx download Breakout/{1..5} --dry-run
       rlx download Pong/5 --source /data/dqn --layout dopamine
 
-    Without --source it comes from RL Unplugged: 46 Atari games, five runs of 50 million steps each. A source is a
-    URL (https, gs, file) or a directory, laid out like RL Unplugged or like Dopamine's replay logs.
+    The default source is RL Unplugged: 46 Atari games, five runs of 50 million steps each. --source takes a URL
+    (https, gs, file) or a directory in the layout of RL Unplugged or of Dopamine's replay logs.
     """
     from rlx.home import home
     from rlx.pipeline.download import download as download_run

@@ -1,16 +1,16 @@
-"""The entry point of ``rlx``: turns signals into Ctrl-C, and catches it, before anything slow is imported.
+"""Entry point of ``rlx``: handles Ctrl-C and other signals before slow imports.
 
-This module imports nothing at its head: Ctrl-C while that ran would print a traceback.
+This module has no top-level imports: Ctrl-C during them would print a traceback.
 """
 
 _INTERRUPTED = 130
-# What a terminal that closes, a batch system and Ctrl-\ send.
+# Sent by batch systems, a closing terminal and Ctrl-\.
 _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 _AGAIN_S = 0.01
 
 
 def main() -> None:
-    """Run the command, and exit with its code; with 128 + N if signal N ended it as Ctrl-C would have."""
+    """Run the command, and exit with its code, or with 128 + N if signal N interrupted it."""
     received: list[int] = []
     code: object = 0
     try:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _raise_as_ctrl_c(received: list[int]) -> None:
-    """Have signals that end a process raise KeyboardInterrupt, and note their numbers."""
+    """Make terminating signals raise KeyboardInterrupt, and record their numbers."""
     import signal
     import sys
 

@@ -1,4 +1,4 @@
-"""What each error makes the process exit with, and the two errors that only a command line knows."""
+"""Exit codes of errors, and the two errors that only the command line raises."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,15 +23,15 @@ FORBIDDEN = 4
 NOT_FOUND = 5
 PARTIAL = 6
 INTERRUPTED = 130
-PIPE_CLOSED = 141  # what a shell says of a program that a closed pipe ended
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells report it
 
 
 class UsageError(RlxError):
-    """The command was not called as it should be."""
+    """The command's arguments are invalid."""
 
 
 class InterruptedWorkError(RlxError):
-    """Ctrl-C stopped a command that goes on where it was when it is run again."""
+    """Ctrl-C stopped a command that can be resumed."""
 
 
 _CODES: Mapping[type[RlxError], int] = MappingProxyType(
@@ -52,7 +52,7 @@ _CODES: Mapping[type[RlxError], int] = MappingProxyType(
 
 
 def exit_code(error: RlxError) -> int:
-    """The exit code of an error; 1 for those without one of their own.
+    """Return the exit code of an error; 1 for errors without their own code.
 
     Example:
         >>> exit_code(ForbiddenError("no")), exit_code(RlxError("else"))

@@ -1,4 +1,4 @@
-"""Pictures on a terminal: two pixels a character, the upper half of it in one colour on a background of another."""
+"""Images on a terminal: two pixels per character, as a half block with foreground and background colours."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ _HALF = "\N{UPPER HALF BLOCK}"
 
 
 def strip(frames: NDArray[np.uint8], width: int) -> "Text":
-    """As many of the frames [n, height, width, 3] side by side as fit so many characters."""
+    """Return the frames [n, height, width, 3] side by side, limited to ``width`` characters."""
     from rich.text import Text
 
     fitting = max(1, (width + 1) // (_SIDE + 1))

@@ -1,4 +1,4 @@
-"""``rlx inspect``: what a dataset says of itself."""
+"""``rlx inspect``: show the manifest, statistics and trajectories of a dataset."""
 
 import math
 from functools import partial
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlx.manifest import Manifest
     from rlx.store.trajectories import Trajectories
 
-# Of every trajectory, pieces of episodes included.
+# Statistics over all trajectories, including pieces of episodes.
 _OF_ALL = {"return": "trajectory_return", "length": "trajectory_length"}
 _TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
 _PART_ROWS = 4096
@@ -33,18 +33,18 @@ def inspect(
     ctx: typer.Context,
     dataset: AnyDatasetArgument,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Add returns, lengths, rewards, actions and observations in figures.")
+        bool, typer.Option("--stats", help="Add statistics of returns, lengths, rewards, actions and observations.")
     ] = False,
-    trajectories: Annotated[bool, typer.Option("--trajectories", help="Add every trajectory.")] = False,
+    trajectories: Annotated[bool, typer.Option("--trajectories", help="Add a table of all trajectories.")] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Write returns, lengths, rewards and actions as FILE.png."),
+        typer.Option("--plot", metavar="FILE", help="Plot returns, lengths, rewards and actions to FILE.png."),
     ] = None,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Tell what a dataset holds, and where it came from.
+    """Show what a dataset contains and where it came from.
 
     \b
     Examples:
@@ -54,9 +54,9 @@ def inspect(
       rlx inspect Pong/5 --plot pong.png
       rlx inspect s3://bucket/pong
 
-    Returns and lengths are those of whole episodes, from a reset to the end that the environment gave them; pieces of
-    episodes are counted beside them. Nothing is read but the manifest, with --trajectories the table of them, and with
-    --plot rewards and actions.
+    Returns and lengths are of whole episodes, from a reset to the end that the environment gave; pieces of episodes
+    are counted separately. Reads only the manifest; --trajectories also reads the trajectory table, and --plot also
+    reads rewards and actions.
     """
     from rlx.cloud.finding import find_dataset
 
@@ -160,7 +160,7 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
         ]
         version, command = made[-1]
         if command and "recipe" in document["lineage"][-1]:
-            # What makes this dataset again, ready to be pasted.
+            # The command that makes this dataset again, ready to be pasted.
             made[-1] = (version, with_destination(command, Path(document["path"])))
         parts += ["", "lineage", facts(made)]
     return parts
@@ -174,7 +174,7 @@ def _shards(listed: int, missing: "Sequence[str]") -> str:
 
 
 def _dropped(shards: "Sequence[Mapping[str, Any]]") -> str:
-    """How many rows of the source were left out, by reason."""
+    """Return the number of dropped source rows, by reason."""
     reasons: dict[str, int] = {}
     for shard in shards:
         for reason, count in shard["dropped"].items():
@@ -190,7 +190,7 @@ def _space(space: "Mapping[str, Any] | None") -> str:
 
 
 def _episodes(manifest: "Manifest") -> dict[str, Any]:
-    """How many whole episodes and pieces, with the mean return and length of the whole ones."""
+    """Return the numbers of whole episodes and pieces, and the mean return and length of whole episodes."""
     from rlx.store.statistics import Episodes
 
     found = Episodes.of(manifest.shards)
@@ -212,7 +212,7 @@ def _whole(episodes: "Mapping[str, Any]") -> str:
 
 
 def _stats(manifest: "Manifest") -> dict[str, Any]:
-    """Figures by name; returns and lengths of whole episodes, where it is known which are, and of all trajectories."""
+    """Return statistics by name: returns and lengths of whole episodes, if known, and of all trajectories."""
     from rlx.store.statistics import WHOLE, Episodes, merge_statistics
 
     stats = merge_statistics(shard.statistics for shard in manifest.shards)
@@ -239,7 +239,7 @@ def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
 
 
 def _trajectories(dataset: str) -> "Callable[[], Iterator[dict[str, Any]]]":
-    """Return what gives the columns of the trajectory table in parts; a damaged table is refused before."""
+    """Return an iterator factory over parts of the trajectory table, after opening it to detect damage."""
     from rlx.store.dataset import Dataset
 
     opened = Dataset(dataset, partial=True)

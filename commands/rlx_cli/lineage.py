@@ -1,7 +1,7 @@
-"""The command as the lineage of a dataset tells it: what decides the data, and nothing else.
+"""Commands as recorded in the lineage of a dataset: only the arguments that determine the data.
 
-Where the dataset is put and by how many processes is left out, so that the same data have the same manifest, and
-so are passwords and tokens.
+The destination and the number of processes are left out, so that equal data have equal manifests; so are passwords
+and tokens.
 """
 
 import shlex
@@ -11,12 +11,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, object]) -> str:
-    """A command that a shell would take.
+    """Return a command line, quoted for a shell.
 
     Args:
         verb: the command's name.
-        arguments: what it is applied to.
-        options: by their long names; those that are None were not given; True is a flag; tuples are shard numbers.
+        arguments: positional arguments.
+        options: by long name; None is omitted, True is a flag, a tuple is shard numbers.
 
     Example:
         >>> command_line("download", ["Pong/5"], {"source": "https://me:secret@host/base?token=1", "shards": None})
@@ -43,7 +43,7 @@ def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, obje
 
 
 def with_destination(command: str, path: Path) -> str:
-    """A command of a lineage that writes to a path.
+    """Return a command of a lineage with the destination appended.
 
     Example:
         >>> with_destination("rlx convert sample --to memmap", Path("copy"))
@@ -57,7 +57,7 @@ def with_destination(command: str, path: Path) -> str:
 
 
 def pasteable(command: str) -> str:
-    """A command of a lineage, which may be anybody's, as words that no shell takes for anything else.
+    """Return an untrusted command of a lineage, quoted so that it is safe to paste into a shell.
 
     Example:
         >>> pasteable("rlx download Pong/5; rm -rf ~")
@@ -69,12 +69,12 @@ def pasteable(command: str) -> str:
 def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # a quote that nobody closes
+    except ValueError:  # an unclosed quote
         return command.split()
 
 
 def without_secrets(text: str) -> str:
-    """A URL without what may be secret in it; anything else as it is."""
+    """Return a URL without credentials and query; any other text unchanged."""
     if "://" not in text:
         return text
     parts = urlsplit(text)

@@ -1,4 +1,4 @@
-"""``rlx list``: which datasets are here, and which runs can be downloaded."""
+"""``rlx list``: list local datasets and downloadable runs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 def list_runs(
     ctx: typer.Context,
-    remote: Annotated[bool, typer.Option("--remote", help="Only runs that can be downloaded.")] = False,
-    local: Annotated[bool, typer.Option("--local", help="Only datasets below $RLX_HOME.")] = False,
+    remote: Annotated[bool, typer.Option("--remote", help="Downloadable runs only.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Datasets below $RLX_HOME only.")] = False,
     game: Annotated[
         str | None,
         typer.Option(
-            "--game", metavar="GAME", help="Only this game.", show_default=False, autocompletion=completion.games
+            "--game",
+            metavar="GAME",
+            help="Runs of this game only.",
+            show_default=False,
+            autocompletion=completion.games,
         ),
     ] = None,
     source: SourceOption = None,
@@ -33,7 +37,7 @@ def list_runs(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """List the datasets on this machine and the runs to download.
+    """List local datasets and downloadable runs.
 
     \b
     Examples:
@@ -41,7 +45,7 @@ def list_runs(
       rlx list --remote --game Pong
       rlx list --source /data/dqn --json
 
-    With --source, the directory or server is asked; without it, the runs come from a built-in list of RL Unplugged.
+    With --source, lists the runs of that directory or server; otherwise uses a built-in list of RL Unplugged.
     """
     from rlx.home import dataset_ids
     from rlx.pipeline.catalog import local_runs, remote_runs
@@ -50,7 +54,7 @@ def list_runs(
 
     output: Output = ctx.obj
     if remote and local:
-        raise typer.BadParameter("--remote and --local exclude each other")
+        raise typer.BadParameter("--remote and --local are mutually exclusive")
     here = [] if remote else [entry for entry in local_runs() if entry.is_of(game)]
     there = [] if local else remote_runs(source, game)
     names = {entry.id for entry in here}
@@ -62,11 +66,11 @@ def list_runs(
     if not here and not there:
         games = {*(id.split("/")[0] for id in dataset_ids()), *GAMES}
         suggestion = did_you_mean(game, games) if game is not None and game not in games else None
-        output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list of {game}"))
+        output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list for {game}"))
 
 
 def _document(entry: "CatalogEntry") -> dict[str, Any]:
-    """For scripts; figures of episodes are left out where nobody knows them, as of runs to download."""
+    """Return the JSON document of an entry; unknown episode statistics, as of downloadable runs, are left out."""
     found = asdict(entry)
     unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length") if found[key] is None]
     return {key: value for key, value in found.items() if key not in unknown}
@@ -95,7 +99,7 @@ def _counted(count: int | None) -> str:
 
 
 def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
-    """One line for all runs of a game that have as many shards."""
+    """Return a table with one line for all runs of a game with the same number of shards."""
     rows = []
     for (game, shards), group in groupby(entries, key=lambda entry: (entry.game, entry.shards)):
         runs = list(group)
@@ -104,7 +108,7 @@ def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
 
 
 def _numbers(entries: "Sequence[CatalogEntry]") -> str:
-    """Numbers of runs: ``1-5``."""
+    """Return the numbers of runs: ``1-5``."""
     from rlx.pipeline.ingest import number_ranges
 
     return number_ranges(sorted(entry.run for entry in entries if entry.run is not None))

@@ -1,13 +1,21 @@
-"""``rlx merge``: several datasets as one."""
+"""``rlx merge``: merge several datasets into one."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rlx_cli import completion
 from rlx_cli.lineage import command_line
-from rlx_cli.options import CodecOption, DebugOption, JobsOption, JsonOption, OverwriteOption, QuietOption, Store
+from rlx_cli.options import (
+    DebugOption,
+    JobsOption,
+    JsonOption,
+    OverwriteOption,
+    QuietOption,
+    Store,
+    codec_option,
+)
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
@@ -20,30 +28,30 @@ def merge(
         list[str],
         typer.Argument(
             metavar="DATASET",
-            help="Paths or ids of the datasets, in the order wanted.",
+            help="Paths or ids of datasets, in the desired order.",
             autocompletion=completion.datasets,
         ),
     ],
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The new dataset's directory.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the new dataset.")],
     store: Annotated[
-        Store | None, typer.Option("--to", help="How shards are stored.", show_default="as the datasets are")
+        Store | None, typer.Option("--to", help="Store of the new dataset.", show_default="that of the datasets")
     ] = None,
-    codec: CodecOption = None,
+    codec: Annotated[Any, codec_option("that of the datasets, unless --to is given")] = None,
     jobs: JobsOption = None,
     overwrite: OverwriteOption = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Put the shards of several datasets into one.
+    """Merge several datasets into one.
 
     \b
     Examples:
       rlx merge Pong/1 Pong/2 Pong/3 -o pong
       rlx merge monday tuesday -o week --codec zstd-dict --json
 
-    Shards are hard-linked where the file system can do that, so that they take no room twice, and copied elsewhere.
-    With --to or --codec, those of another store or codec are encoded anew. Episodes keep their numbers.
+    Shards are hard-linked where the file system supports it, and copied otherwise. --to and --codec re-encode shards
+    that use another store or codec. Episodes keep their numbers.
     """
     from rlx.home import locate
     from rlx.pipeline.merge import merge as merge_datasets

@@ -37,7 +37,7 @@ class Layout(StrEnum):
 
 
 class Format(StrEnum):
-    """What can be converted."""
+    """Formats that can be converted."""
 
     RLX = "rlx"
     RLU = "rlu"
@@ -55,7 +55,7 @@ class Format(StrEnum):
 
 
 def known_format(text: str | None) -> str | None:
-    """Return the format as it was given; its options are the library's to read."""
+    """Return the format unchanged; the library parses its options."""
     name = None if text is None else text.partition(":")[0]
     if name is not None and name not in list(Format):
         advice = did_you_mean(name, Format) or f"expected one of {', '.join(Format)}"
@@ -64,7 +64,7 @@ def known_format(text: str | None) -> str | None:
 
 
 def parse_shards(text: str) -> tuple[int, ...]:
-    """Shard numbers, ascending and each once.
+    """Return shard numbers, ascending and each once.
 
     Example:
         >>> parse_shards("0-2,49")
@@ -81,7 +81,7 @@ def parse_shards(text: str) -> tuple[int, ...]:
 
 
 def parse_codec(text: str) -> "Codec":
-    """The codec that a user means."""
+    """Return the codec of a ``--codec`` value."""
     from rlx.store.codec import Codec
 
     return Codec.parse(text)
@@ -104,51 +104,55 @@ AnyDatasetArgument = Annotated[
     ),
 ]
 LocationArgument = Annotated[
-    str, typer.Argument(metavar="URL", help="Where it lies: s3://, gs://, az://, http(s):// or a directory.")
+    str, typer.Argument(metavar="URL", help="Location: s3://, gs://, az://, http(s):// or a directory.")
 ]
 SourceOption = Annotated[
     str | None,
-    typer.Option("--source", metavar="URL|DIR", help="Where the runs lie.", show_default="RL Unplugged's bucket"),
-]
-ShardsOption = Annotated[
-    # What a parser returns; Typer takes the annotation of a parsed option for its name alone.
-    Any,
     typer.Option(
-        "--shards", parser=parse_shards, metavar="LIST", help="Only these shards, such as 0-4,49.", show_default=False
+        "--source", metavar="URL|DIR", help="Base URL or directory of the runs.", show_default="RL Unplugged's bucket"
     ),
 ]
-CodecOption = Annotated[
+ShardsOption = Annotated[
+    # The parser determines the type; Typer only uses the annotation's name.
     Any,
     typer.Option(
+        "--shards", parser=parse_shards, metavar="LIST", help="Shards to process, such as 0-4,49.", show_default=False
+    ),
+]
+
+
+def codec_option(default: str) -> Any:
+    """Return the option ``--codec``, with its default as text."""
+    return typer.Option(
         "--codec",
         parser=parse_codec,
         metavar="CODEC",
-        help="zstd-dict, zstd, lz4 or none, and how: zstd:level=N,chunk=N.",
-        show_default="what suits the store",
-    ),
-]
-StoreOption = Annotated[Store, typer.Option("--store", help="How shards are stored.")]
+        help="Codec: zstd-dict, zstd, lz4 or none; with options, zstd:level=N,chunk=N.",
+        show_default=default,
+    )
+
+
+CodecOption = Annotated[Any, codec_option("zstd-dict for zarr, none for memmap")]
+StoreOption = Annotated[Store, typer.Option("--store", help="Store of the new dataset.")]
 JobsOption = Annotated[
     int | None,
-    typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Worker processes.", show_default="one a core"),
+    typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Worker processes.", show_default="one per core"),
 ]
 TransfersOption = Annotated[
-    int | None, typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Transfers at once.", show_default="8")
+    int | None, typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Concurrent transfers.", show_default="8")
 ]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="Run workers on this machine, or on a Ray cluster.")]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster.")]
 RayAddressOption = Annotated[
     str | None,
     typer.Option(
         "--ray-address",
         metavar="URL",
-        help="The Ray cluster: HOST:PORT, ray://HOST:PORT or auto.",
-        show_default="$RAY_ADDRESS, or one that starts here",
+        help="Address of the Ray cluster: HOST:PORT, ray://HOST:PORT or auto.",
+        show_default="$RAY_ADDRESS, or a new local cluster",
     ),
 ]
-OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Start afresh instead of going on where the last run stopped.")
-]
-# These three are read by Output.of; declared here, they may stand after the command too.
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Start afresh instead of resuming.")]
+# These three are read by Output.of; declared here, they are also accepted after the command.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")]

@@ -26,13 +26,13 @@ _SEVERITIES = {"warning": "yellow", "error": "red"}
 
 @dataclass
 class Output:
-    """Where a command's result, warnings and errors go, and in which form.
+    """Destination and form of a command's result, warnings and errors.
 
     Args:
-        json: whether the result is one JSON document.
-        quiet: whether progress stays silent.
-        debug: whether errors show their traceback, and the library's log is shown.
-        secrets: what is never shown.
+        json: whether to print the result as one JSON document.
+        quiet: whether to hide progress.
+        debug: whether to show tracebacks of errors and the library's log.
+        secrets: texts to hide.
     """
 
     json: bool = False
@@ -42,7 +42,7 @@ class Output:
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Self:
-        """As the arguments ask for it; they are looked at before they are parsed, for parsing may fail."""
+        """Return the output that the raw arguments select; parsing them may fail later."""
         return cls(
             json="--json" in arguments,
             quiet="--quiet" in arguments,
@@ -52,16 +52,16 @@ class Output:
 
     @cached_property
     def stdout(self) -> "Console":
-        """What results are printed on; as wide as need be where nobody's window is the limit."""
+        """Console of results; unlimited width unless it is a terminal."""
         return _console(self.secrets, width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
 
     @cached_property
     def stderr(self) -> "Console":
-        """What progress, warnings and errors are printed on."""
+        """Console of progress, warnings and errors."""
         return _console(self.secrets, stderr=True, highlight=False)
 
     def show(self, document: Any, *parts: "str | Table | Listing") -> None:
-        """Prints a command's result: the document with ``--json``, else its parts for people, one below the other."""
+        """Print a command's result: the document with ``--json``, otherwise the parts, one below the other."""
         if not self.json:
             for part in parts:
                 self._show_part(part)
@@ -77,17 +77,17 @@ class Output:
         shown = printable(self.secrets.hidden(part)) if isinstance(part, str) else part
         with self.stdout.capture() as printed:
             self.stdout.print(shown, markup=False, soft_wrap=isinstance(part, str))
-        # Tables fill their last column with spaces, which would end up in whatever keeps the output.
+        # Strip the padding of the last column.
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
     def fail(self, error: RlxError) -> None:
-        """Tells of the error that ends the command."""
+        """Print the error that ends the command."""
         if self.json:
             self.show(describe(error))
         self.complain(error)
 
     def complain(self, error: RlxError) -> None:
-        """Tells people of an error."""
+        """Print an error and its hint to stderr."""
         if self.debug:
             self.trace(error)
         self.say("error", str(error))
@@ -95,11 +95,11 @@ class Output:
             self.say("hint", error.hint)
 
     def trace(self, error: BaseException) -> None:
-        """Prints the traceback of an error."""
+        """Print the traceback of an error."""
         self._print("".join(traceback.format_exception(error)).rstrip())
 
     def say(self, word: str, message: str) -> None:
-        """Prints one line to stderr: ``warning: ...``."""
+        """Print one line to stderr: ``warning: ...``."""
         from rich.text import Text
 
         label = Text(f"{word}:", style=f"bold {_SEVERITIES.get(word, 'cyan')}")
@@ -108,12 +108,12 @@ class Output:
     def _print(self, line: "str | Text") -> None:
         try:
             self.stderr.print(line, soft_wrap=True, markup=False)
-        except OSError:  # there is nowhere to say so
+        except OSError:  # stderr itself fails
             abandon(sys.stderr.fileno())
 
     @contextmanager
     def logging(self) -> Iterator[None]:
-        """Shows what the library logs: warnings, and everything with ``--debug``."""
+        """Show the library's log: warnings, and everything with ``--debug``."""
         logger, handler = logging.getLogger("rlx"), _LogHandler(self)
         level = logger.level
         logger.addHandler(handler)
@@ -135,7 +135,7 @@ class _LogHandler(logging.Handler):
 
 
 def _console(secrets: Secrets, **options: Any) -> "Console":
-    """A console that shows neither secrets nor control characters, whoever prints on it."""
+    """Return a console that hides secrets and escapes control characters."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -150,15 +150,15 @@ def _console(secrets: Secrets, **options: Any) -> "Console":
 
 
 def describe(error: RlxError) -> dict[str, Any]:
-    """An error as scripts get it."""
+    """Return an error as a JSON document."""
     return {"error": {"type": type(error).__name__, "message": str(error), "hint": error.hint}}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-    """A table without lines.
+    """Return a table without rules.
 
     Args:
-        columns: the headers; of numbers, which go to the right, with a leading ``>``.
+        columns: the headers; a leading ``>`` aligns a column of numbers to the right.
         rows: the cells.
     """
     drawn = _grid(show_header=True)
@@ -176,7 +176,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
 
 
 def facts(named: Iterable[tuple[str, str]]) -> "Table":
-    """Names and what is to be said of each, one a line."""
+    """Return a table of names and values, one per line."""
     drawn = _grid(show_header=False)
     drawn.add_column(no_wrap=True, style="bold")
     drawn.add_column(overflow="fold")
@@ -192,7 +192,7 @@ def _grid(*, show_header: bool) -> "Table":
 
 
 def _plain(text: str) -> "Any":
-    # A string would be read as rich's markup, and a file name may hold brackets.
+    # Rich would parse brackets in a file name as markup.
     from rich.text import Text
 
     return Text(one_line(text))

@@ -1,4 +1,4 @@
-"""``rlx preprocess``: a dataset changed by transforms, or by a function of the user's, into another."""
+"""``rlx preprocess``: transform a dataset into another, with named transforms or a user's function."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -38,7 +38,7 @@ _FEW = 8
 
 
 class Per(StrEnum):
-    """What a function is given at a time."""
+    """The unit that a user's function is called with."""
 
     BLOCK = "block"
     TRAJECTORY = "trajectory"
@@ -51,37 +51,40 @@ def preprocess(
         str,
         typer.Argument(
             metavar="SRC",
-            help="A dataset: its path, or its id below $RLX_HOME.",
+            help="Path of a dataset, or its id below $RLX_HOME.",
             show_default=False,
             autocompletion=completion.datasets,
         ),
     ] = "",
     destination: Annotated[
-        Path | None, typer.Argument(metavar="DST", help="The new dataset's directory.", show_default=False)
+        Path | None, typer.Argument(metavar="DST", help="Directory of the new dataset.", show_default=False)
     ] = None,
     transforms: Annotated[
         list[str] | None,
         typer.Option(
             "--transform",
             metavar="NAME[:k=v,...]",
-            help="What to do; again for more, in this order.",
+            help="Transform to apply; repeatable, applied in order.",
             autocompletion=completion.transforms,
         ),
     ] = None,
     function: Annotated[
         str | None,
-        typer.Option("--fn", metavar="NAME", help="module:name or file.py:name of a function of steps, done last."),
+        typer.Option("--fn", metavar="NAME", help="module:name or file.py:name of a function of steps, applied last."),
     ] = None,
-    per: Annotated[Per, typer.Option("--per", help="What the function is given at a time.")] = Per.BLOCK,
+    per: Annotated[Per, typer.Option("--per", help="Unit that the function is called with.")] = Per.BLOCK,
     chunk_size: Annotated[
-        int, typer.Option("--chunk-size", min=1, metavar="N", help="Steps of a block at most.")
+        int, typer.Option("--chunk-size", min=1, metavar="N", help="Maximum number of steps per block.")
     ] = 1024,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, metavar="N", help="Only the first N steps.", show_default="all")
+        int | None,
+        typer.Option(
+            "--steps", min=1, metavar="N", help="Number of steps to read, from the first.", show_default="all"
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--num-workers", min=1, metavar="N", help="Worker processes.", show_default="one a core"),
+        typer.Option("--num-workers", min=1, metavar="N", help="Worker processes.", show_default="one per core"),
     ] = None,
     engine: EngineOption = Engine.LOCAL,
     ray_address: RayAddressOption = None,
@@ -89,13 +92,13 @@ def preprocess(
     codec: CodecOption = None,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the first new step, and how large it would all be.")
+        bool, typer.Option("--dry-run", help="Show the first new step and the estimated size; write nothing.")
     ] = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Change a whole dataset into another.
+    """Transform a dataset into a new one; run again to resume.
 
     \b
     Examples:
@@ -105,9 +108,8 @@ def preprocess(
       rlx preprocess Pong/5 mine --fn change.py:change --dry-run
 
     Transforms: resize, crop, grayscale, to_float, normalize, clip_reward, sign_reward, scale_reward, frame_skip,
-    n_step, return_to_go, select, exclude, rename, cat_tensors, relabel; filter and subsample choose trajectories. A
-    function gets steps as TensorDicts and returns the new ones. The result does not depend on the number of workers.
-    Run again, it goes on where it stopped.
+    n_step, return_to_go, select, exclude, rename, cat_tensors, relabel; filter and subsample select trajectories. A
+    function takes steps as a TensorDict and returns the new ones. The result does not depend on the number of workers.
     """
     output: Output = ctx.obj
     if not source and not transforms and not function:
@@ -117,7 +119,7 @@ def preprocess(
         missing = "DST" if source else "SRC"
         raise UsageError(f"missing argument {missing!r}", hint="rlx preprocess --help")
     if not transforms and not function:
-        raise UsageError("nothing to do: expected --transform or --fn", hint="rlx preprocess --help")
+        raise UsageError("no transform given: expected --transform or --fn", hint="rlx preprocess --help")
 
     from rlx.home import locate
 
@@ -169,7 +171,7 @@ def _recipe(transforms: "list[str]", function: str | None, per: Per, chunk_size:
             changes.append(Function(Code.named(function), LibraryPer(per), chunk_size))
         return Recipe(changes, steps)
     except TransformError as exc:
-        # Nothing was looked at but the command itself.
+        # Only the command line was parsed so far, so this is a usage error.
         raise UsageError(str(exc), hint=exc.hint or "rlx preprocess --help") from exc
 
 

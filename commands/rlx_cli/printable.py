@@ -1,4 +1,4 @@
-"""Text that may come from anybody, made fit for a terminal: no control characters, no passwords."""
+"""Sanitising of untrusted text for a terminal: control characters are escaped, passwords hidden."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _SHORTEST = 4  # a shorter secret would stand in ordinary words
 
 
 def printable(text: str) -> str:
-    """Text with every control character but tabs and line feeds as an escape.
+    """Return text with control characters, except tabs and line feeds, escaped.
 
     Example:
         >>> printable("a\x1b[31mred\\u202e")
@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same, with tabs and line feeds escaped too.
+    """Return text with control characters, including tabs and line feeds, escaped.
 
     Example:
         >>> one_line("a\\nerror: b")
@@ -39,7 +39,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class Secrets:
-    """The passwords and signatures in the URLs of a command line, which are never shown.
+    """Passwords and signatures in the URLs of a command line, to be hidden.
 
     Args:
         arguments: of the command line.
@@ -59,14 +59,14 @@ class Secrets:
         self._found = sorted((secret for secret in found if len(secret) >= _SHORTEST), key=len, reverse=True)
 
     def hidden(self, text: str) -> str:
-        """Text without these, and with no URL that names anybody or is signed."""
+        """Return text with the secrets hidden, and URLs without credentials and queries."""
         text = _URL.sub(r"://\1", text)
         for secret in self._found:
             text = text.replace(secret, _HIDDEN)
         return text
 
     def hidden_in(self, document: Any) -> Any:
-        """A document of JSON, all of whose texts are without secrets."""
+        """Return a JSON document with the secrets hidden in every text."""
         if isinstance(document, str):
             return self.hidden(document)
         if isinstance(document, dict):

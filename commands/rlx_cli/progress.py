@@ -1,4 +1,4 @@
-"""How far a command has come, on stderr: bars on a terminal, a plain line every few seconds elsewhere."""
+"""Progress on stderr: bars on a terminal, a plain line every few seconds elsewhere."""
 
 import os
 import sys
@@ -21,11 +21,11 @@ LINE_EVERY_S = 5.0
 
 @contextmanager
 def showing(output: Output, title: str) -> Iterator[Progress]:
-    """Progress as it suits whoever reads stderr; it ends with the context.
+    """Show progress on stderr until the context ends.
 
     Args:
-        output: whose stderr it is shown on.
-        title: what is going on: ``download Pong/5``.
+        output: provides stderr.
+        title: label of the progress: ``download Pong/5``.
     """
     if output.quiet:
         yield Silent()
@@ -70,12 +70,12 @@ class Lines:
         self._thread.join()
 
     def expect(self, unit: str, amount: int) -> None:
-        """So much more of a unit lies ahead."""
+        """Add to the total of a unit."""
         with self._lock:
             self._total[unit] = self._total.get(unit, 0) + amount
 
     def advance(self, unit: str, amount: int) -> None:
-        """So much more of a unit is done."""
+        """Add to the completed amount of a unit."""
         with self._lock:
             self._done[unit] = self._done.get(unit, 0) + amount
 
@@ -84,7 +84,7 @@ class Lines:
             self._console.print(self.line(time.monotonic() - self._started), markup=False, soft_wrap=True)
 
     def line(self, seconds: float) -> str:
-        """What is to be said after so many seconds."""
+        """Return the line to print after this number of seconds."""
         with self._lock:
             done, total = dict(self._done), dict(self._total)
         parts = [amount(unit, done.get(unit, 0), total.get(unit)) for unit in dict.fromkeys([*total, *done])]
@@ -99,7 +99,7 @@ class Lines:
 
 
 def amount(unit: str, done: float, total: float | None) -> str:
-    """How much of a unit is done.
+    """Return the completed amount of a unit as text.
 
     Example:
         >>> amount("bytes", 1500, 2_000_000), amount("shards", 3, 50), amount("bytes written", 12_000, None)

@@ -1,4 +1,4 @@
-"""``rlx pull``: a dataset out of a bucket."""
+"""``rlx pull``: copy a dataset from a bucket."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,9 +23,7 @@ def pull(
     url: LocationArgument,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="The dataset's directory.", show_default="its id below $RLX_HOME"
-        ),
+        typer.Option("--output", "-o", metavar="DIR", help="Dataset directory.", show_default="its id below $RLX_HOME"),
     ] = None,
     jobs: TransfersOption = None,
     overwrite: OverwriteOption = False,
@@ -33,7 +31,7 @@ def pull(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Copy a dataset from a bucket. Run again, it goes on where it stopped.
+    """Copy a dataset from a bucket; run again to resume.
 
     \b
     Examples:
@@ -41,13 +39,13 @@ def pull(
       rlx pull https://example.org/data/pong -o pong
       rlx pull gs://bucket/pong --jobs 16
 
-    Every file is checked on its way. Public data need no credentials; others take them from the environment, as
-    each cloud's own tools do. Needs rlx[cloud]. To read a few steps, rlx sample URL copies nothing.
+    Verifies the checksum of every file. Credentials, which public data do not need, come from the environment
+    variables of each cloud's own tools. Needs rlx[cloud]. To read a few steps without a copy, use rlx sample URL.
     """
     from rlx.pipeline.pull import pull as pull_dataset
     from rlx.pipeline.transfers import JOBS
 
     output: Output = ctx.obj
-    with interruptible("what arrived is kept"), showing(output, f"pull {url}") as progress:
+    with interruptible("received files are kept"), showing(output, f"pull {url}") as progress:
         report = pull_dataset(url, out, jobs=jobs or JOBS, overwrite=overwrite, progress=progress)
     show_transfer(output, report, "fetched")

@@ -1,4 +1,4 @@
-"""``rlx push``: a dataset into a bucket."""
+"""``rlx push``: copy a dataset to a bucket."""
 
 from typing import Annotated
 
@@ -23,13 +23,13 @@ def push(
     url: LocationArgument,
     jobs: TransfersOption = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Send everything anew, over whatever dataset is there.")
+        bool, typer.Option("--overwrite", help="Send all files again, replacing the dataset at URL.")
     ] = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Copy a dataset to a bucket. Run again, it sends what is not there yet.
+    """Copy a dataset to a bucket; run again to resume.
 
     \b
     Examples:
@@ -37,13 +37,14 @@ def push(
       rlx push ./pong gs://bucket/pong --jobs 16
       rlx push Pong/5 /mnt/share/pong
 
-    The manifest is written last: half a dataset never looks like a whole one. Server and credentials come from the
-    environment, as each cloud's own tools read it: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on. Needs rlx[cloud].
+    Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. Server and
+    credentials come from the environment variables of each cloud's own tools, such as AWS_ENDPOINT_URL and
+    AWS_ACCESS_KEY_ID. Needs rlx[cloud].
     """
     from rlx.pipeline.push import push as push_dataset
     from rlx.pipeline.transfers import JOBS
 
     output: Output = ctx.obj
-    with interruptible(f"what was sent stays at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
+    with interruptible(f"files sent so far stay at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
         report = push_dataset(dataset, url, jobs=jobs or JOBS, overwrite=overwrite, progress=progress)
     show_transfer(output, report, "sent")

@@ -1,4 +1,4 @@
-"""``rlx repair``: a damaged dataset brought back to a whole one."""
+"""``rlx repair``: drop the damaged shards of a dataset."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -18,7 +18,7 @@ def repair(
     ctx: typer.Context,
     dataset: DatasetArgument,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete what is damaged instead of moving it to DATASET/.damaged.")
+        bool, typer.Option("--delete", help="Delete damaged shards instead of moving them to DATASET/.damaged.")
     ] = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
@@ -31,10 +31,9 @@ def repair(
       rlx repair Pong/5
       rlx repair ./pong --delete
 
-    Damaged shards are moved to .damaged in the dataset's directory. It tells what
-    was lost; the command that wrote the dataset gets it again. A shard that cannot
-    be read, for want of permission or because a disk fails, is left alone; then it
-    exits with 1.
+    Moves damaged shards to .damaged in the dataset's directory, and prints the lost
+    steps and the command that restores them. Leaves shards alone that cannot be
+    read, as without permission or on a failing disk, and then exits with 1.
     """
     from rlx.home import locate
     from rlx.store.repair import repair as repair_dataset
@@ -43,7 +42,7 @@ def repair(
     path = locate(dataset)
     with showing(output, f"repair {dataset}") as progress:
         done = repair_dataset(path, delete=delete, progress=progress)
-    # A lineage does not tell where its dataset was put.
+    # Commands of a lineage leave out the destination.
     hint = done.hint
     if hint and hint.startswith("rlx "):
         hint = with_destination(hint, path)
@@ -51,7 +50,7 @@ def repair(
     kept = f"{plural(len(done.kept), 'whole shard')} kept"
     lines = [f"{dataset}: {kept}, {len(done.dropped):,} dropped{lost}"]
     lines += [f"dropped {name}" for name in done.dropped] + [f"removed {name}" for name in done.removed]
-    lines += [f"what was dropped is in {done.aside}"] if done.aside else []
+    lines += [f"dropped files are in {done.aside}"] if done.aside else []
     document = {
         "dataset": str(path),
         "kept": list(done.kept),

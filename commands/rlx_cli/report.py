@@ -1,4 +1,4 @@
-"""What a command that writes datasets tells when it is done, and when it is interrupted."""
+"""Reports of commands that write datasets: the summary, failed shards, and interruptions."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from rlx.pipeline.transfers import TransferReport
     from rlx.store.verification import Problem
 
-_RESUME_HINT = "run the same command again: it goes on from there"
+_RESUME_HINT = "run the same command again to resume"
 
 
 def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) -> None:
-    """Prints the reports, and exits with the code of the first that tells of failed shards.
+    """Print the reports, and exit with the code of the first that has failed shards.
 
     Args:
-        output: where to.
-        reports: one a dataset.
-        as_list: whether the JSON document is a list, because several datasets were asked for.
+        output: where to print.
+        reports: one per dataset.
+        as_list: whether the JSON document is a list, because several datasets were requested.
     """
     documents = [_document(report) for report in reports]
     output.show(documents if as_list else documents[0], *map(_summary, reports))
@@ -40,7 +40,7 @@ def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) 
 
 
 def show_export(output: Output, report: "ExportReport") -> None:
-    """Prints what became of a dataset in another project's format."""
+    """Print the report of an export."""
     said = (
         f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
         f"{size(report.bytes)} ({report.format}) in {duration(report.seconds)}\n{report.dataset}"
@@ -49,15 +49,15 @@ def show_export(output: Output, report: "ExportReport") -> None:
 
 
 def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> None:
-    """Prints what became of a dataset that was copied, and exits with the code of what failed.
+    """Print the report of a push or pull, and exit with the code of its failure, if any.
 
     Args:
-        output: where to.
-        transferred: what the library tells of it.
-        verb: what was done to the files: ``sent``.
+        output: where to print.
+        transferred: the library's report.
+        verb: past participle for the summary: ``sent``.
     """
     report, failures = transferred.report, transferred.report.failures.values()
-    # What is damaged or gone where it lies is so the next time.
+    # A retry cannot fix files that are damaged or missing at the location.
     lasting = failures and not any(isinstance(failure, DownloadError) for failure in failures)
     hint = mend_hint(transferred.url) if lasting else _RESUME_HINT
     error = _error(report, hint=hint)
@@ -69,22 +69,22 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
 
 
 def mend_hint(location: str) -> str:
-    """What mends a dataset that is damaged at a location, where it cannot be mended from itself.
+    """Return the hint for a dataset that is damaged at a location, and has to be pushed again.
 
     Args:
-        location: a URL, or a directory that others read from.
+        location: a URL, or a shared directory.
     """
     if location.startswith(("http://", "https://")):
-        return "whoever can write there mends it with rlx push --overwrite"
+        return "someone with write access can replace it with rlx push --overwrite"
     return shlex.join(["rlx", "push", "--overwrite", "COPY", location])
 
 
 def unreadable_error(dataset: str, problems: "Sequence[Problem]") -> FileAccessError:
-    """The error that some files of a dataset cannot be read.
+    """Return the error for files of a dataset that cannot be read.
 
     Args:
-        dataset: its directory.
-        problems: one for each of the files.
+        dataset: the dataset's directory.
+        problems: one per file.
     """
     first = problems[0]
     name = "/".join(part for part in ("shards" if first.shard else None, first.shard, first.file) if part)
@@ -103,14 +103,14 @@ def _error(report: "Report", *, hint: str = _RESUME_HINT) -> RlxError | None:
     if not report.failures:
         return None
     if not report.shards:
-        # Nothing is safe, so nothing is partial: what went wrong is the whole story.
+        # No shard succeeded, so report the first failure itself.
         return report.failures[report.failed_shards[0]]
     failed = ", ".join(report.failed_shards)
     return PartialError(f"{report.id}: {plural(len(report.failures), 'shard')} failed: {failed}", hint=hint)
 
 
 def _summary(report: "Report") -> str:
-    skipped = f", {report.skipped_shards:,} of them were there already" if report.skipped_shards else ""
+    skipped = f", {report.skipped_shards:,} of them already complete" if report.skipped_shards else ""
     return (
         f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
         f"{plural(report.shards, 'shard')}{skipped}, {size(report.bytes)} ({report.store}) "
@@ -120,7 +120,7 @@ def _summary(report: "Report") -> str:
 
 @contextmanager
 def resumable(destination: Path, *, hint: str = _RESUME_HINT) -> Iterator[None]:
-    """Turns Ctrl-C into an error that says what is finished and how to go on."""
+    """Turn Ctrl-C into an error that names the finished shards and how to resume."""
     try:
         yield
     except KeyboardInterrupt as exc:
@@ -129,7 +129,7 @@ def resumable(destination: Path, *, hint: str = _RESUME_HINT) -> Iterator[None]:
 
 @contextmanager
 def interruptible(kept: str) -> Iterator[None]:
-    """Turns Ctrl-C into an error that says what is kept and how to go on."""
+    """Turn Ctrl-C into an error that says what is kept and how to resume."""
     try:
         yield
     except KeyboardInterrupt as exc:

@@ -1,4 +1,4 @@
-"""Results of millions of rows, written part by part, so that they are never in memory all at once."""
+"""Results of millions of rows, written in parts to bound memory."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ class Rows:
     """Objects of the same keys, in a JSON document.
 
     Args:
-        parts: the values of some rows, at least one, by key: numbers, booleans and None in a list, or one text for
-            all of them.
+        parts: values by key for one or more rows: a list of numbers, booleans and None, or one text shared by all
+            rows.
     """
 
     parts: Iterable[Mapping[str, list[Any] | str]]
@@ -22,11 +22,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A table for people.
+    """An aligned table.
 
     Args:
-        columns: the headers; of numbers, which go to the right, with a leading ``>``.
-        rows: gives the cells; it is called twice, for the widths of the columns come first.
+        columns: the headers; a leading ``>`` aligns a column of numbers to the right.
+        rows: returns the cells; called twice, first for the column widths.
     """
 
     columns: Sequence[str]
@@ -58,8 +58,8 @@ def write_document(document: Mapping[str, Any], file: TextIO, hidden: Callable[[
 
     Args:
         document: the document.
-        file: where to.
-        hidden: gives a value, or a text, without secrets.
+        file: destination.
+        hidden: returns a value or text without secrets.
     """
     before = "{\n"
     for key, value in document.items():

@@ -1,4 +1,4 @@
-"""``rlx sample``: steps or slices out of datasets, to look at or for other programs."""
+"""``rlx sample``: draw steps or slices from datasets, for a preview or for other programs."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ _MAX_CHARACTERS = 40
 
 
 class Format(StrEnum):
-    """What a file of batches can be."""
+    """File formats of batches."""
 
     NPZ = "npz"
     PT = "pt"
@@ -47,46 +47,58 @@ def sample(
             autocompletion=completion.datasets,
         ),
     ],
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Steps in a batch.")] = 128,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Steps per batch.")] = 128,
     slice_len: Annotated[
         int | None,
-        typer.Option("--slice-len", min=1, metavar="L", help="Draw slices of so many steps.", show_default=False),
+        typer.Option(
+            "--slice-len",
+            min=1,
+            metavar="L",
+            help="Steps per slice; draws slices instead of single steps.",
+            show_default=False,
+        ),
     ] = None,
     num_slices: Annotated[
         int | None,
-        typer.Option("--num-slices", min=1, metavar="N", help="Draw so many slices a batch.", show_default=False),
-    ] = None,
-    stack: Annotated[int, typer.Option("--stack", min=1, metavar="K", help="Observations in a stack.")] = 1,
-    n_step: Annotated[int, typer.Option("--n-step", min=1, metavar="N", help="Steps of a transition.")] = 1,
-    gamma: Annotated[
-        float | None,
-        typer.Option("--gamma", min=0, max=1, metavar="G", help="Discount of --n-step.", show_default="0.99"),
-    ] = None,
-    batches: Annotated[int, typer.Option("--batches", min=1, metavar="N", help="How many batches to write.")] = 1,
-    seed: Annotated[
-        int | None,
         typer.Option(
-            "--seed", min=0, metavar="N", help="The same seed draws the same steps.", show_default="a new one"
+            "--num-slices",
+            min=1,
+            metavar="N",
+            help="Slices per batch; draws slices instead of single steps.",
+            show_default=False,
         ),
     ] = None,
+    stack: Annotated[int, typer.Option("--stack", min=1, metavar="K", help="Observations per stack.")] = 1,
+    n_step: Annotated[int, typer.Option("--n-step", min=1, metavar="N", help="Steps per transition.")] = 1,
+    gamma: Annotated[
+        float | None,
+        typer.Option("--gamma", min=0, max=1, metavar="G", help="Discount factor for --n-step.", show_default="0.99"),
+    ] = None,
+    batches: Annotated[int, typer.Option("--batches", min=1, metavar="N", help="Number of batches to write.")] = 1,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, metavar="N", help="Random seed.", show_default="random"),
+    ] = None,
     without_replacement: Annotated[
-        bool, typer.Option("--without-replacement", help="Every step, or trajectory, at most once.")
+        bool, typer.Option("--without-replacement", help="Draw every step, or trajectory, at most once.")
     ] = False,
     no_strict_length: Annotated[
-        bool, typer.Option("--no-strict-length", help="Also take trajectories that are shorter than a slice.")
+        bool, typer.Option("--no-strict-length", help="Include trajectories shorter than a slice.")
     ] = False,
     out: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE|-", help="Write a file; - is stdout.", show_default="a look"),
+        typer.Option(
+            "--output", "-o", metavar="FILE|-", help="Output file; - is stdout.", show_default="print a preview"
+        ),
     ] = None,
     file_format: Annotated[
-        Format | None, typer.Option("--format", help="What the file is.", show_default="by its suffix")
+        Format | None, typer.Option("--format", help="File format.", show_default="from the file suffix")
     ] = None,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Draw steps or slices from datasets, to look at or into a file.
+    """Draw steps or slices from datasets, and print or write them.
 
     \b
     Examples:
@@ -95,17 +107,17 @@ def sample(
       rlx sample Pong/5 Breakout/1 --batches 100 --seed 7 -o steps.npz
       rlx sample Pong/5 --n-step 3 --gamma 0.99 -o - --format jsonl | head
 
-    A file holds the batches one behind the other, "next/reward" and the like by name. Of several datasets every batch
-    has an equal share of each.
+    A file holds all batches concatenated, with fields named by path, such as next/reward. Every batch has an equal
+    share of each dataset.
     """
     output: Output = ctx.obj
     name = _checked_format(output, out, file_format)
     if slice_len is not None and num_slices is not None:
-        raise typer.BadParameter("--slice-len and --num-slices exclude each other")
+        raise typer.BadParameter("--slice-len and --num-slices are mutually exclusive")
     if gamma is not None and n_step == 1:
-        raise typer.BadParameter("--gamma needs --n-step of 2 or more")
+        raise typer.BadParameter("--gamma requires --n-step of 2 or more")
     if batches > 1 and out is None:
-        raise typer.BadParameter("--batches needs --output: a look is at one batch")
+        raise typer.BadParameter("--batches requires --output; a preview shows one batch")
 
     from rlx.pipeline.sampling import Sampling, draw
     from rlx.store.dataset import Dataset
@@ -134,28 +146,28 @@ def sample(
 
 
 def _checked_format(output: Output, out: str | None, file_format: Format | None) -> str | None:
-    """Name of the format to write; none where there is nothing to write."""
+    """Return the format to write; None for a preview."""
     if out is None:
         if file_format is not None:
-            raise typer.BadParameter("--format needs --output")
+            raise typer.BadParameter("--format requires --output")
         return None
     if out != "-":
         from rlx.export.formats import format_of
 
         return file_format or format_of(Path(out))
     if file_format is None:
-        raise typer.BadParameter("--output - needs --format")
+        raise typer.BadParameter("--output - requires --format")
     if file_format == Format.ZARR:
-        raise typer.BadParameter("zarr is a directory and cannot go to stdout")
+        raise typer.BadParameter("zarr is a directory and cannot be written to stdout")
     if output.json:
-        raise typer.BadParameter("--json and --output - both want stdout")
+        raise typer.BadParameter("--json and --output - both write to stdout")
     if file_format != Format.JSONL and sys.stdout.isatty():
-        raise typer.BadParameter(f"{file_format} on a terminal cannot be read: expected a pipe, or a file's name")
+        raise typer.BadParameter(f"{file_format} is binary: expected a pipe or a file name, found a terminal")
     return file_format
 
 
 class _Drawn:
-    """The batches as columns, and what is known of them when they have gone by."""
+    """Batches as columns; counts them as they are consumed."""
 
     def __init__(self, batches: "Iterable[Any]") -> None:
         self._batches = batches
@@ -176,7 +188,7 @@ class _Drawn:
             yield columns
 
     def document(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the JSON document of the consumed batches."""
         return {"batches": self.batches, "steps": self.steps, "columns": self.columns}
 
 
@@ -238,7 +250,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _steps_table(shown: "Mapping[str, NDArray[Any]]") -> "Table":
-    """The first steps: what is few enough numbers, and neither false throughout nor said elsewhere."""
+    """Return a table of the first steps: the small columns, except root flags."""
     import numpy as np
 
     kept = {name: rows for name, rows in shown.items() if rows.dtype != bool or name.startswith("next/")}
@@ -256,7 +268,7 @@ def _cell(row: "NDArray[Any]") -> str:
 
 
 def _frames(output: Output, columns: "Columns") -> "Table | None":
-    """The first observations as pictures, where they are and the terminal can show colours."""
+    """Return the first observations as images, if they are images and the terminal shows colours."""
     from rich.table import Table
 
     from rlx.view.pictures import pictures

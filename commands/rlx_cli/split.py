@@ -1,4 +1,4 @@
-"""``rlx split``: the trajectories of a dataset shared out to several."""
+"""``rlx split``: split the trajectories of a dataset into several datasets."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -17,14 +17,14 @@ from rlx_cli.writing import write_options
 
 
 class By(StrEnum):
-    """What is shared out."""
+    """The unit of a split."""
 
     TRAJECTORY = "trajectory"
     SHARD = "shard"
 
 
 def parse_fractions(text: str) -> tuple[float, ...]:
-    """The fractions.
+    """Return the fractions of a ``--fractions`` value.
 
     Example:
         >>> parse_fractions("0.9,0.1")
@@ -42,13 +42,14 @@ def split(
     fractions: Annotated[
         Any,
         typer.Option(
-            "--fractions", parser=parse_fractions, metavar="F,F,...", help="How much each part gets: 0.9,0.1."
+            "--fractions", parser=parse_fractions, metavar="F,F,...", help="Fraction of each part, such as 0.9,0.1."
         ),
     ],
-    by: Annotated[By, typer.Option("--by", help="Share out trajectories, or whole shards.")] = By.TRAJECTORY,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the choice.")] = 0,
+    by: Annotated[By, typer.Option("--by", help="Unit of the split: trajectories, or whole shards.")] = By.TRAJECTORY,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Random seed for the split.")] = 0,
     part: Annotated[
-        int | None, typer.Option("--part", min=1, metavar="N", help="Only this part.", show_default="all")
+        int | None,
+        typer.Option("--part", min=1, metavar="N", help="Number of the only part to write.", show_default="all"),
     ] = None,
     out: Annotated[
         list[Path] | None,
@@ -56,7 +57,7 @@ def split(
             "--output",
             "-o",
             metavar="DIR",
-            help="A directory for each part, or one that -1, -2, ... are appended to.",
+            help="Directory of each part, or one name that -1, -2, ... are appended to.",
             show_default="DATASET-1, DATASET-2, ...",
         ),
     ] = None,
@@ -66,15 +67,16 @@ def split(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Share the trajectories of a dataset out to several.
+    """Split the trajectories of a dataset into several datasets.
 
     \b
     Examples:
       rlx split Pong/5 --fractions 0.9,0.1 -o pong-train -o pong-test
       rlx split pong --fractions 0.8,0.1,0.1 --by shard --seed 1
 
-    Every trajectory goes to one part, which depends on the seed and the fractions alone; what they leave of 1 is left
-    out. Shards that go to one part as a whole, as all do with --by shard, are hard-linked.
+    Every trajectory goes to one part, determined by the seed and the fractions alone. If the fractions sum to less
+    than 1, the remaining fraction is dropped. Shards that go to one part whole, as all do with --by shard, are
+    hard-linked.
     """
     from rlx.home import locate
     from rlx.pipeline import split as pipeline
@@ -111,7 +113,7 @@ def _destinations(dataset: Path, out: list[Path], numbers: list[int]) -> list[Pa
         return out
     if len(out) > 1:
         raise UsageError(
-            f"{len(out)} times -o for {len(numbers)} parts: expected one for each, or one for all",
+            f"found {len(out)} times -o for {len(numbers)} parts: expected one for each, or one for all",
             hint="rlx split --help",
         )
     stem = out[0] if out else dataset

@@ -1,4 +1,4 @@
-"""The standard streams of a process, which whoever started it may have closed, filled up or gone away from."""
+"""Standard streams that may be closed, full, or a broken pipe."""
 
 import io
 import os
@@ -27,6 +27,6 @@ def secure() -> None:
 
 
 def abandon(descriptor: int) -> None:
-    """Write no more to a stream that has failed: Python flushes once more when it ends, and would complain."""
+    """Discard further output to a failed stream, which Python would otherwise flush at exit and report."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -1,4 +1,4 @@
-"""``rlx verify``: whether every byte of a dataset is what its manifest says."""
+"""``rlx verify``: verify the checksums of a dataset against its manifest."""
 
 import shlex
 from dataclasses import asdict
@@ -20,7 +20,7 @@ def verify(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Check every file of a dataset against its manifest.
+    """Verify the checksums of a dataset against its manifest.
 
     \b
     Examples:
@@ -28,8 +28,8 @@ def verify(
       rlx verify ./pong --json
       rlx verify s3://bucket/pong
 
-    Exits with 3 if anything is damaged, with 1 if something cannot be read.
-    What interrupted commands left half written is counted, and is no damage.
+    Exits with 3 if a file is damaged, with 1 if a file cannot be read. Leftovers of
+    interrupted commands are counted, not reported as damage.
     """
     from rlx.cloud.location import is_url, without_secrets
     from rlx.store.verification import verify as verify_dataset
@@ -50,9 +50,9 @@ def verify(
     }
     if found.leftovers:
         left = plural(len(found.leftovers), "leftover")
-        output.say("note", f"{left} of interrupted commands, no damage; the next run of the command removes them")
+        output.say("note", f"{left} of interrupted commands, not damage; the next run of the command removes them")
     if found.ok:
-        missing = f"; {plural(len(found.missing), 'shard')} still to come" if found.missing else ""
+        missing = f"; {plural(len(found.missing), 'shard')} not written yet" if found.missing else ""
         output.show(document, f"{shown} is whole: {seen}{missing}")
         return
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]

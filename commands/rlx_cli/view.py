@@ -1,4 +1,4 @@
-"""``rlx view``: a dataset to look at, in a browser or as a file."""
+"""``rlx view``: show a dataset in a browser, or write it as images, a video or a page."""
 
 import os
 import sys
@@ -24,26 +24,30 @@ def view(
     dataset: AnyDatasetArgument,
     episode: Annotated[
         int | None,
-        typer.Option("--episode", min=0, metavar="N", help="The episode to show.", show_default="best, median, worst"),
+        typer.Option("--episode", min=0, metavar="N", help="Episode to show.", show_default="best, median and worst"),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write FILE.png, .gif, .mp4 or .html.", show_default="a browser"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Output file: .png, .gif, .mp4 or .html.",
+            show_default="open a browser",
         ),
     ] = None,
     fps: Annotated[
-        int | None, typer.Option("--fps", min=1, max=100, metavar="N", help="Frames a second.", show_default="30")
+        int | None, typer.Option("--fps", min=1, max=100, metavar="N", help="Frames per second.", show_default="30")
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Where to serve; 0 is any free port.")
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to serve on; 0 is any free port.")
     ] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print where the page is.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL without opening a browser.")] = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Look at a dataset in a browser, or as pictures or a film.
+    """Show a dataset in a browser, or write images or a video.
 
     \b
     Examples:
@@ -52,15 +56,15 @@ def view(
       rlx view Pong/5 --episode 7 -o pong.mp4 --fps 15
       rlx view Pong/5 -o report.html
 
-    Without -o it serves a page to this machine until Ctrl-C. A PNG is a contact
-    sheet of the best, the median and the worst episode; an HTML file needs no
-    network and holds some episodes with all their frames.
+    Without -o, serves a page on 127.0.0.1 until Ctrl-C. A PNG is a contact sheet of
+    the best, the median and the worst episode. An HTML file works offline and
+    contains some episodes with all their frames.
     """
     from rlx.store.dataset import Dataset
 
     output: Output = ctx.obj
     if fps is not None and (out is None or out.suffix.lower() not in _FILM_SUFFIXES):
-        raise UsageError("--fps is for films: expected -o FILE.gif or FILE.mp4", hint="rlx view --help")
+        raise UsageError("--fps requires a video: expected -o FILE.gif or FILE.mp4", hint="rlx view --help")
     opened = Dataset(dataset)
     if out is None:
         _serve(output, opened, port, episode, browse=not no_browser)
@@ -88,13 +92,15 @@ def _serve(output: Output, dataset: "Dataset", port: int, episode: int | None, *
     try:
         server = ViewServer(dataset, port, episode)
     except OSError as exc:
-        raise UsageError(f"port {port} of {HOST} cannot be had: {exc.strerror}", hint="--port 0 takes any") from exc
+        raise UsageError(
+            f"cannot listen on port {port} of {HOST}: {exc.strerror}", hint="--port 0 uses any free port"
+        ) from exc
     with server:
         output.show({"url": server.url}, f"{dataset.manifest.id}: {server.url}")
         sys.stdout.flush()
         if browse and _has_screen():
             webbrowser.open(server.url)
-        output.say("hint", "Ctrl-C ends it")
+        output.say("hint", "Ctrl-C stops the server")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -102,5 +108,5 @@ def _serve(output: Output, dataset: "Dataset", port: int, episode: int | None, *
 
 
 def _has_screen() -> bool:
-    """Whether there may be a browser with a window; one that fills this terminal would be no help."""
+    """Return whether a graphical browser may exist; one inside this terminal would not help."""
     return sys.stdout.isatty() and (sys.platform != "linux" or bool(os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}))

@@ -1,4 +1,4 @@
-"""What the options of a command that writes datasets mean to the library."""
+"""Conversion of command-line options into the library's write options."""
 
 from typing import TYPE_CHECKING
 
@@ -23,15 +23,17 @@ def write_options(
     engine: str = "local",
     ray_address: str | None = None,
 ) -> "Options":
-    """The library's options.
+    """Return the library's write options.
 
     Raises:
-        UsageError: there is an address, and no cluster is asked for.
+        UsageError: ``ray_address`` is given without engine "ray".
     """
     from rlx.pipeline.options import Options
 
     if ray_address is not None and engine != "ray":
-        raise UsageError("--ray-address is for --engine ray", hint=f"--engine ray --ray-address {ray_address}")
+        raise UsageError(
+            "--ray-address requires --engine ray", hint=f"add --engine ray: --engine ray --ray-address {ray_address}"
+        )
     return Options(
         store=store,
         codec=codec,

@@ -99,7 +99,7 @@ def test_a_damaged_file_fails_alone(cli: Cli, tmp_path: Path) -> None:
     assert said["error"]["type"] == "PartialError"
     assert result.err.splitlines()[1:] == [
         "error: Pong/5: 1 shard failed: 00001",
-        "hint: run the same command again: it goes on from there",
+        "hint: run the same command again to resume",
     ]
     assert result.err.startswith(f"warning: shard 1 failed: {damaged} is corrupt")
     damaged.write_bytes(whole)
@@ -212,7 +212,7 @@ def test_an_export_stays_unless_it_is_to_be_replaced(cli: Cli, pong: Path, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--to", "d4rl", "--codec", "zstd"), 2, "error: --codec is for datasets; d4rl has none"),
+        (("--to", "d4rl", "--codec", "zstd"), 2, "error: --codec requires --to zarr or memmap, found --to d4rl"),
         (("--to", "d4rl", "--shards", "7"), 5, "error: Pong/5 has no shard 7"),
         (("--to", "robomimic"), 1, "error: robomimic holds one action of floats a step, found action int64[]\nhint: "),
         (("--to", "minari"), 1, "error: {}: Minari wants a name that ends in a version\nhint: give out-v0 as "),
@@ -336,7 +336,7 @@ def test_the_capacity_of_dopamines_files(cli: Cli, pong: Path, tmp_path: Path) -
     with gzip.open(counts[-1]) as file:
         assert (len(counts), int(np.load(file))) == (3, (2491 + 3 * 6) % 1000)
     result = cli("convert", pong, tmp_path / "pong.npz", "--to", "npz", "--capacity", 1000)
-    assert (result.code, result.err.splitlines()[0]) == (2, "error: --capacity is for --to dopamine, found --to npz")
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: --capacity requires --to dopamine, found --to npz")
 
 
 def lanes(path: Path) -> Path:

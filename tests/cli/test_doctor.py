@@ -18,7 +18,7 @@ def cartpole(cli: Cli, tmp_path: Path) -> Path:
 def test_a_good_dataset(cli: Cli, cartpole: Path) -> None:
     result = cli("doctor", cartpole)
     steps = len(rlx.open(cartpole))
-    assert (result.code, result.out) == (0, f"{cartpole}: nothing found in 12 trajectories, {steps} steps\n")
+    assert (result.code, result.out) == (0, f"{cartpole}: no problems in 12 trajectories, {steps} steps\n")
     said = json.loads(cli("doctor", cartpole, "--json").out)
     assert (said["ok"], said["trajectories"], said["findings"], said["errors"]) == (True, 12, [], 0)
 

@@ -43,7 +43,7 @@ def test_from_a_server(cli: Cli, home: Path, server: GcsServer) -> None:
     result = cli(*arguments, "--json")
     said = json.loads(result.out)
     assert (result.code, said["dataset"], said["shards"], said["skipped_shards"]) == (0, str(home / "Pong/5"), 3, 3)
-    assert "3 of them were there already" in cli(*arguments).out
+    assert "3 of them already complete" in cli(*arguments).out
 
 
 def test_from_a_directory_into_a_directory(cli: Cli, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
     assert process.returncode == (130 if number == signal.SIGINT else 128 + number)
     assert err.splitlines() == [
         f"error: interrupted; 2 of 3 shards are finished and kept in {home}/Pong/5",
-        "hint: run the same command again: it goes on from there",
+        "hint: run the same command again to resume",
     ]
     assert json.loads(out)["error"]["type"] == "InterruptedWorkError"
     server.heal()

@@ -132,7 +132,7 @@ BAD = {
         "error: transform 'resise' is unknown: did you mean resize?",
     ),
     "unknown parameter": (("--transform", "resize:hight=1"), 2, "did you mean height?"),
-    "nothing to do": ((), 2, "nothing to do: expected --transform or --fn"),
+    "no transform": ((), 2, "no transform given: expected --transform or --fn"),
     "no function": (("--fn", "change.py"), 2, "expected module:name or file.py:name"),
     "no file": (("--fn", "nothing.py:change"), 2, "nothing.py does not exist"),
     "not parsed": (("--transform", "filter:return >"), 2, "filter:return >"),

@@ -121,13 +121,13 @@ def test_ctrl_c(cli: Cli, pong: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("rlx.pipeline.pull.pull", interrupted)
     monkeypatch.setattr("rlx.pipeline.push.push", interrupted)
     for arguments, kept in (
-        (f"pull {pong}", "what arrived is kept"),
-        (f"push {pong} {tmp_path}", "what was sent stays"),
+        (f"pull {pong}", "received files are kept"),
+        (f"push {pong} {tmp_path}", "files sent so far stay"),
     ):
         result = cli(*shlex.split(arguments))
         assert result.code == 130
         assert f"interrupted; {kept}" in result.err
-        assert "hint: run the same command again: it goes on from there" in result.err
+        assert "hint: run the same command again to resume" in result.err
 
 
 _MISTYPED = {

@@ -32,7 +32,7 @@ def test_what_is_broken_is_dropped_and_the_same_command_gets_it_again(cli: Cli, 
     }
     assert result.err == f"hint: {json.loads(result.out)['hint']}\n"
     assert cli("verify", dataset).code == 0
-    assert "1 shard still to come" in cli("verify", dataset).out
+    assert "1 shard not written yet" in cli("verify", dataset).out
     assert cli(*download).code == 0
     shutil.rmtree(dataset / ".damaged")
     assert whole == {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file() and path.name != ".lock"}
@@ -41,9 +41,7 @@ def test_what_is_broken_is_dropped_and_the_same_command_gets_it_again(cli: Cli, 
 def test_for_people(cli: Cli, pong: Path) -> None:
     (pong / "shards/00001/zarr.json").unlink()
     result = cli("repair", pong)
-    done = (
-        f"{pong}: 2 whole shards kept, 1 dropped (600 steps)\ndropped 00001\nwhat was dropped is in {pong}/.damaged\n"
-    )
+    done = f"{pong}: 2 whole shards kept, 1 dropped (600 steps)\ndropped 00001\ndropped files are in {pong}/.damaged\n"
     assert (result.code, result.out) == (0, done)
     assert result.err == f"hint: rlx convert sample {pong}\n"
 

@@ -135,14 +135,14 @@ def test_short_trajectories(cli: Cli, pong: Path, tmp_path: Path) -> None:
 BAD = {
     ("--batch-size", "100", "--slice-len", "64"): (1, "100"),
     ("--batch-size", "100", "--num-slices", "3"): (1, "100"),
-    ("--slice-len", "4", "--num-slices", "2"): (2, "exclude each other"),
+    ("--slice-len", "4", "--num-slices", "2"): (2, "mutually exclusive"),
     ("--batch-size", "0"): (2, "batch-size"),
-    ("--gamma", "0.9"): (2, "--gamma needs --n-step"),
-    ("--batches", "2"): (2, "--batches needs --output"),
-    ("--format", "npz"): (2, "--format needs --output"),
-    ("-o", "-"): (2, "--output - needs --format"),
+    ("--gamma", "0.9"): (2, "--gamma requires --n-step"),
+    ("--batches", "2"): (2, "--batches requires --output"),
+    ("--format", "npz"): (2, "--format requires --output"),
+    ("-o", "-"): (2, "--output - requires --format"),
     ("-o", "-", "--format", "zarr"): (2, "zarr is a directory"),
-    ("-o", "-", "--format", "npz", "--json"): (2, "both want stdout"),
+    ("-o", "-", "--format", "npz", "--json"): (2, "both write to stdout"),
     ("-o", "steps.txt"): (2, "expected a name that ends in .npz"),
 }
 

@@ -6,7 +6,7 @@ from rlx.cloud.location import open_location
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import GcsServer
 
-READ_ONLY_HINT = "hint: whoever can write there mends it with rlx push --overwrite"
+READ_ONLY_HINT = "hint: someone with write access can replace it with rlx push --overwrite"
 
 
 def test_a_whole_dataset(cli: Cli, pong: Path) -> None:
@@ -81,7 +81,7 @@ def test_shards_still_to_come_are_no_damage(cli: Cli, tmp_path: Path) -> None:
     assert cli("convert", source, dataset, "--jobs", 1).code == 6
     result = cli("verify", dataset)
     assert result.code == 0
-    assert result.out.endswith("; 1 shard still to come\n")
+    assert result.out.endswith("; 1 shard not written yet\n")
 
 
 def test_no_dataset(cli: Cli, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_what_is_wrong_is_named(cli: Cli, pong: Path, tmp_path: Path) -> None:
         ((tmp_path / "nothing",), 5, "no dataset at"),
         ((pong, "-o", tmp_path / "a.avi"), 2, "a.avi: expected a name that ends in .png, .gif, .mp4, .html"),
         ((pong, "-o", tmp_path / "a.png", "--episode", 6), 1, "episode 6: expected 0 to 5"),
-        ((pong, "-o", tmp_path / "a.png", "--fps", 15), 2, "--fps is for films"),
+        ((pong, "-o", tmp_path / "a.png", "--fps", 15), 2, "--fps requires a video"),
         ((pong, "--episode", 6), 1, "episode 6: expected 0 to 5"),
     ]:
         result = cli("view", *arguments)
@@ -74,7 +74,7 @@ def test_a_port_that_is_taken(cli: Cli, pong: Path) -> None:
     with ViewServer(Dataset(pong)) as server:
         result = cli("view", pong, "--port", server.server_port)
     assert result.code == 2
-    assert f"port {server.server_port} of 127.0.0.1 cannot be had" in result.err
+    assert f"cannot listen on port {server.server_port} of 127.0.0.1" in result.err
 
 
 def test_without_a_file_it_serves_until_ctrl_c(pong: Path) -> None:
@@ -91,4 +91,4 @@ def test_without_a_file_it_serves_until_ctrl_c(pong: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert process.wait(20) == 0
-        assert process.stderr.read() == "hint: Ctrl-C ends it\n\n"
+        assert process.stderr.read() == "hint: Ctrl-C stops the server\n\n"

@@ -71,9 +71,9 @@ def test_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_an_engine_cannot_do(cli: Cli, tmp_path: Path) -> None:
     result = cli("convert", tmp_path, tmp_path / "set", "--ray-address", "auto")
-    assert (result.code, "--ray-address is for --engine ray" in result.err) == (2, True)
+    assert (result.code, "--ray-address requires --engine ray" in result.err) == (2, True)
     result = cli("convert", tmp_path, tmp_path / "set", "--to", "d4rl", "--engine", "ray")
-    assert (result.code, "--engine is for datasets" in result.err) == (2, True)
+    assert (result.code, "--engine ray requires --to zarr or memmap" in result.err) == (2, True)
     result = cli("convert", tmp_path, tmp_path / "set", "--engine", "spark")
     assert result.code == 2
 
