@@ -1,6 +1,6 @@
-"""Runs every benchmark and writes what it found into the tables and the picture of docs/performance.md.
+"""Runs every benchmark and writes what it found into the tables and the picture of docs/performance_details.md.
 
-python -m scripts.bench.all [--write docs/performance.md] [--only NAME ...]
+python -m scripts.bench.all [--write docs/performance_details.md] [--only NAME ...]
 
 A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, where NAME is the benchmark's. The picture
 that has the document's name is drawn of the tables.

@@ -1,6 +1,6 @@
-"""A picture of the ratios in docs/performance.md: how many times better than the peer each thing is.
+"""A picture of the ratios in docs/performance_details.md: how many times better than the peer each thing is.
 
-python -m scripts.bench.plot docs/performance.md docs/performance.svg
+python -m scripts.bench.plot docs/performance_details.md docs/performance_details.svg
 """
 
 import argparse
