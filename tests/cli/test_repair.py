@@ -78,6 +78,6 @@ def test_leftovers_are_counted(cli: Cli, pong: Path) -> None:
     (pong / "shards/00001/zarr.json.1-2.partial").touch()
     result = cli("verify", pong)
     assert result.code == 0
-    assert result.err.startswith("note: 1 leftover of interrupted commands, no damage")
+    assert result.err.startswith("note: 1 leftover of interrupted commands, not damage")
     assert cli("repair", pong).out.endswith("removed shards/00001/zarr.json.1-2.partial\n")
     assert cli("verify", pong).err == ""
