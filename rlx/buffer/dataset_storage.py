@@ -1,5 +1,6 @@
 """A dataset at rest as the storage of a replay buffer: read-only, step i at row i."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -7,7 +8,7 @@ import numpy as np
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.dataset_index import DatasetTrajectoryIndex
-from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
+from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
 from rlx.buffer.step_schema import nested
 from rlx.buffer.trajectory_keys import Path, TrajectoryKeys, as_path
 from rlx.errors import SchemaMismatchError
@@ -26,13 +27,14 @@ class DatasetStorage:
     """The steps of a dataset; whatever would write raises ``TypeError``.
 
     Args:
-        dataset: where the steps are.
+        dataset: a dataset, or its path, id or URL.
 
     Attributes:
         dataset: where the steps are.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset | str | os.PathLike[str]) -> None:
+        dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
         self.dataset = dataset
         self.max_size = len(dataset)
         self.ndim = 1
@@ -153,6 +155,11 @@ class DatasetStorage:
         """
         if state != self.state_dict():
             raise SchemaMismatchError(f"checkpoint of {dict(state)}, expected {self.state_dict()}")
+
+
+def as_storage(steps: Storage | Dataset) -> Storage:
+    """Return a storage of steps: the storage itself, or that of a dataset."""
+    return DatasetStorage(steps) if isinstance(steps, Dataset) else steps
 
 
 def _paths(name: str, field: Field) -> list[Path]:

@@ -20,6 +20,7 @@ from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.neighbourhood import NeighbourTransform, path, split
 from rlx.buffer.transform.return_to_go import ReturnToGo
 from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.store.dataset import Dataset
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 # Where between its first and its last candidate the goal of a step lies, 0 to 1; NaN where the goal is the stored one.
@@ -104,7 +105,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         reward_key: NestedKey = ("next", "reward"),
         end_key: NestedKey | None = None,
         seed: int | None = None,
-        storage: Storage | None = None,
+        storage: Storage | Dataset | None = None,
         sampler: Sampler | None = None,
         writer: Writer | None = None,
         transform: Transform | None = None,

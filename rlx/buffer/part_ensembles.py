@@ -7,9 +7,11 @@ import numpy as np
 import torch
 
 from rlx.buffer.batch import steps_at
+from rlx.buffer.dataset_storage import as_storage
 from rlx.buffer.part_checkpoint import SavedTogether
 from rlx.buffer.protocol import Storage, Writer
 from rlx.buffer.transform.compose import Transform
+from rlx.store.dataset import Dataset
 
 
 def positions(index: Any, count: int) -> int | list[int]:
@@ -66,8 +68,8 @@ class StorageEnsemble(SavedTogether):
         tensor(2)
     """
 
-    def __init__(self, *storages: Storage, transforms: Sequence[Transform | None] | None = None) -> None:
-        self.storages = storages
+    def __init__(self, *storages: Storage | Dataset, transforms: Sequence[Transform | None] | None = None) -> None:
+        self.storages = tuple(map(as_storage, storages))
         self.transforms = [None] * len(storages) if transforms is None else list(transforms)
         if len(self.transforms) != len(storages):
             raise ValueError(f"{len(self.transforms)} transforms: expected {len(storages)}, one for each storage")

@@ -3,12 +3,14 @@
 import torch
 from tensordict import NestedKey
 
+from rlx.buffer.dataset_storage import as_storage
 from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.prioritized_sampler import PrioritizedSampler, Reduction
 from rlx.buffer.protocol import Storage
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Transform
+from rlx.store.dataset import Dataset
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -43,7 +45,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: float,
         beta: float,
         eps: float = 1e-8,
-        storage: Storage | None = None,
+        storage: Storage | Dataset | None = None,
         reduction: Reduction = "max",
         generator: torch.Generator | None = None,
         transform: Transform | None = None,
@@ -53,10 +55,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         collate_fn: Collate | None = None,
         dim_extend: int | None = None,
     ) -> None:
-        storage = ListStorage(1_000) if storage is None else storage
+        steps = ListStorage(1_000) if storage is None else as_storage(storage)
         super().__init__(
-            storage=storage,
-            sampler=PrioritizedSampler(storage.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
+            storage=steps,
+            sampler=PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
             transform=transform,
             batch_size=batch_size,
             prefetch=prefetch,
@@ -99,7 +101,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         beta: float,
         priority_key: NestedKey = "td_error",
         eps: float = 1e-8,
-        storage: Storage | None = None,
+        storage: Storage | Dataset | None = None,
         reduction: Reduction = "max",
         generator: torch.Generator | None = None,
         transform: Transform | None = None,
@@ -109,10 +111,10 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         collate_fn: Collate | None = None,
         dim_extend: int | None = None,
     ) -> None:
-        storage = ListStorage(1_000) if storage is None else storage
+        steps = ListStorage(1_000) if storage is None else as_storage(storage)
         super().__init__(
-            storage=storage,
-            sampler=PrioritizedSampler(storage.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
+            storage=steps,
+            sampler=PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
             transform=transform,
             batch_size=batch_size,
             prefetch=prefetch,

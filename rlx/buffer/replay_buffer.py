@@ -13,6 +13,7 @@ from tensordict import TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import as_steps, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
+from rlx.buffer.dataset_storage import as_storage
 from rlx.buffer.draws import Worker, worker_here
 from rlx.buffer.form import TENSORDICT, Form, form_of, in_tensordict
 from rlx.buffer.list_storage import ListStorage
@@ -28,6 +29,7 @@ from rlx.buffer.transform.neighbourhood import reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import SchemaMismatchError
 from rlx.fork import on_fork
+from rlx.store.dataset import Dataset
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
 
@@ -41,7 +43,7 @@ class ReplayBuffer(Preprocessing):
     ``collate_fn``; the other transforms.
 
     Args:
-        storage: where steps are kept; 1,000 of them in a list by default.
+        storage: where steps are kept, or a dataset to read them from; 1,000 of them in a list by default.
         sampler: chooses them; uniformly by default.
         writer: chooses the steps to overwrite; the oldest by default.
         transform: a callable, or one of ``rlx.buffer.transform``; its ``inv``, if any, is applied to written steps.
@@ -65,7 +67,7 @@ class ReplayBuffer(Preprocessing):
     def __init__(
         self,
         *,
-        storage: Storage | None = None,
+        storage: Storage | Dataset | None = None,
         sampler: Sampler | None = None,
         writer: Writer | None = None,
         transform: Transform | None = None,
@@ -80,7 +82,7 @@ class ReplayBuffer(Preprocessing):
             raise ValueError(f"batch of {batch_size} steps: expected 1 or more")
         if prefetch and batch_size is None:
             raise ValueError("prefetch: expected a batch_size to read ahead, found none")
-        self._storage: Storage = ListStorage(1_000) if storage is None else storage
+        self._storage: Storage = ListStorage(1_000) if storage is None else as_storage(storage)
         self._sampler: Sampler = RandomSampler() if sampler is None else sampler
         if generator is not None:
             _seed(self._sampler, generator)
@@ -378,13 +380,13 @@ class ReplayBuffer(Preprocessing):
             self._left.extend(pending)
         return self
 
-    def set_storage(self, storage: Storage) -> Storage:
+    def set_storage(self, storage: Storage | Dataset) -> Storage:
         """Replace the storage; return the one before. The sampler is notified of the new content."""
         with self._lock.write(), self._sampler_lock:
-            before, self._storage = self._storage, storage
+            before, self._storage = self._storage, as_storage(storage)
             self._sampler.emptied()
             if len(storage):
-                self._sampler.extended(storage, storage.row_at(np.arange(len(storage))))
+                self._sampler.extended(self._storage, self._storage.row_at(np.arange(len(storage))))
             self._discard()
         return before
 

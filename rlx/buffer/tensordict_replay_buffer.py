@@ -12,6 +12,7 @@ from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
 from rlx.buffer.transform.compose import Transform
 from rlx.errors import SchemaMismatchError
+from rlx.store.dataset import Dataset
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -33,7 +34,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         *,
-        storage: Storage | None = None,
+        storage: Storage | Dataset | None = None,
         sampler: Sampler | None = None,
         writer: Writer | None = None,
         transform: Transform | None = None,

@@ -140,6 +140,10 @@ class Dataset:
             return read_ted(self.steps, self.schema, normalize(index, len(self)))
         return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]
 
+    def __getitems__(self, indices: list[int]) -> "list[TensorDict]":
+        """Return one TensorDict per index; ``torch.utils.data.DataLoader`` reads a batch by this."""
+        return list(self[indices].unbind(0))
+
     def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
         """Yield the whole dataset in storage order, in blocks of at most ``max_steps``; each shard is verified before.
 

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from rlx.buffer.dataset_storage import DatasetStorage
-from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.buffer.part_ensembles import StorageEnsemble
+from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.errors import DatasetNotFoundError, SamplingError, SchemaMismatchError
 from tests.buffer.trajectory_oracle import Oracle, assert_same
 from tests.contracts.storage import steps
 from tests.factories import LARGE, SMALL, make_block, write_dataset
@@ -31,6 +34,28 @@ def test_it_reads_what_the_dataset_reads(storage: DatasetStorage) -> None:
     rows = np.array([17, 0, 5, 5, 8])
     assert (storage.get(rows) == storage.dataset[rows]).all()
     assert storage.row_at(rows).tolist() == rows.tolist()
+
+
+def test_it_opens_a_dataset_by_path_or_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path / "Pong" / "5", [[make_block([3, 5])]])
+    monkeypatch.setenv("RLX_HOME", str(tmp_path))
+    for named in ("Pong/5", tmp_path / "Pong" / "5"):
+        assert (DatasetStorage(named).get(np.arange(8)) == dataset[:]).all()
+    with pytest.raises(DatasetNotFoundError, match="Pong/6"):
+        DatasetStorage("Pong/6")
+
+
+def test_a_buffer_takes_a_dataset_as_its_storage(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", [[make_block([3, 5])]])
+    buffer = ReplayBuffer(storage=dataset, batch_size=4)
+    prioritized = PrioritizedReplayBuffer(alpha=0.7, beta=0.5, storage=dataset, batch_size=4)
+    for made in (buffer, prioritized):
+        assert isinstance(made.storage, DatasetStorage)
+        batch = made.sample()
+        assert torch.equal(batch["observation"], dataset[batch["index"]]["observation"])
+    assert isinstance(StorageEnsemble(dataset, dataset)[1], DatasetStorage)
+    buffer.set_storage(dataset)
+    assert isinstance(buffer.storage, DatasetStorage)
 
 
 def test_only_some_keys_are_the_same(storage: DatasetStorage) -> None:

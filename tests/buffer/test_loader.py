@@ -100,3 +100,29 @@ def test_arguments_that_mean_nothing() -> None:
         with pytest.raises(ValueError, match="expected both, and 0 <= rank < world"):
             StepDataset(buffer, 1, rank=rank, world=world)
     assert list(StepDataset(buffer, 1)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_batches_a_dataset_by_itself(tmp_path: Path, workers: int) -> None:
+    source = dataset(tmp_path / "data")
+    method = "spawn" if workers else None
+    loader: Any = DataLoader(source, batch_size=8, num_workers=workers, multiprocessing_context=method)  # type: ignore[arg-type]
+    batches = list(loader)
+    assert [batch.batch_size for batch in batches] == [(8,)] * 4 + [(5,)]
+    assert (torch.cat(batches) == source[:]).all()
+    shuffled: Any = DataLoader(source, batch_size=8, shuffle=True)  # type: ignore[arg-type]
+    assert sorted(actions(shuffled)) == list(range(len(source)))
+
+
+def test_a_loader_reads_a_batch_at_once(tmp_path: Path) -> None:
+    source = dataset(tmp_path / "data")
+    read: list[Any] = []
+
+    class Counted(Dataset):
+        def __getitem__(self, index: Any) -> TensorDict:
+            read.append(index)
+            return super().__getitem__(index)
+
+    loader: Any = DataLoader(Counted(source.path), batch_size=8)  # type: ignore[arg-type]
+    list(loader)
+    assert len(read) == 5

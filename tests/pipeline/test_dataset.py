@@ -53,5 +53,5 @@ def test_a_function_by_its_name(pong: Path, tmp_path: Path) -> None:
 
 def test_it_is_still_one_after_a_journey(pong: Path) -> None:
     data = rlx.open(pong)
+    assert type(data) is rlx.Dataset
     assert type(pickle.loads(pickle.dumps(data))) is rlx.Dataset
-    assert rlx.open is rlx.Dataset

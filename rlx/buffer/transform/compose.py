@@ -16,6 +16,9 @@ class Compose:
     Args:
         transforms: callables from TensorDict to TensorDict, or transforms that need neighbours.
 
+    Raises:
+        TransformError: a transform cannot come after another one.
+
     Example:
         >>> import torch
         >>> from tensordict import TensorDict
@@ -25,7 +28,7 @@ class Compose:
     """
 
     def __init__(self, *transforms: Transform) -> None:
-        self.transforms: list[Any] = [part for transform in transforms for part in flat(transform)]
+        self.transforms: list[Any] = _in_order([part for transform in transforms for part in flat(transform)])
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch after the transforms, none of which may need neighbours."""
@@ -49,11 +52,12 @@ class Compose:
 
         Raises:
             IndexError: there are fewer than that.
+            TransformError: a transform cannot come after another one.
         """
         count = len(self.transforms)
         if not -count <= index <= count:
             raise IndexError(f"transform {index}: expected -{count} to {count}")
-        self.transforms[index:index] = flat(transform)
+        self.transforms = _in_order([*self.transforms[:index], *flat(transform), *self.transforms[index:]])
         return self
 
     def __len__(self) -> int:
@@ -90,3 +94,11 @@ class Inverted:
 def flat(transform: Any) -> Sequence[Any]:
     """Return the transforms that a transform is made of."""
     return list(transform.transforms) if isinstance(transform, Compose) else [transform]
+
+
+def _in_order(transforms: list[Any]) -> list[Any]:
+    """Return the transforms, each of which has checked those before it."""
+    for place, transform in enumerate(transforms):
+        if hasattr(transform, "check_earlier"):
+            transform.check_earlier(transforms[:place])
+    return transforms

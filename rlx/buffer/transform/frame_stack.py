@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.neighbourhood import Reader, path, pick, wanted
+from rlx.errors import TransformError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class FrameStack:
         if self.padding not in ("repeat", "zeros"):
             raise ValueError(f"padding {self.padding!r}: expected 'repeat' or 'zeros'")
 
+    def check_earlier(self, earlier: Sequence[Any]) -> None:
+        """Raise TransformError if NStep is among the transforms before this one."""
+        if any(isinstance(transform, NStep) for transform in earlier):
+            raise TransformError("FrameStack after NStep: the next stack is unknown; put FrameStack first")
+
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows with their observations stacked."""
         mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *path(key)), keys)]
@@ -44,7 +51,7 @@ class FrameStack:
             return below.read(rows, keys)
         batch = below.read(rows, None if keys is None else [*keys, *mine])
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
-            raise ValueError("FrameStack after NStep: the next stack cannot be told any more; put FrameStack first")
+            raise TransformError("FrameStack cannot stack the observations of transitions over n steps")
         back = below.index.precede(rows, self.k)
         missing = back < 0
         oldest = back[np.arange(len(rows)), missing.sum(1)]

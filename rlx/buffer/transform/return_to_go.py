@@ -1,6 +1,8 @@
 """Return-to-go: the return of an episode from each step on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +10,9 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.neighbourhood import Reader, wanted
+from rlx.errors import TransformError
 
 _REWARD = ("next", "reward")
 _BLOCK = 64
@@ -32,11 +36,16 @@ class ReturnToGo:
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma {self.gamma}: expected 0 to 1")
 
+    def check_earlier(self, earlier: Sequence[Any]) -> None:
+        """Raise TransformError if NStep is among the transforms before this one."""
+        if any(isinstance(transform, NStep) for transform in earlier):
+            raise TransformError("ReturnToGo after NStep would add up rewards several times; put ReturnToGo first")
+
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows, with their returns to go."""
         batch = below.read(rows, keys)
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
-            raise ValueError("ReturnToGo after NStep would add rewards up several times; put ReturnToGo first")
+            raise TransformError("ReturnToGo would add up rewards of transitions over n steps several times")
         if wanted(self.key, keys) and len(rows):
             returns = torch.from_numpy(self._returns(rows, below).astype(np.float32)[:, None])
             batch.set(self.key, returns.to(batch.device))

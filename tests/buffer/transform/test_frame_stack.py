@@ -11,7 +11,8 @@ from tensordict import TensorDict, TensorDictBase
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.tensor_storage import LazyTensorStorage
-from rlx.buffer.transform import FrameStack, NStep, ToFloat
+from rlx.buffer.transform import Compose, FrameStack, NStep, ToFloat
+from rlx.errors import TransformError
 from tests.buffer.transform.stored import back, buffers, stored
 
 
@@ -102,10 +103,22 @@ def test_other_keys_and_what_comes_before_it() -> None:
     assert step["observation"].tolist() == [[2]]
 
 
-def test_behind_n_step_it_has_lost_the_way() -> None:
-    buffer = buffer_of(episodes(3).set(("next", "reward"), torch.ones(3, 1)))
-    buffer.append_transform(NStep(2)).append_transform(FrameStack(2))
-    with pytest.raises(ValueError, match="put FrameStack first"):
+def test_a_buffer_refuses_it_after_n_step() -> None:
+    with pytest.raises(TransformError, match="put FrameStack first"):
+        ReplayBuffer(storage=LazyTensorStorage(3), transform=Compose(NStep(2), FrameStack(2)))
+    buffer = buffer_of(episodes(3).set(("next", "reward"), torch.ones(3, 1))).append_transform(NStep(2))
+    with pytest.raises(TransformError, match="put FrameStack first"):
+        buffer.append_transform(FrameStack(2))
+    with pytest.raises(TransformError, match="put FrameStack first"):
+        buffer.append_transform(Compose(FrameStack(2)))
+    buffer.insert_transform(0, FrameStack(2))
+    assert buffer[[0]]["observation"].shape == (1, 2, 1)
+
+
+def test_steps_stored_as_transitions_over_several_cannot_be_stacked() -> None:
+    buffer = buffer_of(episodes(3).set("steps_to_next_obs", torch.ones(3, 1)))
+    buffer.append_transform(FrameStack(2))
+    with pytest.raises(TransformError, match="transitions over n steps"):
         buffer[[0]]
 
 
