@@ -18,6 +18,8 @@ from rlx.source.npy_header import MalformedNpyError, read_header
 MAX_RATIO = 1032
 # What fits the processor's cache: inflating into larger pieces halves the speed.
 _PIECE_BYTES = 256 * 1024
+# 64 million actions: a file of Dopamine has one million.
+_MAX_SMALL_BYTES = 2**28
 
 
 class NpyStream:
@@ -139,6 +141,11 @@ class NpyStream:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Return the array in a small gzipped ``.npy`` file; raises as ``NpyStream`` does."""
+    """Return the array in a small gzipped ``.npy`` file; raises as ``NpyStream`` does, also for a large one."""
     with NpyStream(path) as stream:
+        claimed = math.prod(stream.shape) * stream.dtype.itemsize
+        if claimed > _MAX_SMALL_BYTES:
+            raise CorruptShardError(
+                f"{path} is corrupt: expected an array of at most {_MAX_SMALL_BYTES:,} bytes, found {claimed:,}"
+            )
         return stream.read_all()

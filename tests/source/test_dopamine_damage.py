@@ -141,6 +141,7 @@ def npy(header: bytes, data: bytes = b"") -> bytes:
         (npy(b"(" * 9000), "npy header"),
         (npy(UINT8 % (b"9" * 9000)), "npy header"),
         (npy(UINT8 % b"1000000, 84, 84"), "claim of 7,056,000,000"),
+        (npy(UINT8 % b"536870912,", random.Random(0).randbytes(600_000)), "an array of at most 268,435,456 bytes"),
         (npy(UINT8 % b"3,", b"12"), "1 more bytes"),
         (npy(UINT8 % b"3,", b"1234"), "more data behind it"),
     ],
