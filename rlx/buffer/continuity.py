@@ -127,17 +127,17 @@ class Links:
         return breaks
 
     def _unlike(self, differ: Flags) -> Flags:
-        """[n] of [n - 1] answers on steps and the ones before: those where both are in one lane."""
+        """Return [n] of [n - 1] answers on steps and the ones before: those where both are in one lane."""
         result = np.zeros(len(self.lane), bool)
         result[1:] = differ & (self.lane[1:] == self.lane[:-1])
         return result
 
     def begins(self, at: Rows) -> Rows:
-        """[m] digests of what these steps start from."""
+        """Return [m] digests of what these steps start from."""
         return self._digests(at, 0, self.origin)
 
     def expects(self, at: Rows) -> Rows:
-        """[m] digests of what a step that follows these must start from."""
+        """Return [m] digests of what a step that follows these must start from."""
         return self._digests(at, 1, self.following)
 
     def settle(self, begins: Rows, expects: Rows) -> None:
@@ -157,14 +157,14 @@ class Links:
 
 
 def _picked(leaf: torch.Tensor, at: Rows) -> Column:
-    """[m, ...] these of the rows of a leaf."""
+    """Return [m, ...] these of the rows of a leaf."""
     if leaf.device.type != "cpu" or leaf.dtype == torch.bfloat16:  # which numpy does not have: converted
         return _column(leaf.index_select(0, torch.from_numpy(at).to(leaf.device)))
     return _column(leaf)[at]
 
 
 def digests(observations: Sequence[Column], origin: Rows) -> Rows:
-    """[m] 64 bits of the observations [m, ...] and origins [m] of steps; ``UNKNOWN`` where there are neither.
+    """Return [m] 64 bits of the observations [m, ...] and origins [m] of steps; ``UNKNOWN`` where there are neither.
 
     Equal numbers have equal digests, NaN and -0.0 included.
     """
@@ -200,7 +200,7 @@ def _words(rows: Column) -> Words:
 
 
 def _mixed(words: Words) -> Words:
-    """[m] a weighted sum of words [m, k], after what differs in their high bits was spread over the low ones."""
+    """Return [m] a weighted sum of words [m, k], after what differs in their high bits was spread over the low ones."""
     spread = words ^ (words >> _32)
     spread *= _MIX
     spread ^= spread >> _29
@@ -211,13 +211,13 @@ def _mixed(words: Words) -> Words:
 
 @lru_cache(maxsize=64)
 def _weights(count: int) -> Words:
-    """[count] odd numbers, always the same: digests are in checkpoints."""
+    """Return [count] odd numbers, always the same: digests are in checkpoints."""
     weights: Words = np.random.PCG64(count).random_raw(count) | np.uint64(1)
     return weights
 
 
 def _differ(now: torch.Tensor, after: torch.Tensor) -> Flags:
-    """[n] whether rows [n, ...] differ as numbers, NaN equal to NaN."""
+    """Return [n] whether rows [n, ...] differ as numbers, NaN equal to NaN."""
     if now.device.type != "cpu":
         return _values_differ(now, after)
     differ = _bits_differ(now, after)
@@ -236,7 +236,7 @@ def _bits_differ(now: torch.Tensor, after: torch.Tensor) -> Flags:
 
 
 def bytes_of(rows: torch.Tensor) -> NDArray[np.uint8]:
-    """[m, bytes] the bytes of rows."""
+    """Return [m, bytes] the bytes of rows."""
     flat = rows.detach().cpu().contiguous().reshape(len(rows), math.prod(rows.shape[1:]))
     raw: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return raw
@@ -269,11 +269,11 @@ class StoredLinks:
         self.breaks = breaks
 
     def begins(self, at: Rows) -> Rows:
-        """[m] digests of what these steps start from."""
+        """Return [m] digests of what these steps start from."""
         return self._digests(at, after=False)
 
     def expects(self, at: Rows) -> Rows:
-        """[m] digests of what a step that follows these must start from."""
+        """Return [m] digests of what a step that follows these must start from."""
         return self._digests(at, after=True)
 
     def _digests(self, at: Rows, *, after: bool) -> Rows:

@@ -24,11 +24,11 @@ class DatasetTrajectoryIndex:
         return self._steps
 
     def row_at(self, ordinals: Rows) -> Rows:
-        """[n] the 0th, 1st, ... step: the same numbers."""
+        """Return [n] the 0th, 1st, ... step: the same numbers."""
         return ordinals
 
     def _locate(self, rows: Rows) -> tuple[Rows, Rows]:
-        """[n] the trajectory of each row and its place in it."""
+        """Return [n] the trajectory of each row and its place in it."""
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._steps:
             bad = rows[(rows < 0) | (rows >= self._steps)][0]
             raise IndexError(f"row {bad} holds nothing: the dataset has {self._steps:,} steps")
@@ -36,16 +36,16 @@ class DatasetTrajectoryIndex:
         return trajectory, rows - self._start[trajectory]
 
     def remaining(self, rows: Rows) -> Rows:
-        """[n] steps from each row to the end of its trajectory, itself included."""
+        """Return [n] steps from each row to the end of its trajectory, itself included."""
         trajectory, elapsed = self._locate(rows)
         return self._length[trajectory] - elapsed
 
     def elapsed(self, rows: Rows) -> Rows:
-        """[n] steps of the trajectory before each row."""
+        """Return [n] steps of the trajectory before each row."""
         return self._locate(rows)[1]
 
     def at_reset(self, rows: Rows) -> NDArray[np.bool_]:
-        """[n] whether each row is the first step of its episode."""
+        """Return [n] whether each row is the first step of its episode."""
         trajectory, elapsed = self._locate(rows)
         first: NDArray[np.bool_] = self._from_reset[trajectory] & (elapsed == 0)
         return first
@@ -60,10 +60,10 @@ class DatasetTrajectoryIndex:
         return np.where(steps < self.remaining(rows), rows + steps, -1)
 
     def precede(self, rows: Rows, steps: int) -> Rows:
-        """[n, steps] those that precede each row, oldest first, and itself last; -1 before the trajectory."""
+        """Return [n, steps] those that precede each row, oldest first, and itself last; -1 before the trajectory."""
         back = np.arange(steps)[::-1]
         return np.where(back <= self.elapsed(rows)[:, None], rows[:, None] - back, -1)
 
     def trajectories(self) -> tuple[Rows, Rows]:
-        """[N] the first row, and [N] the steps, of every trajectory."""
+        """Return [N] the first row, and [N] the steps, of every trajectory."""
         return self._start.copy(), self._length.copy()

@@ -62,7 +62,7 @@ class DatasetStorage:
         return 1
 
     def row_at(self, ordinals: Rows) -> Rows:
-        """[n] the rows of the 0th, 1st, ... step: the same numbers."""
+        """Return [n] the rows of the 0th, 1st, ... step: the same numbers."""
         return ordinals
 
     def has(self, key: Any) -> bool:

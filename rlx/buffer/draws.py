@@ -80,7 +80,7 @@ class Share:
         return max(0, -(-(length - self.index) // self.count))
 
     def ordinals(self, start: int, stop: int) -> NDArray[np.int64]:
-        """[stop - start] this worker's ordinals from its start-th to before its stop-th."""
+        """Return [stop - start] this worker's ordinals from its start-th to before its stop-th."""
         return np.arange(start, stop, dtype=np.int64) * self.count + self.index
 
 

@@ -279,7 +279,7 @@ def _mark(batch: TensorDictBase, number: int) -> None:
 
 
 def _stacked(batches: list[TensorDictBase]) -> TensorDictBase:
-    """[n, B / n] of n batches, with the keys that all of them have."""
+    """Return [n, B / n] of n batches, with the keys that all of them have."""
     common = set.intersection(*(set(batch.keys(True, True)) for batch in batches))
     try:
         stacked: Any = torch.stack([batch.select(*common) for batch in batches])

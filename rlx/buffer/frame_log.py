@@ -48,7 +48,7 @@ class FrameLog:
         return sum(len(piece) for piece in self._pieces.values())
 
     def append(self, frames: Frames) -> tuple[Places, NDArray[np.int32]]:
-        """[n] where frames [n, frame_bytes] are now, held once, and [n] their compressed bytes."""
+        """Return [n] where frames [n, frame_bytes] are now, held once, and [n] their compressed bytes."""
         self._learn(frames)
         encoded = self._codecs[-1].encode(frames)
         sizes = np.array([len(frame) for frame in encoded], np.int32)

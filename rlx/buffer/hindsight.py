@@ -173,7 +173,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return steps
 
     def _goals(self, rows: Rows, places: NDArray[np.float64]) -> torch.Tensor:
-        """[n, ...] the goals of the steps at rows."""
+        """Return [n, ...] the goals of the steps at rows."""
         for key in (self.goal_key, self.achieved_goal_key, self.reward_key):
             if not self._storage.has(key):
                 raise SamplingError(f"{'/'.join(path(key))!r} is not stored: hindsight needs goals and rewards")
@@ -234,7 +234,7 @@ def _check(transforms: Sequence[Any]) -> None:
 
 
 def _scaled(places: NDArray[np.float64], counts: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """[n] places between 0 and 1 as integers from 0 to before counts."""
+    """Return [n] places between 0 and 1 as integers from 0 to before counts."""
     scaled: NDArray[np.int64] = np.minimum((places * counts).astype(np.int64), np.asarray(counts) - 1)
     return scaled
 

@@ -123,7 +123,7 @@ class OpenTrajectories:
         self._open.setdefault((key, expect), {}).setdefault(lane, []).append(number)
 
     def forget(self) -> Rows:
-        """[n] the waiting ones that were too many, the oldest; nothing continues them now."""
+        """Return [n] the waiting ones that were too many, the oldest; nothing continues them now."""
         if len(self._waiting) <= MAX_WAITING:
             return np.empty(0, np.int64)
         forgotten = list(islice(self._waiting, len(self._waiting) - MAX_WAITING))

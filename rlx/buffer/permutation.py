@@ -20,7 +20,7 @@ _HALF = np.uint64(32)
 
 
 def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """[...] where each ordinal of range(n) lands; all of them together land everywhere once.
+    """Return [...] where each ordinal of range(n) lands; all of them together land everywhere once.
 
     Args:
         ordinals: [...] of range(n).
@@ -56,7 +56,7 @@ def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArr
 
 
 def _shuffle(places: NDArray[np.int64], width: int, height: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """[n] where a permutation of range(width * height) takes each place."""
+    """Return [n] where a permutation of range(width * height) takes each place."""
     one, other = np.divmod(places.astype(np.uint64), np.uint64(width))
     size, other_size = np.uint64(height), np.uint64(width)
     for key in keys:

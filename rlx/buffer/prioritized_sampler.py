@@ -74,7 +74,7 @@ class PrioritizedSampler(SeededSampler):
         self._largest = self._power(np.float64(1.0))
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """[n] rows, and their weights.
+        """Return [n] rows, and their weights.
 
         Raises:
             SamplingError: the storage is empty, or larger than ``max_capacity``.

@@ -99,7 +99,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._generation: int | None = None  # that of the index in which they are not valid; None: before any sample
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """[n] rows, and their weights and marks.
+        """Return [n] rows, and their weights and marks.
 
         Raises:
             SliceTooLongError: no trajectory is that long.
@@ -183,7 +183,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._sums.set(rows, self._mins.get(rows))
 
     def _perhaps_valid(self, index: TrajectoryIndex, written: Rows, slice_len: int) -> Rows:
-        """[n] the hidden starts that one write may have made valid: those with a written row within a slice's reach."""
+        """Return [n] the hidden starts that one write may have made valid: those with a written row within a slice's
+        reach."""
         heads = written[~np.isin(index.precede(written, 2)[:, 0], written)]
         near = index.precede(heads, slice_len).reshape(-1)
         near = np.unique(near[near >= 0])

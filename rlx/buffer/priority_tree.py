@@ -50,7 +50,7 @@ class PriorityTree:
         return float(self._reduce.reduce(self._levels[-1][0]))
 
     def get(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[n] the leaves at these rows."""
+        """Return [n] the leaves at these rows."""
         return self._levels[0].reshape(-1)[rows]
 
     def set(self, rows: NDArray[np.int64], values: NDArray[np.float64] | float) -> None:
@@ -69,7 +69,7 @@ class PriorityTree:
             parents.reshape(-1)[nodes] = self._reduce.reduce(children.take(nodes, axis=0), axis=1)
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """[n] the leaf that each prefix sum falls on: the first up to which the leaves add up to more. Sum trees only.
+        """Return [n] the leaf that each prefix sum falls on: the first up to which the leaves add up to more. Sum trees only.
 
         Args:
             sums: [n] from 0 to less than the root. What rounding carries past the end falls on the last leaf that is

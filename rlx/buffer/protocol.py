@@ -30,16 +30,18 @@ class TrajectoryIndex(Protocol):
         """Return rows stored."""
 
     def row_at(self, ordinals: Rows) -> Rows:
-        """[n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
+        """Return [n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
 
     def remaining(self, rows: Rows) -> Rows:
-        """[n] steps from each row to the end of its trajectory as far as it is stored, itself included; at least 1."""
+        """Return [n] steps from each row to the end of its trajectory as far as it is stored, itself included;
+        at least 1."""
 
     def elapsed(self, rows: Rows) -> Rows:
-        """[n] stored steps of the trajectory before each row."""
+        """Return [n] stored steps of the trajectory before each row."""
 
     def at_reset(self, rows: Rows) -> NDArray[np.bool_]:
-        """[n] whether each row is the first step of its episode: not the first that is left of an overwritten one."""
+        """Return [n] whether each row is the first step of its episode: not the first that is left of an overwritten
+        one."""
 
     def follow(self, rows: Rows, steps: int) -> Rows:
         """Return [n, steps] each row and those that follow it in time; -1 after the end of the trajectory."""
@@ -51,7 +53,8 @@ class TrajectoryIndex(Protocol):
         """Return [n, steps] the preceding rows, oldest first, and itself last; -1 before the first stored step."""
 
     def trajectories(self) -> tuple[Rows, Rows]:
-        """[N] the first row, and [N] the stored steps, of every trajectory, in the order of their first write."""
+        """Return [N] the first row, and [N] the stored steps, of every trajectory, in the order of their first
+        write."""
 
 
 class Storage(Protocol):
@@ -72,7 +75,7 @@ class Storage(Protocol):
         """How many rings the rows are split into; 1 before anything is written."""
 
     def row_at(self, ordinals: Rows) -> Rows:
-        """[n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""
+        """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""
 
     def has(self, key: NestedKey) -> bool:
         """Return whether every step has this TED leaf; false before the first write."""

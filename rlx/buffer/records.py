@@ -24,7 +24,7 @@ class Records:
         self._free = np.arange(_START)[::-1].copy()
 
     def take(self, count: int) -> Rows:
-        """[count] numbers of records that are free, and now are not."""
+        """Return [count] numbers of records that are free, and now are not."""
         while len(self._free) < count:
             old = len(self.table)
             self.table = np.concatenate([self.table, np.repeat(self._blank, old)])
@@ -58,7 +58,7 @@ class LaneLog:
         return np.where(self._behind[lanes] > self._first[lanes], found, -1)
 
     def at(self, lanes: Rows, times: Rows) -> Rows:
-        """[n] the segments that hold these stored steps."""
+        """Return [n] the segments that hold these stored steps."""
         return self._numbers.ravel()[self._slots(lanes, times)]
 
     def _slots(self, lanes: Rows, times: Rows) -> Rows:
@@ -91,7 +91,7 @@ class LaneLog:
         self._first, self._behind = np.zeros(lanes, np.int64), live
 
     def drop(self, lanes: Rows, heads: Rows) -> Rows:
-        """[n] the segments of lanes that lie before these times, lane by lane; forgets them.
+        """Return [n] the segments of lanes that lie before these times, lane by lane; forgets them.
 
         Args:
             lanes: [m] each named once.
@@ -105,7 +105,7 @@ class LaneLog:
         return dropped
 
     def all(self) -> Rows:
-        """[n] every segment, lane by lane, oldest first."""
+        """Return [n] every segment, lane by lane, oldest first."""
         live = self._behind - self._first
         place = np.arange(int(live.sum())) - np.repeat(np.cumsum(live) - live - self._first, live)
         numbers: Rows = self._numbers[np.repeat(np.arange(len(live)), live), place]
@@ -113,7 +113,7 @@ class LaneLog:
 
 
 def distinct(groups: Rows) -> tuple[Rows, Rows]:
-    """[k] the values, ascending, and [n] the place of each entry among them.
+    """Return [k] the values, ascending, and [n] the place of each entry among them.
 
     Example:
         >>> distinct(np.array([5, 3, 5]))
@@ -125,7 +125,7 @@ def distinct(groups: Rows) -> tuple[Rows, Rows]:
 
 
 def rank_within(groups: Rows) -> Rows:
-    """[n] how many earlier entries have the same value.
+    """Return [n] how many earlier entries have the same value.
 
     Example:
         >>> rank_within(np.array([5, 3, 5, 5, 3]))
@@ -135,7 +135,7 @@ def rank_within(groups: Rows) -> Rows:
 
 
 def sum_within(groups: Rows, amounts: Rows) -> Rows:
-    """[n] the sum of the amounts at earlier entries of the same value."""
+    """Return [n] the sum of the amounts at earlier entries of the same value."""
     if len(groups) < 2:  # as of every write of a single step
         return np.zeros(len(groups), np.int64)
     order = np.argsort(groups, kind="stable")

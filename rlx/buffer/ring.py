@@ -39,7 +39,7 @@ class Ring:
         np.maximum(self.head, self.tail - self.size, out=self.head)
 
     def row_at(self, ordinals: Rows) -> Rows:
-        """[n] rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
+        """Return [n] rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
         if self.lanes == 1:
             return self.row(np.int64(0), self.head[0] + ordinals)
         behind = np.cumsum(self.tail - self.head)
@@ -48,11 +48,11 @@ class Ring:
         return self.row(lane, ordinal)
 
     def row(self, lane: Rows | np.int64, time: Rows) -> Rows:
-        """[n] rows of steps, by lane and time."""
+        """Return [n] rows of steps, by lane and time."""
         return lane * self.size + time % self.size
 
     def locate(self, rows: Rows) -> tuple[Rows, Rows]:
-        """[n] lane and [n] time of the steps at these rows.
+        """Return [n] lane and [n] time of the steps at these rows.
 
         Raises:
             IndexError: a row that holds nothing.
@@ -86,7 +86,7 @@ class Ring:
 
 
 def run_starts(groups: Rows) -> Rows:
-    """[m] the places where another value than the one before starts, 0 included.
+    """Return [m] the places where another value than the one before starts, 0 included.
 
     Example:
         >>> run_starts(np.array([5, 5, 3, 5]))

@@ -82,7 +82,7 @@ class RingStorage(SavedSteps, ABC):
         return int(self._ring.tail[0]) % self._ring.size
 
     def row_at(self, ordinals: Rows) -> Rows:
-        """[n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
+        """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
         return self._ring.row_at(ordinals)
 
     def has(self, key: Any) -> bool:
@@ -386,6 +386,6 @@ def _restored_ring(state: Mapping[str, Any], max_size: int, ndim: int) -> Ring:
 
 
 def _last_of(rows: Rows) -> Rows:
-    """[m] where each row comes up for the last time, ascending."""
+    """Return [m] where each row comes up for the last time, ascending."""
     _, first = np.unique(rows[::-1], return_index=True)
     return np.sort(len(rows) - 1 - first)

@@ -86,7 +86,7 @@ class RandomSampler(SeededSampler):
     """Draws every stored step with the same probability, with replacement."""
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """[n] rows; nothing beside them.
+        """Return [n] rows; nothing beside them.
 
         Raises:
             SamplingError: the storage is empty.
@@ -130,7 +130,7 @@ class SamplerWithoutReplacement(SeededSampler):
         return self._ran_out
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """[n] rows, fewer than ``batch_size`` at the end of an epoch; nothing beside them.
+        """Return [n] rows, fewer than ``batch_size`` at the end of an epoch; nothing beside them.
 
         Raises:
             SamplingError: the storage is empty, or this shard or a whole batch finds too little in it.
@@ -182,6 +182,7 @@ class SamplerWithoutReplacement(SeededSampler):
 
 
 def _rows(storage: Storage, ordinals: Rows, length: int) -> Rows:
-    """[n] rows, of the first of which it held when it held ``length`` on; where the rings stand makes no difference."""
+    """Return [n] rows, of the first of which it held when it held ``length`` on;
+    where the rings stand makes no difference."""
     lane, place = np.divmod(ordinals, length // storage.lanes)
     return lane * (storage.max_size // storage.lanes) + place

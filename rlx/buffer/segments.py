@@ -152,7 +152,7 @@ class Segments:
         self._serial += len(lane)
 
     def _number(self, run: NDArray[np.void], first: Rows, known: NDArray[np.void]) -> Rows:
-        """[m] the segment of each run: a new one, or the newest of its lane if the run goes on exactly there."""
+        """Return [m] the segment of each run: a new one, or the newest of its lane if the run goes on exactly there."""
         newest = self.log.last(run["lane"][first])
         joins = (newest >= 0) & (known["tail"] == newest) & (run["time"][first] == self.ring.tail[run["lane"][first]])
         number = np.full(len(run), -1)
@@ -270,7 +270,7 @@ class Segments:
         self.trajectories["expects"][found] = self.table["expects"][self.trajectories["tail"][found]]
 
     def in_order(self) -> Rows:
-        """[n] all segments, in the order of their writing."""
+        """Return [n] all segments, in the order of their writing."""
         number = self.log.all()
         return number[np.argsort(self.table["serial"][number], kind="stable")]
 

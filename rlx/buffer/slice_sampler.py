@@ -93,7 +93,7 @@ class SliceSampler(SeededSampler):
         return self.__dict__ | {"_starts": None}
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """[n] rows, and the marks beside them.
+        """Return [n] rows, and the marks beside them.
 
         Raises:
             SliceTooLongError: no trajectory is that long.
@@ -106,7 +106,7 @@ class SliceSampler(SeededSampler):
         return self.slicing.cut(storage, index, starts, slice_len, at_most)
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
-        """[slices] starts, and how many steps each slice has at most."""
+        """Return [slices] starts, and how many steps each slice has at most."""
         rng = self._draws.next()
         starts = np.empty(0, np.int64)
         by_trajectory = self.weighting == "trajectory" or self.slicing.whole_trajectories or self.slicing.start_at_reset

@@ -62,7 +62,7 @@ class SliceStarts:
     def draw(
         self, index: TrajectoryIndex, rng: np.random.Generator, slices: int, weighting: Weighting
     ) -> tuple[Rows, Rows | None]:
-        """[slices] starts: each with the same probability, or of trajectories with the same probability.
+        """Return [slices] starts: each with the same probability, or of trajectories with the same probability.
 
         Also [slices] how many steps each may have at most, or None if all may have as many.
         """
@@ -74,7 +74,8 @@ class SliceStarts:
         return self._at(index, trajectories, places - before)
 
     def within(self, index: TrajectoryIndex, rng: np.random.Generator, trajectories: Rows) -> tuple[Rows, Rows | None]:
-        """[n] a start of each of these trajectories, each of its starts with the same probability; as ``draw``."""
+        """Return [n] a start of each of these trajectories, each of its starts with the same probability;
+        as ``draw``."""
         return self._at(index, trajectories, rng.integers(self.counts[trajectories]))
 
     def _at(self, index: TrajectoryIndex, trajectories: Rows, places: Rows) -> tuple[Rows, Rows | None]:
@@ -89,7 +90,7 @@ class SliceStarts:
 def draw_by_rejection(
     index: TrajectoryIndex, rng: np.random.Generator, slicing: Slicing, slices: int, slice_len: int
 ) -> Rows:
-    """[at most slices] valid starts, each with the same probability: stored steps at random, less those that are none.
+    """Return [at most slices] valid starts, each with the same probability: stored steps at random, less those that are none.
 
     It takes time proportional to the slices whatever is stored, and gives up where most steps are no start.
     """

@@ -85,7 +85,7 @@ class Slicing:
         return left, right
 
     def is_start(self, index: TrajectoryIndex, rows: Rows, slice_len: int) -> NDArray[np.bool_]:
-        """[n] whether a slice may start at each row, so far as its length goes."""
+        """Return [n] whether a slice may start at each row, so far as its length goes."""
         remaining, (_, right) = index.remaining(rows), self.reach(slice_len)
         fits: NDArray[np.bool_]
         if self.strict_length and not right:
@@ -104,7 +104,7 @@ class Slicing:
         slice_len: int | None,
         at_most: Rows | None = None,
     ) -> tuple[Rows, dict[Any, NDArray[Any]]]:
-        """[n] the rows of the slices that start at ``starts``, slice after slice, and what marks their ends.
+        """Return [n] the rows of the slices that start at ``starts``, slice after slice, and what marks their ends.
 
         Args:
             storage: where the steps are.
@@ -175,7 +175,7 @@ def _plain(key: NestedKey) -> NestedKey:
 
 
 def _stored(storage: Storage, rows: Rows, keys: Sequence[NestedKey]) -> Mapping[NestedKey, NDArray[np.bool_]]:
-    """[n, ...] those of the flags that the storage has."""
+    """Return [n, ...] those of the flags that the storage has."""
     present = [_plain(key) for key in keys if storage.has(key)]
     if not present:
         return {}
@@ -198,5 +198,5 @@ def _ends(
 
 
 def _beside(flags: NDArray[np.bool_], like: NDArray[Any]) -> NDArray[np.bool_]:
-    """[n, 1, ...] the flags [n], with as many dimensions as ``like``."""
+    """Return [n, 1, ...] the flags [n], with as many dimensions as ``like``."""
     return flags.reshape(-1, *(1,) * (like.ndim - 1))

@@ -40,7 +40,7 @@ def describe_storage(storage: Storage) -> dict[str, Any]:
 
 
 def ordered_rows(storage: Storage) -> Rows:
-    """[lanes, n] the rows of every lane, oldest first; none of a dataset, which is at rest already."""
+    """Return [lanes, n] the rows of every lane, oldest first; none of a dataset, which is at rest already."""
     if isinstance(storage, DatasetStorage):
         return np.empty((1, 0), np.int64)
     lanes = storage.lanes if len(storage) else 1

@@ -116,17 +116,17 @@ class RingTrajectoryIndex:
         self.generation += 1
 
     def row_at(self, ordinals: Rows) -> Rows:
-        """[n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
+        """Return [n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
         return self._segments.ring.row_at(ordinals)
 
     def remaining(self, rows: Rows) -> Rows:
-        """[n] steps from each row to the end of its trajectory as far as it is stored, itself included."""
+        """Return [n] steps from each row to the end of its trajectory as far as it is stored, itself included."""
         segment, _, offset = self._locate(rows)
         remaining: Rows = self._segments.trajectories["length"][segment["trajectory"]] - offset
         return remaining
 
     def elapsed(self, rows: Rows) -> Rows:
-        """[n] stored steps of the trajectory before each row."""
+        """Return [n] stored steps of the trajectory before each row."""
         segment, _, offset = self._locate(rows)
         return self._elapsed(segment, offset)
 
@@ -134,12 +134,14 @@ class RingTrajectoryIndex:
         return offset - self._lost(self._segments.trajectories["head"][segment["trajectory"]])[1]
 
     def at_reset(self, rows: Rows) -> Flags:
-        """[n] whether each row is the first step of its episode: not the first that is left of an overwritten one."""
+        """Return [n] whether each row is the first step of its episode: not the first that is left of an overwritten
+        one."""
         first: Flags = self._locate(rows)[2] == 0
         return first
 
     def trajectories(self) -> tuple[Rows, Rows]:
-        """[N] the first row, and [N] the stored steps, of every trajectory, in the order of their first write."""
+        """Return [N] the first row, and [N] the stored steps, of every trajectory, in the order of their first
+        write."""
         self._settle()
         found = self._segments.trajectories
         found = found[found["head"] >= 0]
@@ -195,7 +197,7 @@ class RingTrajectoryIndex:
         return self._segments.ring.row(segment["lane"], time - left)
 
     def _locate(self, rows: Rows) -> tuple[NDArray[np.void], Rows, Rows]:
-        """[n] the segment of each row, its time, and its place in the whole trajectory.
+        """Return [n] the segment of each row, its time, and its place in the whole trajectory.
 
         Raises:
             IndexError: a row that holds nothing.
@@ -206,7 +208,8 @@ class RingTrajectoryIndex:
         return segment, time, segment["before"] + time - segment["time"]
 
     def _lost(self, head: Rows) -> tuple[Rows, Rows]:
-        """[n] time of the first stored step of segments that start trajectories, and [n] the steps lost before it."""
+        """Return [n] time of the first stored step of segments that start trajectories, and [n] the steps lost before
+        it."""
         segment = self._segments.table[head]
         time = np.maximum(segment["time"], self._segments.ring.head[segment["lane"]])
         return time, segment["before"] + time - segment["time"]
@@ -244,7 +247,7 @@ def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dic
 
 
 def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None = None) -> Rows:
-    """[m] where, among steps in the order of writing, another lane, id or trajectory starts, or it is forced."""
+    """Return [m] where, among steps in the order of writing, another lane, id or trajectory starts, or it is forced."""
     starts = np.empty(len(lane), bool)
     starts[:1] = True
     np.not_equal(lane[1:], lane[:-1], out=starts[1:])
@@ -302,7 +305,8 @@ def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
 
 
 def _digests(at: Rows, values: Rows, wanted: Rows, compute: Callable[[Rows], Rows] | None) -> Rows:
-    """[m] the values [n] that are known of the places [n] ``at``, ascending; those of other wanted ones computed."""
+    """Return [m] the values [n] that are known of the places [n] ``at``, ascending;
+    those of other wanted ones computed."""
     known = np.isin(wanted, at)
     found = np.full(len(wanted), UNKNOWN, np.int64)
     found[known] = values[np.searchsorted(at, wanted[known])]

@@ -89,7 +89,7 @@ def _one_a_step(values: torch.Tensor, key: NestedKey) -> NDArray[Any]:
 def _chains(
     steps: TensorDictBase, width: int, ids: NDArray[np.int64] | None, done: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[S] the steps, trajectory after trajectory, in the order of their first steps; [N] steps of each."""
+    """Return [S] the steps, trajectory after trajectory, in the order of their first steps; [N] steps of each."""
     if ids is None and done is None:
         raise SchemaMismatchError("steps have neither trajectory ids nor ('next', 'done'): nothing says where one ends")
     count = len(steps)

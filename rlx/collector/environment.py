@@ -55,14 +55,14 @@ class Environment(Protocol):
     spec: Mapping[str, Any]
 
     def reset(self, seeds: Sequence[int]) -> Any:
-        """[n, ...] first observations of new episodes; each environment starts from its seed.
+        """Return [n, ...] first observations of new episodes; each environment starts from its seed.
 
         Raises:
             CollectError: an environment raised something.
         """
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
-        """[n, ...] observations after new episodes were begun in some environments [n], whatever their state.
+        """Return [n, ...] observations after new episodes were begun in some environments [n], whatever their state.
 
         Raises:
             CollectError: an environment raised something, or cannot be reset but together with the others.

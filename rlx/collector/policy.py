@@ -50,7 +50,7 @@ class Policy(Protocol):
     """Chooses actions."""
 
     def initial_state(self, situation: Situation) -> Arrays:
-        """[n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
+        """Return [n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
 
         Raises:
             CollectError: the shape of the state is unknown.
@@ -118,7 +118,7 @@ class RandomPolicy:
         self._next = 0
 
     def __call__(self, observation: Any) -> Any:  # noqa: ARG002  (that is what random means)
-        """[n, ...] actions."""
+        """Return [n, ...] actions."""
         if self._discrete is None:
             return _stacked([space.sample() for space in self._spaces])
         if self._next == len(self._ahead):

@@ -62,7 +62,8 @@ class Pool(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """[n, ...] first observations, of the environments that ``options["reset_mask"]`` [n] has if it is given."""
+        """Return [n, ...] first observations, of the environments that ``options["reset_mask"]`` [n] has if it is
+        given."""
         mask = (options or {}).get("reset_mask")
         if mask is not None:
             begun, _ = self._pool.reset(options={"reset_mask": mask})

@@ -19,7 +19,7 @@ CHUNK_STEPS = 64
 
 
 def seeds_of(seed: int, session: int, num_envs: int, purpose: int, first: int = 0) -> list[int]:
-    """[n] seeds of 31 bits, of the environments from number ``first`` on.
+    """Return [n] seeds of 31 bits, of the environments from number ``first`` on.
 
     Of another session or purpose they are others; how many there are changes none.
 

@@ -54,7 +54,7 @@ class TensorDictPolicy:
 
     @torch.no_grad()
     def initial_state(self, situation: Situation) -> Arrays:
-        """[n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
+        """Return [n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
 
         Raises:
             CollectError: the shape of the state is unknown.

@@ -173,7 +173,7 @@ class TorchRLVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """[n, ...] observations, after resetting those that ``options["reset_mask"]`` names, or all."""
+        """Return [n, ...] observations, after resetting those that ``options["reset_mask"]`` names, or all."""
         root = self._adapter.reset(seed if seed is None or isinstance(seed, int) else seed[0], _mask(options))
         return self._adapter.observation(root), self._adapter.extras(root)
 

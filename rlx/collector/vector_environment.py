@@ -64,7 +64,7 @@ class VectorEnvironment:
             on_fork(self, VectorEnvironment._leave)
 
     def reset(self, seeds: Sequence[int]) -> Any:
-        """[n, ...] first observations."""
+        """Return [n, ...] first observations."""
         self._ended[:] = False
         with self._translated("reset"):
             try:
@@ -74,7 +74,7 @@ class VectorEnvironment:
                 return self._env.reset(seed=seeds[0])[0]
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
-        """[n, ...] observations after some were reset."""
+        """Return [n, ...] observations after some were reset."""
         # An environment that does not know the mask would reset all.
         is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv | Pool)
         knows = is_known or self._mode != AutoresetMode.NEXT_STEP

@@ -249,7 +249,7 @@ class Lengths:
 
 
 def _bytes_of(rows: NDArray[Any], *, is_text: bool) -> NDArray[np.uint8]:
-    """[n, bytes] of the rows of a field; of texts, a digest of each row."""
+    """Return [n, bytes] of the rows of a field; of texts, a digest of each row."""
     if is_text:
         digests = [blake2b(repr(row.tolist() if hasattr(row, "tolist") else row).encode()).digest() for row in rows]
         return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), -1)

@@ -112,5 +112,5 @@ class Tally:
         return {"count": self.count, "places": tuple(self.places)}
 
     def numbers(self) -> NDArray[np.int64]:
-        """[n] numbers of the trajectories, ascending."""
+        """Return [n] numbers of the trajectories, ascending."""
         return np.array(sorted(self.trajectories), np.int64)

@@ -50,7 +50,7 @@ class Pictures:
                 self._repeated[name].add(*window.place(name, repeated))
 
     def _same(self, name: str, rows: Rows, window: Window) -> NDArray[np.bool_]:
-        """[n] whether each picture is the same as the one before it in its trajectory."""
+        """Return [n] whether each picture is the same as the one before it in its trajectory."""
         same = np.zeros(len(rows), bool)
         # Words of eight bytes compare faster than bytes.
         wide = rows.view(np.uint64) if rows.shape[1] % 8 == 0 and rows.flags.c_contiguous else rows

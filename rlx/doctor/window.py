@@ -94,7 +94,7 @@ class Window:
         return (np.cumsum(self.block.lengths) - 1)[self.closed & (self.block.lengths > 0)]
 
     def known(self, name: str) -> Indices:
-        """[m] rows of a field that were recorded."""
+        """Return [m] rows of a field that were recorded."""
         if self.schema[name].role == Role.OBSERVATION:
             return np.flatnonzero(self.recorded)
         return np.arange(self.block.steps)

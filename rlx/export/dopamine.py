@@ -111,7 +111,7 @@ def _extras(schema: Schema) -> dict[str, str]:
 
 
 def _ends(piece: Piece) -> NDArray[np.uint8]:
-    """[n] 1 where a trajectory ends."""
+    """Return [n] 1 where a trajectory ends."""
     ends = np.zeros(piece.steps, np.uint8)
     ends[-1] = piece.is_last
     return ends

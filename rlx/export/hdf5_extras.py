@@ -26,7 +26,7 @@ class ExtraColumn:
     is_after: bool = False
 
     def rows(self, piece: Piece) -> NDArray[Any]:
-        """[n] what a piece adds to it."""
+        """Return [n] what a piece adds to it."""
         return piece.next(self.name) if self.is_after else piece.rows(self.name)
 
 

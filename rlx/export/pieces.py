@@ -50,7 +50,7 @@ class Piece:
         return self.data[name][1:]
 
     def stored(self, name: str) -> NDArray[np.generic]:
-        """[n] the rows of an observation, and in the last piece [n + 1]: every observation once."""
+        """Return [n] the rows of an observation, and in the last piece [n + 1]: every observation once."""
         return self.data[name] if self.is_last else self.rows(name)
 
 

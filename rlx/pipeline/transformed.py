@@ -113,7 +113,7 @@ def read_portion(
 
 
 def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int64]:
-    """[n] numbers of the trajectories that stay, ascending.
+    """Return [n] numbers of the trajectories that stay, ascending.
 
     Raises:
         TransformError: a selection names trajectories that do not exist.

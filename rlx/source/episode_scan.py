@@ -211,7 +211,7 @@ class EpisodeScan:
 
 
 def _resets(pieces: Pieces, links: Links, recording: Recording) -> Flags:
-    """[p] which pieces are known to begin at a reset."""
+    """Return [p] which pieces are known to begin at a reset."""
     if pieces.from_reset is not None:
         return pieces.from_reset
     starts_anew = ~links.is_known if pieces.trajectory is not None else np.ones(len(pieces.start), bool)
@@ -239,7 +239,7 @@ def scan_following(
 
 
 def different(one: NDArray[Any], other: NDArray[Any]) -> Flags:
-    """[n] which rows differ in value; NaN equals NaN, and -0.0 equals 0.0.
+    """Return [n] which rows differ in value; NaN equals NaN, and -0.0 equals 0.0.
 
     Example:
         >>> different(np.array([np.nan, 0.0, 1.0]), np.array([np.nan, -0.0, 2.0])).tolist()
@@ -253,7 +253,7 @@ def different(one: NDArray[Any], other: NDArray[Any]) -> Flags:
 
 
 def _digests(columns: list[NDArray[Any]]) -> NDArray[Any]:
-    """[n] equal where all rows are equal in value."""
+    """Return [n] equal where all rows are equal in value."""
     alike = [_alike(column) for column in columns]
     joined = [b"".join(row) for row in zip(*alike, strict=True)]
     found = np.empty(len(joined), object)
@@ -273,7 +273,7 @@ def _alike(column: NDArray[Any]) -> list[bytes]:
 
 
 def _shifted(column: NDArray[Any], last: NDArray[Any] | None) -> NDArray[Any]:
-    """[n] the row before each row; of the first, the last one of the rows before."""
+    """Return [n] the row before each row; of the first, the last one of the rows before."""
     return np.concatenate([column[:1] if last is None else last, column[:-1]])
 
 

@@ -51,7 +51,7 @@ class Hdf5Columns:
             texts.__exit__()
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        """[stop - start, ...] rows of a field."""
+        """Return [stop - start, ...] rows of a field."""
         return self._read(self._datasets[name], name, start, stop)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:

@@ -99,7 +99,7 @@ class TextRows:
         return self._heaps[place].text(number, length)
 
     def _references(self, start: int, stop: int) -> NDArray[Any]:
-        """[stop - start, ...] where the texts of rows lie."""
+        """Return [stop - start, ...] where the texts of rows lie."""
         if self._found.file.userblock_size:
             raise ValueError("a file with a user block")
         if self._found.chunks is None:

@@ -121,7 +121,8 @@ def _head(joins: Places, piece: int) -> int:
 
 
 def chained(kept: Places, joins: Places) -> tuple[Places, Places]:
-    """[k] the pieces, those of an episode one after the other, and [n] where in that order each episode begins."""
+    """Return [k] the pieces, those of an episode one after the other, and [n] where in that order each episode
+    begins."""
     follower = np.full(len(joins), -1)
     follower[joins[joins >= 0]] = np.flatnonzero(joins >= 0)
     order: list[int] = []

@@ -225,7 +225,7 @@ def _is_integer(index: Any) -> bool:
 
 
 def normalize(index: Any, length: int) -> NDArray[np.int64]:
-    """[n] steps that an index means, all in 0 to length.
+    """Return [n] steps that an index means, all in 0 to length.
 
     Args:
         index: a slice, or a 1-d list, array or tensor of integers (negative ones count from the end) or booleans.

@@ -100,7 +100,7 @@ class ChunkReader(ABC):
 
     @abstractmethod
     def _located(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """[n, 2] offset and length of these chunks."""
+        """Return [n, 2] offset and length of these chunks."""
 
     @abstractmethod
     def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:

@@ -169,7 +169,7 @@ class Shards:
         return Trajectories.concatenate(self.each(self.table, range(len(self.records)), depth=1))
 
     def of_steps(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n] which shard each of these steps is in."""
+        """Return [n] which shard each of these steps is in."""
         return np.searchsorted(self.first_step, steps, side="right") - 1
 
     def verify(self, number: int) -> None:

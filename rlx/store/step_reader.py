@@ -76,7 +76,8 @@ class StepReader:
         return dict(zip(self._shards.schema.fields, self._shards.each_field(read, places.shard), strict=True))
 
     def read(self, name: str, places: Places) -> Rows:
-        """[n, *shape] of a field that has a row a step (its role is ``step`` or ``next``), in the order asked for."""
+        """Return [n, *shape] of a field that has a row a step (its role is ``step`` or ``next``), in the order asked
+        for."""
         if name in self._flags:
             # Only the last step of a trajectory can carry a flag, so the table knows; no shard is touched.
             flags: Rows = self._flags[name][places.trajectory] & places.is_last
@@ -84,7 +85,7 @@ class StepReader:
         return self._gather(name, places.steps - self._shards.first_step[places.shard], places.shard, places.starts)
 
     def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
-        """[n, *shape] of an observation at each step and of the one that followed it.
+        """Return [n, *shape] of an observation at each step and of the one that followed it.
 
         An observation that is both, as within a slice, is decoded once. For consecutive steps of one trajectory the two
         results are views of the same rows.

@@ -200,7 +200,7 @@ class ShardWriter:
 
 
 def sum_rewards(reward: NDArray[np.generic], length: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[N] sums of the rewards [S] of trajectories of these lengths [N]."""
+    """Return [N] sums of the rewards [S] of trajectories of these lengths [N]."""
     if not len(length):
         return np.empty(0)
     with np.errstate(over="ignore", invalid="ignore"):

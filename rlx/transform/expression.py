@@ -89,7 +89,7 @@ class Expression:
             raise self._error(0, f"{self.text} is {kind}, expected {_TRUTH} such as return > 10")
 
     def holds(self, columns: Columns) -> NDArray[np.bool_]:
-        """[N] whether it holds for each trajectory.
+        """Return [N] whether it holds for each trajectory.
 
         Args:
             columns: [N] values of the names that it holds, and perhaps others; at least one column.

@@ -81,7 +81,7 @@ class _OfPictures(PerBlock):
         raise NotImplementedError
 
     def of(self, pictures: Pictures, layout: Layout) -> Pictures:
-        """[n, ...] pictures instead of these."""
+        """Return [n, ...] pictures instead of these."""
         raise NotImplementedError
 
     def schema(self, schema: Schema) -> Schema:
@@ -141,7 +141,7 @@ class Resize(_OfPictures):
         return replace(field, shape=Layout.of(name, field).shape(self.height, self.width), space=None)
 
     def of(self, pictures: Pictures, layout: Layout) -> Pictures:
-        """[n, ...] pictures of the new size."""
+        """Return [n, ...] pictures of the new size."""
         cv2 = _opencv()
         planes, pixel = layout.planes
         old = np.ascontiguousarray(pictures).reshape(-1, layout.width, *pixel)
@@ -195,7 +195,7 @@ class Crop(_OfPictures):
         return slice(max(top, 0), max(top, 0) + self.height), slice(max(left, 0), max(left, 0) + self.width)
 
     def of(self, pictures: Pictures, layout: Layout) -> Pictures:
-        """[n, ...] pieces of these pictures."""
+        """Return [n, ...] pieces of these pictures."""
         piece = self._piece(layout)
         return pictures[(slice(None), slice(None), *piece) if layout.channels_first else (slice(None), *piece)]
 
@@ -219,7 +219,7 @@ class Grayscale(_OfPictures):
         return replace(field, shape=(layout.height, layout.width), space=None)
 
     def of(self, pictures: Pictures, layout: Layout) -> Pictures:
-        """[n, H, W] grey pictures."""
+        """Return [n, H, W] grey pictures."""
         cv2 = _opencv()
         new = np.empty(pictures.shape[:-1], pictures.dtype)
         batch = max(_TALL_ROWS // layout.height, 1)

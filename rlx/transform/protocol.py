@@ -89,7 +89,7 @@ class Selection(Protocol):
     """
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[N] whether each trajectory stays, of those that the selections before it have left.
+        """Return [N] whether each trajectory stays, of those that the selections before it have left.
 
         Args:
             table: the trajectories.

@@ -24,7 +24,7 @@ class _OfRewards(PerBlock):
         return replace(block, data={**block.data, "reward": reward})
 
     def of(self, reward: NDArray[Any]) -> NDArray[Any]:
-        """[S] rewards instead of these."""
+        """Return [S] rewards instead of these."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class ClipReward(_OfRewards):
         return schema
 
     def of(self, reward: NDArray[Any]) -> NDArray[Any]:
-        """[S] rewards within the range."""
+        """Return [S] rewards within the range."""
         clipped: NDArray[Any] = np.clip(reward, self.low, self.high)
         return clipped
 
@@ -64,7 +64,7 @@ class SignReward(_OfRewards):
     """Reduces rewards to their sign: -1, 0 or 1."""
 
     def of(self, reward: NDArray[Any]) -> NDArray[Any]:
-        """[S] signs."""
+        """Return [S] signs."""
         signs: NDArray[Any] = np.sign(reward)
         return signs
 
@@ -92,5 +92,5 @@ class ScaleReward(_OfRewards):
         return Schema({**schema.fields, "reward": replace(schema["reward"], dtype="float32", space=None)})
 
     def of(self, reward: NDArray[Any]) -> NDArray[Any]:
-        """[S] rewards times the scale, plus the shift."""
+        """Return [S] rewards times the scale, plus the shift."""
         return reward * self.scale + self.loc

@@ -25,7 +25,7 @@ class Filter:
         Expression(self.text)
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[N] whether the condition holds for each trajectory."""
+        """Return [N] whether the condition holds for each trajectory."""
         columns = {**table.columns(), "whole": table.whole, "id": np.arange(len(table)), "shard": shard}
         return Expression(self.text).holds(columns)
 
@@ -55,7 +55,7 @@ class Subsample:
             raise TransformError(f"seed is {self.seed}, expected at least 0")
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:  # noqa: ARG002
-        """[N] whether each trajectory is in the sample."""
+        """Return [N] whether each trajectory is in the sample."""
         kept = np.zeros(len(table), np.bool_)
         if self.every:
             kept[:: self.every] = True

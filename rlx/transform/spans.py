@@ -153,7 +153,7 @@ class NStep:
         )
 
     def _discounted(self, reward: NDArray[np.generic], span: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[n] sums of as many rewards as each step spans."""
+        """Return [n] sums of as many rewards as each step spans."""
         padded = np.append(reward.astype(np.float64), np.zeros(self.n))
         step = np.arange(len(span))
         total = np.zeros(len(span))

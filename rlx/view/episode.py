@@ -80,7 +80,7 @@ class Episode:
         return self._steps("action") if "action" in self.dataset.schema else None
 
     def observations(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """[n, ...] rows of an observation, each from 0 to L; L is the final one."""
+        """Return [n, ...] rows of an observation, each from 0 to L; L is the final one."""
         first = int(self.dataset.steps.start[self.number])
         places = self.dataset.steps.locate(first + np.minimum(rows, self.length - 1))
         now, then = self.dataset.steps.read_observations(name, places)
@@ -88,7 +88,7 @@ class Episode:
         return np.where(is_final, then, now)
 
     def frames(self, name: str, rows: NDArray[np.int64]) -> Frames:
-        """[n, height, width, 3] rows of an observation that is a picture."""
+        """Return [n, height, width, 3] rows of an observation that is a picture."""
         frames = pictures(self.observations(name, rows))
         assert frames is not None  # whoever asks has asked picture_field
         return frames

@@ -18,7 +18,7 @@ _MAX_COLOURS = 256  # of a PNG with a palette
 
 
 def pictures(rows: NDArray[Any]) -> Frames | None:
-    """[n, height, width, 3] of an array of observations; of stacks the newest; none where they are no pictures.
+    """Return [n, height, width, 3] of an array of observations; of stacks the newest; none where they are no pictures.
 
     Three planes are red, green and blue, as PyTorch has them, and no stack of three.
 
@@ -92,7 +92,7 @@ def _reduced(pixels: Frames) -> "Image.Image":
 
 
 def packed(pixels: Frames) -> NDArray[np.uint32]:
-    """[...] one number for each colour of [..., 3].
+    """Return [...] one number for each colour of [..., 3].
 
     Example:
         >>> channels(int(packed(np.array([1, 2, 3], np.uint8))))

@@ -90,7 +90,7 @@ class StoredSteps:
         self._rows, self._first = np.unique(rows, return_index=True)
 
     def _places(self, rows: Rows) -> Rows:
-        """[n] where each row is in the remembered batch; -1 where it is not."""
+        """Return [n] where each row is in the remembered batch; -1 where it is not."""
         if self._batch is None or not len(self._rows):
             return np.full(len(rows), -1)
         place = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
@@ -101,13 +101,13 @@ class StoredSteps:
 
 
 def pick(leaf: torch.Tensor, places: Rows) -> torch.Tensor:
-    """[n, ...] these of a tensor's rows."""
+    """Return [n, ...] these of a tensor's rows."""
     # Several times as fast as indexing, where rows are images.
     return leaf.index_select(0, torch.from_numpy(places).to(leaf.device))
 
 
 def pick_steps(steps: TensorDictBase, places: Rows) -> TensorDictBase:
-    """[n] these of some steps."""
+    """Return [n] these of some steps."""
     picked = TensorDict({}, [len(places)], device=steps.device)
     for key, leaf in steps.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         # Texts are no tensor, and are indexed as a list is.

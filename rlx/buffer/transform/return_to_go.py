@@ -52,7 +52,7 @@ class ReturnToGo:
         return batch
 
     def _returns(self, rows: Rows, below: Reader) -> NDArray[np.float64]:
-        """[n] the returns to go of rows."""
+        """Return [n] the returns to go of rows."""
         remaining = below.index.remaining(rows)
         # Steps of one trajectory have their last step in common; its first one in the batch stands for all of them.
         _, trajectory = np.unique(below.index.after(rows, remaining - 1), return_inverse=True)
