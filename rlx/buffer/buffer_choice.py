@@ -11,7 +11,7 @@ from rlx.errors import SamplingError
 
 
 class BufferChoice:
-    """Chooses buffers by their probabilities, with replacement, or takes all of them.
+    """A choice of buffers by their probabilities, with replacement, or of all of them.
 
     Args:
         count: how many there are.

@@ -90,12 +90,12 @@ class FrameLog:
         return len(self._pieces[self._current]) - self._filled
 
     def hold(self, places: Places) -> None:
-        """Notes that someone uses the frames at these places."""
+        """Take note that these frames are in use."""
         for piece, count in _counts(places):
             self._used[piece] = self._used.get(piece, 0) + count
 
     def release(self, places: Places) -> None:
-        """Notes that someone no longer uses them; a piece of which none is used is freed."""
+        """Take note that a user of these frames is gone; free pieces without used frames."""
         for piece, count in _counts(places):
             self._used[piece] -= count
             if piece != self._current:

@@ -17,7 +17,7 @@ _PRESENT = "_present"
 
 
 class LazyStackStorage(ListStorage):
-    """Keeps every step by itself, whatever the shapes of its tensors are; batches are ``LazyStackedTensorDict``.
+    """Storage of each step by itself, whatever the shapes of its tensors; batches are ``LazyStackedTensorDict``.
 
     Flags, and integers and bools of one value a step, have the same shape in all steps, since they tell trajectories
     apart. All other leaves may differ from step to step: shapes, keys, texts. Steps of different shapes cannot be

@@ -116,7 +116,7 @@ def unchanged(batch: Any) -> Any:
 
 
 def rows_at(source: StepSource, places: Rows) -> Rows:
-    """Return [n] what to index the source with to get the 0th, 1st, ... of its steps."""
+    """Return [n] indices into the source of the 0th, 1st, ... of its steps."""
     return source.storage.row_at(places) if isinstance(source, ReplayBuffer) else places
 
 

@@ -30,7 +30,8 @@ class Assigned:
 
 
 class OpenTrajectories:
-    """Finds the open trajectory that a run continues: of its id, expecting the observation that the run begins with."""
+    """Index of open trajectories, to find the one that a run continues: of its id, expecting the observation that the
+    run begins with."""
 
     def __init__(self) -> None:
         # By (id, digest of what must follow): the trajectories that are open in each lane.
@@ -123,7 +124,7 @@ class OpenTrajectories:
         self._open.setdefault((key, expect), {}).setdefault(lane, []).append(number)
 
     def forget(self) -> Rows:
-        """Return [n] the waiting ones that were too many, the oldest; nothing continues them now."""
+        """Return [n] the oldest waiting trajectories beyond the limit; nothing continues them now."""
         if len(self._waiting) <= MAX_WAITING:
             return np.empty(0, np.int64)
         forgotten = list(islice(self._waiting, len(self._waiting) - MAX_WAITING))

@@ -10,7 +10,7 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 
 
 class ParameterScheduler(ABC):
-    """Changes a parameter of a sampler at every ``step``; a subclass says how.
+    """Base of schedulers that change a parameter of a sampler at every ``step``; a subclass defines how.
 
     Args:
         obj: a sampler, or a buffer whose sampler is meant.
@@ -66,7 +66,7 @@ class ParameterScheduler(ABC):
 
 
 class LambdaScheduler(ParameterScheduler):
-    """Sets a parameter to its initial value times a function of the number of steps.
+    """Scheduler that sets a parameter to its initial value times a function of the number of steps.
 
     Args:
         obj: a sampler, or a buffer whose sampler is meant.
@@ -93,7 +93,7 @@ class LambdaScheduler(ParameterScheduler):
 
 
 class LinearScheduler(ParameterScheduler):
-    """Moves a parameter from its initial to a final value in equal steps.
+    """Scheduler that moves a parameter from its initial to a final value in equal steps.
 
     Args:
         obj: a sampler, or a buffer whose sampler is meant.
@@ -126,7 +126,7 @@ class LinearScheduler(ParameterScheduler):
 
 
 class StepScheduler(ParameterScheduler):
-    """Multiplies a parameter by a number, or adds it, every n steps.
+    """Scheduler that multiplies a parameter by a number, or adds it, every n steps.
 
     Args:
         obj: a sampler, or a buffer whose sampler is meant.

@@ -43,7 +43,7 @@ class _Ticket:
 
 
 class Prefetcher:
-    """Keeps ``depth`` batches drawn and being read while another is in use.
+    """Read-ahead that keeps ``depth`` batches drawn and being read while another is in use.
 
     Draws are made by the thread that takes a batch, so their order is that of the sampler; only reading, collating and
     transforming is done by the pool. Every write to the storage is to be reported by ``written``. A batch that it
@@ -109,7 +109,7 @@ class Prefetcher:
         return self._pool.submit(self._read, draw)
 
     def _renew(self) -> None:
-        """In a fork, which has no threads: what they had read is read again."""
+        """Start over in a fork, which has no threads: batches that were read ahead are read again."""
         self._own_lock, self._pool = threading.Lock(), None
         self._taken.clear()
         for ticket in self._ahead:
@@ -134,7 +134,7 @@ class Prefetcher:
         return draw, self._finish(batch)
 
     def written(self, rows: Rows) -> None:
-        """Told, with the storage's lock held for writing, of rows that hold something else now."""
+        """Take note, with the storage's lock held for writing, that rows changed."""
         with self._own_lock:
             for ticket in [*self._ahead, *self._taken]:
                 ticket.is_stale = ticket.is_stale or bool(np.isin(ticket.draw.rows, rows).any())
@@ -144,7 +144,7 @@ class Prefetcher:
         return [ticket.draw for ticket in self._ahead]
 
     def discard(self) -> None:
-        """Told, with the storage's lock held for writing, that no draw means anything any more."""
+        """Take note, with the storage's lock held for writing, that all draws are void."""
         with self._own_lock:
             for ticket in self._taken:
                 ticket.is_void = True

@@ -24,7 +24,7 @@ REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
 
 
 class PrioritizedSampler(SeededSampler):
-    """Draws stored steps in proportion to ``p = (priority + eps) ** alpha``, with replacement.
+    """Sampler of stored steps in proportion to ``p = (priority + eps) ** alpha``, with replacement.
 
     New steps have the largest priority given so far, 1 before any larger one, so that they are likely to be seen soon.
     What undoes the bias comes with the batch as ``"priority_weight"``: ``(p / smallest p stored) ** -beta``, float32.

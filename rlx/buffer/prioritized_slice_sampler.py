@@ -16,7 +16,7 @@ from rlx.buffer.slicing import Slicing, both_sides, either
 
 
 class PrioritizedSliceSampler(PrioritizedSampler):
-    """Draws slices, the valid starts in proportion to ``p = (priority + eps) ** alpha``, with replacement.
+    """Sampler of slices, the valid starts in proportion to ``p = (priority + eps) ** alpha``, with replacement.
 
     Which starts are valid and how ends are marked is as in ``SliceSampler``. Every step of a slice comes with the
     weight of its own priority, and its priority can be updated.

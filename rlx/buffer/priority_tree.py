@@ -69,7 +69,8 @@ class PriorityTree:
             parents.reshape(-1)[nodes] = self._reduce.reduce(children.take(nodes, axis=0), axis=1)
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return [n] the leaf that each prefix sum falls on: the first up to which the leaves add up to more. Sum trees only.
+        """Return [n] the leaf that each prefix sum falls on: the first up to which the leaves add up to more. Sum
+        trees only.
 
         Args:
             sums: [n] from 0 to less than the root. What rounding carries past the end falls on the last leaf that is

@@ -58,7 +58,7 @@ class TrajectoryIndex(Protocol):
 
 
 class Storage(Protocol):
-    """Keeps steps at rows."""
+    """Storage of steps at rows."""
 
     max_size: int
     ndim: int
@@ -144,7 +144,7 @@ class Storage(Protocol):
 
 
 class Sampler(Protocol):
-    """Chooses rows."""
+    """Sampler of rows."""
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and the values to write into the batch beside them, by TED key, each [n] or [n, ...].
@@ -154,13 +154,13 @@ class Sampler(Protocol):
         """
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Told of rows that were just written."""
+        """Take note of rows that were just written."""
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
-        """Told how surprising rows were; samplers without priorities ignore it."""
+        """Take note of new priorities of rows; samplers without priorities ignore them."""
 
     def emptied(self) -> None:
-        """Told that the storage was emptied."""
+        """Take note that the storage was emptied."""
 
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for one of ``count`` workers; without replacement, no two of them draw the same."""
@@ -173,7 +173,7 @@ class Sampler(Protocol):
 
 
 class Writer(Protocol):
-    """Decides which rows new steps take."""
+    """Writer that chooses the rows of new steps."""
 
     cursor: int
 

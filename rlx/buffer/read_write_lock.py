@@ -10,7 +10,7 @@ from rlx.fork import on_fork
 
 
 class ReadWriteLock:
-    """Lets readers overlap and a writer have what they read to itself; a writer that waits keeps new readers out.
+    """Lock that lets readers overlap and gives a writer exclusive access; a waiting writer blocks new readers.
 
     Neither side may be entered again by the thread that is in it. A fork waits for both sides, so that what they read
     and write is whole in the child, whose lock is free.
@@ -41,7 +41,7 @@ class ReadWriteLock:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Shared with other readers."""
+        """Hold the lock together with other readers."""
         me = threading.get_ident()
         with self._condition:
             self._check()
@@ -58,7 +58,7 @@ class ReadWriteLock:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Alone."""
+        """Hold the lock alone."""
         with self._condition:
             self._check()
             self._acquire(None)

@@ -35,7 +35,7 @@ Collate = Callable[[TensorDictBase], TensorDictBase]
 
 
 class ReplayBuffer(Preprocessing):
-    """Keeps steps and hands them out in batches.
+    """Buffer of steps that are sampled in batches.
 
     Threads may write, sample and update priorities at once: a batch never holds half a write. Reading overlaps other
     reading; writing waits for it. A sampled step goes this way: the storage; the transforms up to the last one that
@@ -198,7 +198,7 @@ class ReplayBuffer(Preprocessing):
             raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
 
     def _extended(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Told of steps [*lanes, n] that were just written at rows of the same shape."""
+        """Take note of steps [*lanes, n] that were just written at rows of the same shape."""
 
     def __setitem__(self, index: Any, steps: TensorDictBase) -> None:
         """Change stored steps; their place in time stays."""

@@ -23,7 +23,7 @@ from rlx.errors import SamplingError, SchemaMismatchError
 
 
 class RingStorage(SavedSteps, ABC):
-    """Keeps steps in rings of rows.
+    """Base of storages that keep steps in rings of rows.
 
     Args:
         max_size: steps that there is room for, over all lanes.
@@ -346,7 +346,7 @@ class RingStorage(SavedSteps, ABC):
 
 
 class _Columns:
-    """Reads ids and ends of the steps at rows."""
+    """Reader of ids and ends of the steps at rows."""
 
     def __init__(self, storage: RingStorage, keys: TrajectoryKeys) -> None:
         self._storage = storage

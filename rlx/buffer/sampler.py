@@ -56,13 +56,13 @@ class SeededSampler(SavedState):
         return False
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Told of rows that were just written."""
+        """Take note of rows that were just written."""
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
-        """Told how surprising rows were, which makes no difference here."""
+        """Ignore the new priorities of rows."""
 
     def emptied(self) -> None:
-        """Told that the storage was emptied."""
+        """Take note that the storage was emptied."""
 
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for worker ``index`` of ``count``: without replacement, no two of them draw the same.
@@ -83,7 +83,7 @@ class SeededSampler(SavedState):
 
 
 class RandomSampler(SeededSampler):
-    """Draws every stored step with the same probability, with replacement."""
+    """Sampler that draws every stored step with the same probability, with replacement."""
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows; nothing beside them.
@@ -96,7 +96,7 @@ class RandomSampler(SeededSampler):
 
 
 class SamplerWithoutReplacement(SeededSampler):
-    """Draws every stored step once an epoch, in an order that takes no memory however many there are.
+    """Sampler that draws every stored step once an epoch, in an order whose memory does not grow with their number.
 
     An epoch is over the steps that are stored when it begins: rows first written later wait for the next one, and a row
     that is overwritten meanwhile comes once, with what it holds when it comes. Emptying the storage ends the epoch.
@@ -158,7 +158,7 @@ class SamplerWithoutReplacement(SeededSampler):
         return _rows(storage, ordinals, length), {}
 
     def emptied(self) -> None:
-        """Told that the storage was emptied: the epoch is over."""
+        """Take note that the storage was emptied: the epoch is over."""
         if self._length:
             self._begin_epoch(self._epoch + 1)
 

@@ -33,7 +33,8 @@ class Portion:
 
 
 class SamplerEnsemble(SavedState):
-    """Chooses storages by their probabilities, or takes all, and draws as many steps from each with its own sampler.
+    """Sampler that chooses storages by their probabilities, or takes all, and draws as many steps from each with its
+    own sampler.
 
     Args:
         samplers: one for each storage.

@@ -309,7 +309,7 @@ def _runs(
 
 
 def empty_segments(size: int, head: Rows) -> Segments:
-    """No segments; the lanes' next steps have the times [lanes] ``head``."""
+    """Return no segments; the lanes' next steps have the times [lanes] ``head``."""
     ring = Ring(size, len(head))
     ring.head, ring.tail = head.copy(), head.copy()
     return Segments(ring)

@@ -17,7 +17,7 @@ from rlx.errors import SamplingError
 
 
 class SliceSampler(SeededSampler):
-    """Draws slices with replacement; a batch is flat: the steps of one slice after those of another.
+    """Sampler of slices with replacement; a batch is flat: the steps of one slice after those of another.
 
     A slice may start at any step that is followed by enough steps of its trajectory, and each such start is equally
     likely. The last step of a slice is marked as truncated and done where the stored step is neither, and
@@ -125,7 +125,8 @@ class SliceSampler(SeededSampler):
 
 
 class SliceSamplerWithoutReplacement(SliceSampler):
-    """Draws one slice of every trajectory once an epoch, each of the trajectory's starts with the same probability.
+    """Sampler of one slice of every trajectory once an epoch, each of the trajectory's starts with the same
+    probability.
 
     An epoch is over the trajectories that are stored when it begins. A write ends it, as trajectories grow and go with
     every write: the next batch is the first of a new one.
@@ -202,7 +203,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         return self._ran_out
 
     def emptied(self) -> None:
-        """Told that the storage was emptied: the epoch is over."""
+        """Take note that the storage was emptied: the epoch is over."""
         if self._trajectories:
             self._begin_epoch(self._epoch + 1)
 

@@ -90,7 +90,8 @@ class SliceStarts:
 def draw_by_rejection(
     index: TrajectoryIndex, rng: np.random.Generator, slicing: Slicing, slices: int, slice_len: int
 ) -> Rows:
-    """Return [at most slices] valid starts, each with the same probability: stored steps at random, less those that are none.
+    """Return [at most slices] valid starts, each with the same probability: stored steps at random, less those that
+    are none.
 
     It takes time proportional to the slices whatever is stored, and gives up where most steps are no start.
     """

@@ -79,7 +79,7 @@ class ImmutableDatasetWriter(SavedState):
         raise TypeError("a read-only storage cannot be emptied")
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class ImmutableDatasetWriter(SavedState):
 
 
 class TensorDictMaxValueWriter(SavedState):
-    """Keeps the steps that rank highest: once the storage is full, a step takes the place of a lower one or is dropped.
+    """Writer that keeps the highest-ranking steps: once the storage is full, a step replaces a lower one or is dropped.
 
     Args:
         rank_key: the number that steps are ranked by, ("next", "reward") by default.

@@ -77,7 +77,7 @@ def endpoint(scheme: str) -> str | None:
 
 
 def store_for(url: str) -> "ObjectStore":
-    """obstore's idea of a URL, with what the environment says.
+    """Return obstore's store for a URL, configured by the environment.
 
     Raises:
         SourceError: something is missing or wrong in the URL or in the environment.

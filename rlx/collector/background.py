@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Calls a function in a thread until it returns False, raises, or is stopped.
+    """Thread that calls a function until it returns False, raises, or is stopped.
 
     Args:
         work: collects one batch, and returns whether another is to follow.

@@ -42,7 +42,7 @@ class _Taken(NamedTuple):
 
 
 class BaseCollector(FreeRunning):
-    """Iterates over batches of steps as TED TensorDicts; ``Collector`` and ``MultiCollector`` say how it is made.
+    """Iterator over batches of steps as TED TensorDicts; ``Collector`` and ``MultiCollector`` say how it is made.
 
     Args:
         actors: what starts the workers.
@@ -117,7 +117,7 @@ class BaseCollector(FreeRunning):
         return self._version
 
     def __iter__(self) -> Iterator[TensorDictBase | None]:
-        """Batches, or None where they go to the replay buffer, until ``total_frames`` steps are done."""
+        """Yield batches, or None where they go to the replay buffer, until ``total_frames`` steps are done."""
         self._expect_idle()
         while (batch := self._next_batch()) is not None:
             self._iterations += 1
@@ -418,7 +418,7 @@ class BaseCollector(FreeRunning):
         return _Taken(share, steps, self._ids[worker].of(steps))
 
     def _begin(self, worker: int) -> None:
-        """New episodes in all environments of a worker; those that ran are not gone on with."""
+        """Begin new episodes in all environments of a worker; running ones are dropped."""
         self._drop_running(worker)
         self._ids[worker].begin()
 
@@ -453,7 +453,7 @@ class BaseCollector(FreeRunning):
         self._ordered -= steps
 
     def _restart(self) -> None:
-        """New episodes everywhere."""
+        """Begin new episodes everywhere."""
         self._due = self._sessions_for(range(len(self._envs)))
         self._episodes = [Episodes(n) for n in self._envs]
         self._waiting = []
@@ -471,7 +471,7 @@ class BaseCollector(FreeRunning):
 
 
 def _cut(steps: Steps) -> Steps:
-    """With the last step of every environment flagged truncated, unless it is the last of its episode anyway."""
+    """Return the steps with the last one of every environment flagged truncated, unless it ends its episode anyway."""
     envs, truncated = np.flatnonzero(steps.counts), steps.next["truncated"].copy()
     last = (envs, steps.counts[envs] - 1)
     truncated[last] |= ~steps.next["terminated"][last]

@@ -19,7 +19,7 @@ from rlx.schema import name_of
 
 
 class Collector(BaseCollector):
-    """Iterates over batches of steps as TED TensorDicts, of shape [T], or [n, T] of n environments.
+    """Iterator over batches of steps as TED TensorDicts, of shape [T], or [n, T] of n environments.
 
     Trajectories go on from batch to batch. ``("collector", "traj_ids")`` are unique and increase.
 

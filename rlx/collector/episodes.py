@@ -61,7 +61,7 @@ class Episode:
 
 
 class Episodes:
-    """Takes steps and gives episodes, in the order in which they end; at one time, by number of the environment.
+    """Episodes assembled from steps, in the order in which they end; at one time, by number of the environment.
 
     Args:
         num_envs: environments.

@@ -27,5 +27,5 @@ def exploring(exploration_type: str) -> Iterator[None]:
 
 @cache
 def _of_this_thread(set_interaction_type: Callable[..., Any]) -> dict[str, Any]:
-    """Arguments that leave other threads alone, in which a learner may be at work; of tensordicts that know them."""
+    """Return arguments that leave other threads alone, such as a learner's; of tensordicts that support them."""
     return {"thread_local": True} if "thread_local" in signature(set_interaction_type).parameters else {}

@@ -85,7 +85,7 @@ class FreeRunning(ABC):
             yield
 
     def async_shutdown(self, timeout: float | None = None) -> None:
-        """The same as ``shutdown``."""
+        """Do the same as ``shutdown``."""
         self.shutdown(timeout)
 
     @contextmanager
@@ -117,13 +117,13 @@ class FreeRunning(ABC):
             self._end.detach()
 
     def _leave(self) -> None:
-        """In a fork: nothing of the parent's is ended from here."""
+        """Take note of a fork: nothing of the parent's is ended from here."""
         if self._end is not None:
             self._end.detach()
         self._background = None
 
 
 def _give_up(background: Background) -> None:
-    """At the end of the program: for a batch, but not for long."""
+    """Wait, at the end of the program, for a batch, but not for long."""
     with suppress(CollectError):
         background.stop(timeout=1.0)

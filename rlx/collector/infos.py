@@ -20,7 +20,7 @@ _NUMBER: _Row = (np.dtype(np.float64), ())
 
 
 class Infos:
-    """Writes the wanted entries of ``info`` into Steps, under ``info/KEY``.
+    """Writer of the wanted entries of ``info`` into Steps, under ``info/KEY``.
 
     The parts of a nested key are joined by ``/``. A lane without the entry has NaN in a float column, 0, False or ""
     in others. A wanted entry that has not appeared by the end of the first batch is taken for a float64 number, NaN

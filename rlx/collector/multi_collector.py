@@ -22,7 +22,7 @@ from rlx.errors import CollectError
 
 
 class MultiCollector(BaseCollector):
-    """Iterates over batches of steps as TED TensorDicts that B workers collect, each an environment in its own process.
+    """Iterator over batches of steps as TED TensorDicts that B workers collect, each an environment in its own process.
 
     With ``sync`` all workers collect their part of a batch, then it is yielded, and they wait until the next one is
     asked for: the same seed gives the same batches. Of P environments a worker a batch has shape [B, P, T], [B, T] of

@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 
 
 class Policy(Protocol):
-    """Chooses actions."""
+    """Policy that chooses actions."""
 
     def initial_state(self, situation: Situation) -> Arrays:
         """Return [n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
@@ -144,7 +144,7 @@ class RandomActions:
         self._random = random
 
     def initial_state(self, situation: Situation) -> Arrays:
-        """That of the other policy."""
+        """Return the initial state of the other policy."""
         return self._policy.initial_state(situation)
 
     def __call__(self, situation: Situation) -> Choice:
@@ -180,7 +180,7 @@ class EpsilonGreedy:
         self._generators = [np.random.default_rng([seed, 1]) for seed in seeds]
 
     def initial_state(self, situation: Situation) -> Arrays:
-        """That of the other policy."""
+        """Return the initial state of the other policy."""
         return self._policy.initial_state(situation)
 
     def __call__(self, situation: Situation) -> Choice:
@@ -195,7 +195,7 @@ class EpsilonGreedy:
 
 
 class ActionCheck:
-    """Turns what a policy gives into actions that fit the space, or says why they do not."""
+    """Converter of a policy's outputs to actions that fit the space; raises if they do not."""
 
     def __init__(self, action_space: Space, num_envs: int) -> None:
         self._space = action_space

@@ -18,7 +18,7 @@ Finals = dict[tuple[int, int], Arrays]
 
 
 class Rollout:
-    """Steps an environment, batch after batch; episodes, and the policy's state, go on from one batch to the next.
+    """Rollout of an environment, batch after batch; episodes, and the policy's state, go on from one batch to the next.
 
     Args:
         environment: the environment to step.
@@ -176,7 +176,7 @@ class Rollout:
         )
 
     def _limited(self, recorded: NDArray[np.bool_] | None, truncated: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Truncations, with those of episodes that have lasted long enough."""
+        """Return truncations, with those of episodes that have reached the step limit."""
         if self._max_episode_steps is None:
             return truncated
         is_long = self._age + 1 >= self._max_episode_steps

@@ -83,7 +83,7 @@ class _Adapter:
         return {key: self._rows(following[key]) for key in following.keys() if key not in self._declared}  # noqa: SIM118
 
     def flags(self, following: TensorDictBase) -> tuple[NDArray[Any], NDArray[Any]]:
-        """terminated and truncated, one for each environment."""
+        """Return terminated and truncated, one for each environment."""
         done = self._column(following["done"])
         terminated = self._column(following["terminated"]) if "terminated" in following else done
         truncated = self._column(following["truncated"]) if "truncated" in following else done & ~terminated

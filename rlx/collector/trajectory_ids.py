@@ -9,7 +9,7 @@ NO_TRAJECTORY = -1
 
 
 class TrajectoryIds:
-    """Numbers those of one worker: ``first``, ``first + stride``, ...
+    """Ids of one worker's trajectories: ``first``, ``first + stride``, ...
 
     Args:
         num_envs: environments of the worker.

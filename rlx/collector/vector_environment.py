@@ -114,7 +114,7 @@ class VectorEnvironment:
             self._env.close()
 
     def _leave(self) -> None:
-        """In a fork: the processes and threads are the parent's, and would be waited for if the environment ended."""
+        """Drop, in a fork, the processes and threads of the parent: ending the environment would wait for them."""
         self._is_left = True
         _left.append(self._env)
         if isinstance(self._env.unwrapped, AsyncVectorEnv):

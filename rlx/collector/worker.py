@@ -72,7 +72,7 @@ class Order:
 
 
 class Worker:
-    """Steps one environment; see ``Equipment`` and ``Order``.
+    """Worker that steps one environment; see ``Equipment`` and ``Order``.
 
     Raises:
         CollectError: the environment or the policy cannot be had.

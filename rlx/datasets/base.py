@@ -20,7 +20,7 @@ Download = bool | Literal["force"]
 
 
 class DatasetExperienceReplay(TensorDictReplayBuffer):
-    """Samples a dataset, which stays as it is; its checkpoints say where sampling stands, and hold no steps.
+    """Sampler of a read-only dataset; its checkpoints hold the state of sampling, and no steps.
 
     Args:
         dataset: the dataset.

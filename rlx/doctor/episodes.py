@@ -225,7 +225,7 @@ class Lengths:
             self._long.add(trajectory[too_long], length[too_long] - 1)
 
     def findings(self) -> Iterator[Finding]:
-        """Many pieces of one step, and episodes beyond the limit."""
+        """Yield findings of many pieces of one step, and of episodes beyond the limit."""
         if self._single.count > max(_MANY, self._ends / 2):
             yield Finding(
                 "broken",

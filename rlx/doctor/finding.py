@@ -90,7 +90,7 @@ class Check(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts where something occurs and keeps the first few places."""
+    """Count of occurrences, with the first few places."""
 
     count: int = 0
     places: list[Place] = dataclasses.field(default_factory=list)

@@ -83,7 +83,7 @@ class _Changes:
     calm: NDArray[np.int64] | None = None
 
     def strength(self) -> dict[int, float] | None:
-        """At each lag, how much of a display changes; None if there was too little to see."""
+        """Return how much of a display changes at each lag; None if there was too little to see."""
         if self.events < _MIN_EVENTS or self.calm_steps < _MIN_CALM or self.around is None or self.calm is None:
             return None
         slow = self.calm < _SLOW * self.calm_steps
@@ -174,7 +174,7 @@ class ClippedRewards:
             self._large.add(window.trajectory[steps], window.position[steps])
 
     def findings(self) -> Iterator[Finding]:
-        """Clipped or rounded rewards."""
+        """Yield findings of clipped or rounded rewards."""
         if self._is_noted or (self._game and self._signs >= _MIN_EVENTS and not self._others):
             known = "is noted" if self._is_noted else f"shows: {self._game} gives no reward of 1"
             yield Finding(

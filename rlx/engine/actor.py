@@ -48,7 +48,7 @@ class Actor(Protocol[T_contra, R]):
 
 
 class Actors(Protocol):
-    """Starts actors, and ends them: when the context is left, or at once, if an exception leaves it.
+    """Factory of actors that also ends them: when the context is left, or at once, if an exception leaves it.
 
     Attributes:
         shares_memory: whether files of this process's machine can be opened, and so memory be shared, by every actor.

@@ -144,7 +144,7 @@ class LocalActor(Generic[T, R]):
             self._process.terminate()
 
     def _leave(self) -> None:
-        """In a fork: lets go of the pipe, by whose end the actor learns that its process has ended."""
+        """Close, in a fork, the copy of the pipe by whose end the actor learns that its process has ended."""
         self._lock = threading.Lock()
         self._is_left = True
         self._death = ActorDiedError("the actor belongs to the process that this one was forked from")

@@ -14,7 +14,7 @@ _LOCK = threading.Lock()  # of two that hide it, the second would restore the su
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Processes that start in this context do not import ``__main__``: send them what it defines by value."""
+    """Keep processes that start in this context from importing ``__main__``: send them its objects by value."""
     with _LOCK:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")

@@ -40,7 +40,7 @@ def open_engine(
 
 @contextmanager
 def job_count(engine: str, jobs: int | None, address: str | None = None) -> Iterator[int]:
-    """How many tasks an engine runs at once, for those who have to know before there is one.
+    """Return how many tasks an engine runs at once, before it is opened.
 
     The Ray cluster that has to be asked stays connected until the context is left.
     """

@@ -26,7 +26,8 @@ _PATIENCE_S = 2.0
 
 
 class RayEngine:
-    """Runs functions of the form ``function(task, progress)`` as tasks of Ray, each on one CPU; see ``Engine``.
+    """Engine that runs functions of the form ``function(task, progress)`` as tasks of Ray, each on one CPU; see
+    ``Engine``.
 
     All machines of the cluster must see the same files: a task works in the directory in which this process works. A
     task whose worker is lost is retried by another, three times at most; so a function must tolerate leftovers of an

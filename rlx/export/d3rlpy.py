@@ -31,7 +31,7 @@ _COLUMNS = ("observations", "actions", "rewards", "terminated")
 
 
 class D3rlpyExporter:
-    """Writes as many observations as actions; those of several fields become a tuple.
+    """Exporter of as many observations as actions; those of several fields become a tuple.
 
     Further fields are datasets of every episode that d3rlpy passes over.
     """

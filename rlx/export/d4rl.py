@@ -29,7 +29,7 @@ _TAKEN = frozenset({*_KEYS, _NEXT, "timeouts", "metadata", "next", "episode_term
 
 
 class D4RLExporter:
-    """Writes observations, actions, rewards, terminals, timeouts and next_observations, N rows each.
+    """Exporter of observations, actions, rewards, terminals, timeouts and next_observations, N rows each.
 
     The last, which a reader can do without, is there where any final observation was recorded. Further fields have N
     rows too. What rlx knows of the trajectories stands under ``metadata``, which D4RL passes over.

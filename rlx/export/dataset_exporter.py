@@ -37,7 +37,7 @@ class Experience(Protocol):
 
 
 class DatasetExporter(Protocol):
-    """Writes whole datasets in one format.
+    """Exporter of whole datasets in one format.
 
     Memory depends on the size of a block, not on that of a trajectory, a shard or the dataset. The same experience
     gives the same bytes.

@@ -35,7 +35,7 @@ _OBSERVATION, _ACTION, _REWARD, _TERMINAL = (
 
 @dataclass(frozen=True, slots=True)
 class DopamineExporter:
-    """Writes the directory of a run, ``Pong/1``, with ``replay_logs`` in it.
+    """Exporter to the directory of a run, ``Pong/1``, with ``replay_logs`` in it.
 
     Further fields of numbers are what Dopamine calls extra storage types.
 

@@ -16,7 +16,8 @@ _CHUNK_BYTES = 2**18
 
 
 class H5Exporter:
-    """Writes a dataset a column, gzipped in chunks of about 256 kB, batch by batch. Texts are variable-length UTF-8."""
+    """Writer of one dataset per column, gzipped in chunks of about 256 kB, batch by batch. Texts are variable-length
+    UTF-8."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Write one dataset a column, in groups as their names say."""

@@ -73,7 +73,7 @@ class Hdf5Output:
 
 
 class Rows:
-    """Fills one dataset from its first row on."""
+    """Writer of one dataset from its first row on."""
 
     def __init__(self, dataset: h5py.Dataset, disk: "Disk") -> None:
         self._dataset = dataset
@@ -119,7 +119,7 @@ def write_episodes(experience: Experience, begin: Callable[[Piece], EpisodeWrite
 
 @contextmanager
 def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
-    """A new file, closed with the context. The same rows give the same bytes.
+    """Create a file, closed with the context. The same rows give the same bytes.
 
     Raises:
         OSError: the disk is full; the operating system's own error.

@@ -8,7 +8,7 @@ from rlx.export.protocol import Columns, tree
 
 
 class JsonlExporter:
-    """Writes a line a step, as it comes.
+    """Writer of one line per step, as it comes.
 
     Numbers that JSON lacks are written as JavaScript and Python know them: ``NaN``, ``Infinity``.
     """

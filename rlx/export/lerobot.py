@@ -44,7 +44,7 @@ _GROUP_BYTES = 2**24
 
 
 class LeRobotExporter:
-    """Writes ``data`` and ``meta``; what says that there is a dataset, ``meta/info.json``, last."""
+    """Exporter to ``data`` and ``meta``; ``meta/info.json``, by which readers find the dataset, is written last."""
 
     title = "LeRobot"
 
@@ -171,7 +171,7 @@ def _info(features: Mapping[str, Feature], episodes: int, steps: int, tasks: int
 
 
 def _save_tasks(path: Path, tasks: Sequence[str]) -> None:
-    """A table that pandas reads with the tasks as its index."""
+    """Return a table that pandas reads with the tasks as its index."""
     arrow, parquet = pyarrow()
     columns = [("task_index", "int64", "int64"), ("task", "unicode", "object")]
     described = {

@@ -77,7 +77,7 @@ class Feature:
         }
 
     def statistics(self) -> VectorStatistics | PictureStatistics:
-        """Empty ones of such rows."""
+        """Return empty rows of the same kind."""
         return PictureStatistics(self.shape[-1]) if self.is_image else VectorStatistics(self.shape[-1])
 
     def counted(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -18,7 +18,7 @@ _FILE_COLUMN_CHUNKS = 20_000
 
 
 class NumberedFiles:
-    """Writes tables into one file until that is full, or of too many row groups, then into the next.
+    """Writer of tables into one file until it is full, or of too many row groups, then into the next.
 
     Args:
         directory: where to.
@@ -92,7 +92,7 @@ class NumberedFiles:
 
 
 class Episodes:
-    """Writes a row an episode: where it lies, and the statistics of its features; gathers those of all."""
+    """Writer of one row per episode: its position, and the statistics of its features; collects those of all."""
 
     def __init__(self, directory: Path, template: str, features: Mapping[str, Feature], limit: int, chunk: int) -> None:
         self._features = features

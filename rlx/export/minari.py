@@ -84,12 +84,12 @@ class _Texts:
 
 
 class MinariExporter:
-    """Writes ``data/main_data.hdf5`` and ``data/metadata.json``."""
+    """Exporter to ``data/main_data.hdf5`` and ``data/metadata.json``."""
 
     title = "Minari"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Unrecorded final observations, numbers of episodes, pictures as they were, and fields without a place.
+        """Return unrecorded final observations, numbers of episodes, pictures as they were, and fields without a place.
 
         Raises:
             ExportError: nothing is called observation or action, or one of them is several texts a step.

@@ -9,7 +9,8 @@ from rlx.export.protocol import Columns, gathered, without_nul
 
 
 class NpzExporter:
-    """Writes a compressed ``.npz``; holds all rows in memory. Texts are numpy's Unicode strings, all of one width."""
+    """Writer of a compressed ``.npz``; holds all rows in memory. Texts are numpy's Unicode strings, all of one
+    width."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Write one array a column."""

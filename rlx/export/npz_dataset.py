@@ -32,7 +32,8 @@ _TEXT_ROWS = 4096
 
 
 class NpzDatasetExporter:
-    """Writes ``next/reward`` [S], ``observation`` [S, ...] and the like, and a row a trajectory under ``trajectories``.
+    """Exporter of ``next/reward`` [S], ``observation`` [S, ...] and the like, and a row a trajectory under
+    ``trajectories``.
 
     An archive is written array by array, but a dataset is read once: the largest array of numbers goes right into the
     archive, the others wait uncompressed in temporary files beside it. Texts wait there until it is known how long the
@@ -42,7 +43,7 @@ class NpzDatasetExporter:
     title = "npz"
 
     def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
-        """None."""
+        """Return an empty list: nothing is lost."""
         return []
 
     def owns(self, path: Path) -> bool:

@@ -8,7 +8,7 @@ from rlx.store.arrow import from_rows, pyarrow
 
 
 class ParquetExporter:
-    """Writes a column a column, and a row group a batch."""
+    """Writer of one column per column, and one row group per batch."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Write one column a column; their names keep the ``/``.

@@ -26,7 +26,7 @@ _MAGIC = b"PAR1"
 
 
 class ParquetDatasetExporter:
-    """Writes every field of the schema, and which trajectory and episode a step belongs to.
+    """Exporter of every field of the schema, and the trajectory and episode of each step.
 
     The observation after a step is in the next row; only at the end of a trajectory is it in the row itself, as
     ``next/observation``, which is null in other rows.
@@ -35,7 +35,7 @@ class ParquetDatasetExporter:
     title = "Parquet"
 
     def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
-        """None."""
+        """Return an empty list: nothing is lost."""
         return []
 
     def owns(self, path: Path) -> bool:

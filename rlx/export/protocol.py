@@ -21,7 +21,7 @@ class Exporter(Protocol):
     """
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Writes.
+        """Write batches.
 
         Args:
             batches: at least one; all have the same columns, which differ in nothing but their rows.
@@ -38,7 +38,7 @@ class DirectoryExporter(Protocol):
     """An exporter whose format is a directory, and so cannot go through a pipe."""
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
-        """Writes; the directory is not there yet."""
+        """Write batches; the directory does not exist yet."""
 
 
 def columns_of(batch: Any) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,7 @@ from rlx.export.protocol import Columns, gathered, tree
 
 
 class PtExporter:
-    """Writes nested dicts of tensors, and of lists of texts; holds all rows in memory."""
+    """Writer of nested dicts of tensors, and of lists of texts; holds all rows in memory."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Write one tensor a column."""

@@ -18,7 +18,7 @@ Columns = Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
 
 
 class RingLog:
-    """Writes rows, from the first on, into the files of one suffix after the other.
+    """Writer of rows, from the first on, into the files of one suffix after the other.
 
     A file holds the current content of the ring, each row in slot ``row % capacity``. It is written when all slots but
     the last are new; so the last one shows a row of the lap before, and the row that belongs there is the oldest in the

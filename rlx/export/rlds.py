@@ -29,7 +29,7 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 
 
 class RLDSExporter:
-    """Writes the directory of one version of a dataset, with one split.
+    """Exporter to the directory of one version of a dataset, with one split.
 
     The last step of an episode holds only the final observation; its other fields do not count. If an episode was cut,
     all say whether they were.

@@ -30,7 +30,7 @@ _GYM = 2  # robomimic's EnvType of environments that gym makes
 
 
 class RobomimicExporter:
-    """Writes ``data/demo_<i>``: actions, rewards, dones, ``obs`` and ``next_obs``.
+    """Exporter to ``data/demo_<i>``: actions, rewards, dones, ``obs`` and ``next_obs``.
 
     ``next_obs``, which a reader can do without, is there where any final observation was recorded. Actions are written
     as they are; robomimic wants them between -1 and 1. Further fields lie beside these, and what rlx knows of

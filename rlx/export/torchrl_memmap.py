@@ -30,7 +30,7 @@ _STACK = {
 
 
 class TorchRLExporter:
-    """Writes a TensorDict [S] as memory maps: ``TensorStorage(TensorDict.load_memmap(path))`` holds it.
+    """Exporter of a TensorDict [S] as memory maps: ``TensorStorage(TensorDict.load_memmap(path))`` holds it.
 
     The observation after each step is stored in full, as in TED, so observations are stored twice. Texts are non-tensor
     data. ``trajectories`` holds metadata of the trajectory of each step.

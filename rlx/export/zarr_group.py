@@ -15,7 +15,7 @@ _CHUNK_BYTES = 2**18
 
 
 class ZarrExporter:
-    """Writes an array a column, in chunks of about 256 kB, batch by batch; texts are zarr's strings."""
+    """Writer of one array per column, in chunks of about 256 kB, batch by batch; texts are zarr's strings."""
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
         """Write one array a column, in groups as their names say."""

@@ -179,7 +179,8 @@ def _described(collection: Collection, environment: Environment, options: Option
 
 
 def _as_listed(described: Manifest, destination: Path, options: Options) -> Manifest:
-    """With the schema of the dataset that is there, if its environment is the same: the policy's fields come later."""
+    """Return the collection with the dataset's schema, if its environment is the same: the policy's fields come
+    later."""
     try:
         listed = Manifest.load(destination).schema
     except (DatasetNotFoundError, IncompleteDatasetError):

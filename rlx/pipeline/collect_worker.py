@@ -101,7 +101,7 @@ class Made:
 
 
 class Worker:
-    """Answers leases; before its first it may look what steps hold.
+    """Worker that processes work units; before its first it may determine the layout of steps.
 
     Args:
         assignment: what it is to know.

@@ -16,7 +16,7 @@ TRANSFERS = 4
 
 
 class Fetching:
-    """Fetches the files of shards below a directory; a file that several shards need is fetched once.
+    """Transfer of the files of shards below a directory; a file that several shards need is fetched once.
 
     Args:
         base: where they are fetched from.

@@ -30,13 +30,13 @@ Arrived = Callable[[int, Exception | None], None]
 
 
 class Delivery(Protocol):
-    """Brings the files of shards to the local disk."""
+    """Transfer of the files of shards to the local disk."""
 
     def start(self, shards: Sequence[int], arrived: Arrived) -> None:
-        """Begins; calls ``arrived(shard, None)``, from any thread, when a shard can be read, or else with the error."""
+        """Start; call ``arrived(shard, None)``, from any thread, when a shard can be read, or with the error."""
 
     def finished(self, shard: int) -> None:
-        """The shard is committed, or has failed: its files are no longer needed on its account."""
+        """Take note that the shard is committed, or has failed: it no longer needs its files."""
 
     def stop(self) -> None:
         """End all transfers and wait until they have ended; what has arrived in part is kept."""
@@ -46,7 +46,7 @@ class AtHand:
     """The delivery of files that lie on this machine."""
 
     def start(self, shards: Sequence[int], arrived: Arrived) -> None:
-        """Everything has arrived."""
+        """Report every shard as arrived: all files are local."""
         for shard in shards:
             arrived(shard, None)
 
@@ -146,7 +146,8 @@ class Ingest:
 
 
 class _PendingShards:
-    """Takes every shard from its arrival to its commit. One thread waits; all that happens comes to it as an event."""
+    """Pipeline of every shard from its arrival to its commit. One thread waits; all that happens comes to it as an
+    event."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class _PendingShards:
         self.steps_written = 0
 
     def arrived(self, shard: int, error: Exception | None) -> None:
-        """Called from any thread: the shard can be read, or cannot be had."""
+        """Take note, from any thread, that the shard can be read, or cannot be fetched."""
         self._events.put(partial(self._take, shard, error))
 
     def wait(self) -> None:
@@ -272,7 +273,7 @@ def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ``--shards`` takes them.
+    """Return ascending numbers as ``--shards`` takes them.
 
     Example:
         >>> number_ranges([0, 1, 2, 7])

@@ -95,7 +95,7 @@ def _take_over(remote: Manifest, writer: DatasetWriter) -> None:
 
 
 class _Pulling:
-    """Fetches the files of shards, and commits every shard that is whole.
+    """Transfer of the files of shards that commits every complete shard.
 
     Attributes:
         files: how many arrived, less those that had arrived before.

@@ -159,7 +159,7 @@ class _Plan:
 
 
 class _Sending:
-    """Sends the files of a plan.
+    """Transfer of the files of a plan.
 
     Attributes:
         files: how many had to be sent.

@@ -24,7 +24,7 @@ class _AbandonedError(Exception):
 
 
 class ShardThread:
-    """Writes one shard at a time; the dictionaries are made from the first rows of the first.
+    """Writer of one shard at a time; the dictionaries are made from the first rows of the first.
 
     Leaving the context abandons a shard that is not finished.
 

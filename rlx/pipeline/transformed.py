@@ -24,10 +24,10 @@ class Watch(Protocol):
     """Receiver of the blocks read."""
 
     def read(self, block: Block) -> None:
-        """This block; its ``episodes`` are the numbers of the trajectories."""
+        """Take note of a block; its ``episodes`` are the numbers of the trajectories."""
 
     def ended(self) -> None:
-        """All that was made of it has been taken."""
+        """Take note that all results of the block have been taken."""
 
 
 @dataclass(frozen=True, slots=True)

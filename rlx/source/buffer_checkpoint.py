@@ -60,7 +60,7 @@ class BufferLeaves:
 
     @contextmanager
     def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, Leaf]]:
-        """The leaves, open; raises as ``Leaves`` says."""
+        """Return the leaves, open; raises as ``Leaves`` does."""
         with ExitStack() as stack:
             leaves: dict[str, Leaf] = {}
             for path, kind in kinds.items():

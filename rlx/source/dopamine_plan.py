@@ -121,7 +121,7 @@ def make_plan(folder: Path) -> Plan:
 
 
 class _Builder:
-    """Grows a plan file by file; of the small arrays only the last file's stay in memory."""
+    """Plan that grows file by file; only the last file's small arrays stay in memory."""
 
     def __init__(self, folder: Path, *, can_truncate: bool) -> None:
         self._folder = folder

@@ -60,7 +60,7 @@ class FoundEpisodes:
 
 
 class EpisodeScan:
-    """Takes rows piece by piece, in the order of time.
+    """Scan of rows piece by piece, in the order of time.
 
     Args:
         after: TED path of the next observation, by the name of the observation.

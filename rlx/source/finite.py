@@ -20,7 +20,7 @@ def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
 
 
 def check_field(name: str, field: Field, rows: NDArray[Any], place: str, first: int) -> None:
-    """The same for the rows of a field, if it is an observation, an action or the reward.
+    """Do the same for the rows of a field, if it is an observation, an action or the reward.
 
     Other fields may hold any number: infos are the environment's, and logits of forbidden actions are infinite.
     """

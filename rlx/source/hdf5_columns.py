@@ -15,7 +15,7 @@ from rlx.source.hdf5_text import TextRows, is_text
 
 
 class Hdf5Columns:
-    """Reads the rows of an episode; a context, which closes what texts are read from.
+    """Reader of the rows of an episode; a context, which closes its readers of texts.
 
     Args:
         datasets: of every field but the flags.

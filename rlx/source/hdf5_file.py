@@ -28,7 +28,7 @@ _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeEr
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The open file.
+    """Yield the open file.
 
     Raises:
         SourceNotFoundError: none was found.
@@ -236,7 +236,7 @@ def scalar(parent: h5py.Group, name: str) -> Any:
 
 
 def read_all(source: h5py.Dataset) -> Any:
-    """Everything that a small dataset holds."""
+    """Return all values of a small dataset."""
     try:
         check_chunks(source)
         return source[()]

@@ -52,7 +52,7 @@ def is_text(found: h5py.Dataset) -> bool:
 
 
 class TextRows:
-    """Reads rows of a dataset of text; a context, which closes what they are read from."""
+    """Reader of rows of a dataset of text; a context, which closes the file."""
 
     def __init__(self, found: h5py.Dataset) -> None:
         self._found = found

@@ -223,7 +223,7 @@ class HttpBase:
 
 
 class _Session(requests.Session):
-    """Follows redirects, but from https to http: whoever is on the line could send what they like."""
+    """Adapter that follows redirects, but not from https to http: anyone on the line could send other bytes."""
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)

@@ -65,7 +65,7 @@ class MemmapLeaves:
 
     @contextmanager
     def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, Leaf]]:
-        """The leaves, open; raises as ``Leaves`` says."""
+        """Return the leaves, open; raises as ``Leaves`` does."""
         with ExitStack() as stack:
             leaves: dict[str, Leaf] = {}
             for path, kind in kinds.items():
@@ -115,7 +115,7 @@ class _NumberLeaf:
 
 
 class _TextLeaf:
-    """Texts, all of them in memory: they stand in one JSON file."""
+    """Texts, all of them in memory, read from one JSON file."""
 
     def __init__(self, root: Path, path: str, dimensions: int, rows: int) -> None:
         self.place = f"{root}: {path}"

@@ -6,7 +6,7 @@ from rlx.schema import Field, Role, is_action
 
 
 def missing_field(fields: Mapping[str, Field]) -> str | None:
-    """``observation`` or ``action`` where no field is one; None where both are there.
+    """Return ``observation`` or ``action`` if no field is one; None if both are present.
 
     Example:
         >>> seen = Field("float32", (2,), Role.OBSERVATION)

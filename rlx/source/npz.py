@@ -77,7 +77,7 @@ class Npz(OneFile):
         return self.fields.schema
 
     def shards(self) -> Sequence[int]:
-        """One: an archive can only be read from its start."""
+        """Return the only shard: an archive can only be read from its start."""
         return (0,)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002

@@ -175,7 +175,7 @@ class Member:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Archive]:
-    """The open archive.
+    """Yield the open archive.
 
     Raises:
         SourceNotFoundError: none was found.

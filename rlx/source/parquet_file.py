@@ -76,7 +76,7 @@ class ParquetFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[ParquetFile]:
-    """The open file.
+    """Yield the open file.
 
     Raises:
         SourceNotFoundError: none was found.

@@ -52,7 +52,7 @@ class Layout(Protocol):
     """How the files of one run are named below any base, be it a directory or a URL."""
 
     def index_files(self) -> Sequence[str]:
-        """Small files that must be there before ``source`` can plan; those that the base lacks are left out."""
+        """Return small files that must be local before ``source`` can plan; those that the base lacks are left out."""
 
     def source(self, root: Path) -> Source:
         """Return the run below a local directory, which holds the index files and perhaps not yet the others."""

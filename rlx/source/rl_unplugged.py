@@ -182,7 +182,7 @@ class RLUnpluggedLayout:
         self.source(Path())
 
     def index_files(self) -> Sequence[str]:
-        """None."""
+        """Return no files."""
         return ()
 
     def source(self, root: Path) -> RLUnplugged:

@@ -49,7 +49,7 @@ class RowStream:
         return self.peek(column, start, stop)
 
     def peek(self, column: str, start: int, stop: int) -> NDArray[Any]:
-        """As ``rows``, but nothing is forgotten: other columns may still be asked for rows before these."""
+        """Read like ``rows``, but keep earlier rows: other columns may still be asked for them."""
         while self._stop < stop:
             batch = next(self._batches, None)
             if batch is None:

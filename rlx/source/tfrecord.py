@@ -49,7 +49,7 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 class _Reader:
-    """Reads records from one stream that can hold at most ``limit`` bytes."""
+    """Reader of records from one stream that can hold at most ``limit`` bytes."""
 
     def __init__(self, path: Path, stream: BinaryIO | gzip.GzipFile, limit: int) -> None:
         self._path = path

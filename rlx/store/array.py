@@ -15,7 +15,7 @@ Rows = NDArray[np.generic]
 
 
 class ArrayWriter(Protocol):
-    """Appends the rows of one field to its files."""
+    """Writer that appends the rows of one field to its files."""
 
     def append(self, rows: Rows) -> None:
         """Add [n, *shape] rows."""
@@ -28,7 +28,7 @@ class ArrayWriter(Protocol):
 
 
 class ArrayReader(Protocol):
-    """Reads the rows of one field of one shard."""
+    """Reader of the rows of one field of one shard."""
 
     def read(self, rows: NDArray[np.int64]) -> Rows:
         """Return the rows [n, *shape] at these indices, all of them in range, in the order asked for.

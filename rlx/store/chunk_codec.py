@@ -18,7 +18,7 @@ _MIN_WINDOW_BYTES = 1024
 
 
 class ChunkCodec(Protocol):
-    """Encodes chunks of equal size; any of them can be decoded without the others."""
+    """Codec of chunks of equal size; any of them can be decoded without the others."""
 
     chunk_bytes: int
 
@@ -175,7 +175,7 @@ class Lz4Chunks:
 
 
 class RawChunks:
-    """Chunks as they are."""
+    """Codec that leaves chunks unchanged."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
@@ -191,5 +191,5 @@ class RawChunks:
         return np.frombuffer(bytearray().join(chunks), np.uint8).reshape(len(chunks), self.chunk_bytes)
 
     def metadata(self) -> list[dict[str, Any]]:
-        """Nothing."""
+        """Return an empty list."""
         return []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Dataset:
-    """Reads a dataset. It can be shared between threads and sent to other processes.
+    """A dataset, opened for reading. It can be shared between threads and sent to other processes.
 
     ``dataset[i]``, ``dataset[i:j]`` and ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) give TED
     TensorDicts of batch size [], [j - i] and [n], in the order asked for. Observations that the source did not record

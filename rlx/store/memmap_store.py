@@ -71,7 +71,7 @@ class MemmapStore:
 
 
 class _MemmapWriter:
-    """Appends the rows of one field to its file and leaves its description for ``seal``."""
+    """Writer that appends the rows of one field to its file and leaves its metadata for ``seal``."""
 
     def __init__(self, directory: Path, name: str, field: Field) -> None:
         self._meta = directory / f"{name}.{META}"

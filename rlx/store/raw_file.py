@@ -18,7 +18,7 @@ from rlx.store.mapped_file import MappedFile
 
 
 class RawFileWriter:
-    """Appends rows to one file. The file exists from the first row on, so that an empty field has none."""
+    """Writer of rows to one file. The file exists from the first row on, so an empty field has none."""
 
     def __init__(self, path: Path, field: Field) -> None:
         self._path = path
@@ -47,7 +47,7 @@ class RawFileWriter:
 
 
 class RawFileReader:
-    """Reads rows of a raw file through a memory map."""
+    """Reader of rows of a raw file through a memory map."""
 
     def __init__(self, path: Path, field: Field, rows: int) -> None:
         dtype = np.dtype(field.dtype).newbyteorder("<")
@@ -92,7 +92,7 @@ class RawFileReader:
 
 
 class RangedRawReader:
-    """Reads rows of a raw file of which only ranges can be had."""
+    """Reader of rows of a raw file by ranges of bytes."""
 
     def __init__(self, path: RemotePath, field: Field, rows: int) -> None:
         self._path = path
@@ -119,7 +119,7 @@ class RangedRawReader:
         return self._read(runs, sum(stop - start for start, stop in runs))
 
     def release(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no memory is held."""
 
     def check_length(self) -> None:
         """Do nothing: fetched bytes are checked later."""

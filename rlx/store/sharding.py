@@ -31,7 +31,7 @@ _FEW = 64
 
 
 class ShardFileWriter:
-    """Appends rows to a shard file, ``chunk`` rows a chunk; the last chunk is filled up with zeros."""
+    """Writer of rows to a shard file, ``chunk`` rows a chunk; the last chunk is filled up with zeros."""
 
     def __init__(self, path: Path, field: Field, codec: ChunkCodec, chunk: int) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class ShardFileWriter:
 
 
 class ChunkReader(ABC):
-    """Reads rows of a shard file, decoding no chunk that was not asked for.
+    """Reader of rows of a shard file that decodes requested chunks only.
 
     Attributes:
         codec: what decodes a chunk.
@@ -158,7 +158,7 @@ def _joined(located: NDArray[np.uint64]) -> list[tuple[int, int]]:
 
 
 class ShardFileReader(ChunkReader):
-    """Reads rows of a shard file through a memory map.
+    """Reader of rows of a shard file through a memory map.
 
     Attributes:
         file: the whole file.
@@ -229,7 +229,7 @@ class ShardFileReader(ChunkReader):
 
 
 class RangedShardReader(ChunkReader):
-    """Reads rows of a shard file of which only ranges can be had: of the index, too, no more than is needed."""
+    """Reader of rows of a shard file by ranges of bytes; of the index, too, it fetches only the needed part."""
 
     def __init__(self, path: RemotePath, field: Field, codec: ChunkCodec, *, chunk: int, rows: int) -> None:
         super().__init__(path, field, codec, chunk)

@@ -108,7 +108,7 @@ def _finite(value: float) -> float | None:
 
 
 class RowMoments:
-    """Collects the moments of sampled rows while they are written, whatever blocks they come in."""
+    """Moments of sampled rows, collected while they are written, independent of the blocks."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -126,7 +126,7 @@ class RowMoments:
         self._parts += [_of_small(seen)] if exact else [Moments.of(row) for row in seen]
 
     def moments(self) -> Moments:
-        """Of all rows looked at."""
+        """Return the moments of all sampled rows."""
         return Moments.merge(self._parts)
 
 

@@ -38,7 +38,7 @@ class Places:
 
 
 class StepReader:
-    """Reads the fields of steps.
+    """Reader of the fields of steps.
 
     Attributes:
         trajectories: the table of the whole dataset.

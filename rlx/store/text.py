@@ -96,7 +96,7 @@ class WithText:
 
 
 class TextWriter:
-    """Appends texts: a code per text, and each text that is new to the table of the shard."""
+    """Writer of texts: a code per text, and each new text into the table of the shard."""
 
     def __init__(self, store: Store, directory: Path, name: str, field: Field) -> None:
         self._name = name
@@ -158,7 +158,7 @@ class TextWriter:
 
 
 class TextReader:
-    """Reads texts; those that are equal in one answer are one object.
+    """Reader of texts; equal texts in one result are one object.
 
     Attributes:
         texts: entries of the shard's table.

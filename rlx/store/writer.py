@@ -77,7 +77,7 @@ def train_dictionaries(blocks: Iterable[Block], shards: ShardFormat) -> dict[str
 
 
 class ShardWriter:
-    """Appends blocks to the arrays of one shard directory, which must be empty or absent.
+    """Writer that appends blocks to the arrays of one shard directory, which must be empty or absent.
 
     Example:
         >>> import tempfile
@@ -209,7 +209,7 @@ def sum_rewards(reward: NDArray[np.generic], length: NDArray[np.int64]) -> NDArr
 
 
 class _Segments:
-    """Joins the segments of successive blocks into trajectories."""
+    """Trajectories joined from the segments of successive blocks."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []

@@ -53,5 +53,5 @@ class ZstdDictCodec(BytesBytesCodec):
         return chunk_spec.prototype.buffer.from_bytes(compressor.compress(chunk_data.to_bytes()))
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Unknown before encoding: the codec is not of fixed size."""
+        """Raise: the size is unknown before encoding."""
         raise NotImplementedError

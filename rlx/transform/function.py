@@ -36,7 +36,7 @@ class Per(StrEnum):
 
 @dataclass(frozen=True)
 class Function:
-    """Applies a function to steps as ``dataset[i:j]`` gives them; it returns the new ones.
+    """A user's function, applied to steps as ``dataset[i:j]`` gives them; it returns the new ones.
 
     It may change values, shapes and types, add fields and leave some out. It may leave out steps, if it keeps ``index``
     or gives back all of them: where steps are left out, one trajectory ends and another one of the same episode begins.
@@ -120,7 +120,7 @@ class Function:
 
     @contextmanager
     def at(self, stretch: Stretch) -> Iterator[None]:
-        """Errors within name the function and the trajectories."""
+        """Name the function and the trajectories in errors within this context."""
         try:
             yield
         except TransformError as exc:

@@ -118,7 +118,7 @@ def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
 
 @dataclass(frozen=True)
 class Resize(_OfPictures):
-    """Makes pictures smaller by averaging (OpenCV's ``INTER_AREA``), or larger.
+    """Transform that resizes pictures by averaging (OpenCV's ``INTER_AREA``), or enlarges them.
 
     Args:
         height: of the new ones, in pixels.
@@ -158,7 +158,7 @@ class Resize(_OfPictures):
 
 @dataclass(frozen=True)
 class Crop(_OfPictures):
-    """Cuts a piece out of pictures.
+    """Transform that crops pictures.
 
     Args:
         height: of the piece, in pixels.
@@ -202,7 +202,7 @@ class Crop(_OfPictures):
 
 @dataclass(frozen=True)
 class Grayscale(_OfPictures):
-    """Makes grey pictures of coloured ones (ITU-R BT.601, as OpenCV and torchvision), without their last dimension.
+    """Transform of coloured pictures to grey (ITU-R BT.601, as OpenCV and torchvision), without their last dimension.
 
     Args:
         keys: which fields; all observations of two or three dimensions where none are named.
@@ -232,7 +232,7 @@ class Grayscale(_OfPictures):
 
 @dataclass(frozen=True)
 class ToFloat(PerBlock):
-    """Makes float32 of whole numbers: pixels of 0 to 255 become 0 to 1.
+    """Transform of integers to float32: pixels of 0 to 255 become 0 to 1.
 
     Args:
         scale: what they are divided by.

@@ -33,7 +33,7 @@ class _OfKeys(PerBlock):
 
 @dataclass(frozen=True)
 class Select(_OfKeys):
-    """Keeps some fields; reward and flags always stay.
+    """Transform that keeps some fields; reward and flags always stay.
 
     Args:
         keys: their names, or names of groups of them.
@@ -49,7 +49,7 @@ class Select(_OfKeys):
 
 @dataclass(frozen=True)
 class Exclude(_OfKeys):
-    """Leaves some fields out.
+    """Transform that drops some fields.
 
     Args:
         keys: their names, or names of groups of them.
@@ -65,7 +65,7 @@ class Exclude(_OfKeys):
 
 @dataclass(frozen=True)
 class Rename(_OfKeys):
-    """Gives fields other names: ``rename:observation/camera=observation``.
+    """Transform that renames fields: ``rename:observation/camera=observation``.
 
     Args:
         text: ``OLD=NEW``, joined by commas.
@@ -90,7 +90,7 @@ class Rename(_OfKeys):
 
 @dataclass(frozen=True)
 class CatTensors(PerBlock):
-    """Joins fields along their last dimension; single numbers count as one of length 1.
+    """Transform that joins fields along their last dimension; single numbers count as one of length 1.
 
     Args:
         in_keys: names of the fields, in this order.

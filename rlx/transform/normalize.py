@@ -12,7 +12,7 @@ from rlx.transform.protocol import PerBlock, Seen, Transform
 
 @dataclass(frozen=True)
 class Normalize:
-    """Subtracts the mean of all numbers of a field, and divides by their standard deviation.
+    """Transform that subtracts the mean of all numbers of a field, and divides by their standard deviation.
 
     Both are the dataset's, as its manifest gives them: of pictures they are of every sixteenth. So it has to stand
     before whatever changes the field.

@@ -20,7 +20,7 @@ _FLAGS = frozenset({"terminated", "truncated"})
 
 @dataclass(frozen=True)
 class Relabel:
-    """Gives the steps of each trajectory other rewards or actions: ``relabel:module:name``.
+    """Transform that replaces the rewards or actions of each trajectory: ``relabel:module:name``.
 
     The function gets a whole trajectory of L steps as numpy arrays by the names of the fields, [L, ...], observations
     [L + 1, ...], and returns those that are to change: ``{"reward": ...}``. Observations and flags stay. Randomness of

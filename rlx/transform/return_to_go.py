@@ -16,7 +16,7 @@ from rlx.transform.segments import whole
 
 @dataclass(frozen=True)
 class ReturnToGo:
-    """Adds the discounted sum of the rewards from each step to the end of its trajectory: float32 [1].
+    """Transform that adds the discounted sum of the rewards from each step to the end of its trajectory: float32 [1].
 
     Args:
         gamma: discount of a step.

@@ -30,7 +30,7 @@ class _OfRewards(PerBlock):
 
 @dataclass(frozen=True)
 class ClipReward(_OfRewards):
-    """Clips rewards to a range.
+    """Transform that clips rewards to a range.
 
     Args:
         low: the least.
@@ -61,7 +61,7 @@ class ClipReward(_OfRewards):
 
 @dataclass(frozen=True)
 class SignReward(_OfRewards):
-    """Reduces rewards to their sign: -1, 0 or 1."""
+    """Transform that reduces rewards to their sign: -1, 0 or 1."""
 
     def of(self, reward: NDArray[Any]) -> NDArray[Any]:
         """Return [S] signs."""
@@ -71,7 +71,7 @@ class SignReward(_OfRewards):
 
 @dataclass(frozen=True)
 class ScaleReward(_OfRewards):
-    """Multiplies rewards, and shifts the product.
+    """Transform that multiplies rewards, and shifts the product.
 
     Args:
         scale: what they are multiplied by.

@@ -12,7 +12,7 @@ from rlx.transform.expression import Expression
 
 @dataclass(frozen=True)
 class Filter:
-    """Keeps the trajectories that a condition holds for: ``filter:return > 10 and length < 5000``.
+    """Selection of the trajectories for which a condition holds: ``filter:return > 10 and length < 5000``.
 
     Args:
         text: an ``Expression`` over the trajectory table; ``id`` is a trajectory's number among those that it looks at,
@@ -32,7 +32,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Subsample:
-    """Keeps every n-th trajectory, from the first, or a random fraction of them, rounded.
+    """Selection of every n-th trajectory, from the first, or a random fraction of them, rounded.
 
     Args:
         every: 2 keeps the first, the third, and so on.

@@ -17,7 +17,7 @@ from rlx.transform.segments import held_back, join, split
 
 @dataclass(frozen=True)
 class FrameSkip(PerBlock):
-    """Makes one step of every k of a trajectory, from its first; the last one may have fewer.
+    """Transform that makes one step of every k of a trajectory, from its first; the last one may have fewer.
 
     It has the observation, the action and what else is at the root of the first of them, the sum of their rewards, and
     the flags and what else is under ``next`` of the last.
@@ -72,7 +72,7 @@ def _sums(reward: NDArray[np.generic], first: NDArray[np.int64]) -> NDArray[np.g
 
 @dataclass(frozen=True)
 class NStep:
-    """Makes each step a transition over the n steps from it on, or as many as its trajectory still has.
+    """Transform of each step to a transition over the n steps from it on, or as many as its trajectory still has.
 
     Every step becomes a trajectory of its own: its next observation lies n steps ahead, and is not the first one of the
     next step. So observations are stored twice, and slices can no longer be drawn; to draw slices, leave the steps

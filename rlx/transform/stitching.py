@@ -12,7 +12,7 @@ from rlx.transform.stretch import Rows, Stretch
 
 
 class Stitching:
-    """Joins the kept steps of stretches to trajectories.
+    """Trajectories joined from the kept steps of stretches.
 
     A trajectory ends where the following step is not kept, and where a step is flagged terminated or truncated; the
     next kept step starts another trajectory of the same episode.

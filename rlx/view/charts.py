@@ -152,7 +152,7 @@ def lines(
 
 
 def bin_edges(values: Numbers) -> NDArray[Any]:
-    """Ends of the bins of a histogram.
+    """Return ends of the bins of a histogram.
 
     Example:
         >>> bin_edges(np.array([1.0, 3.0]))

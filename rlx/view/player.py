@@ -38,7 +38,7 @@ class Strips:
 
     @classmethod
     def of(cls, episode: Episode) -> "Strips | None":
-        """As suits an episode; none where its observations are no pictures."""
+        """Return the frames of an episode; None if its observations are not pictures."""
         field = picture_field(episode.dataset.schema)
         if field is None:
             return None

@@ -31,7 +31,7 @@ _HTML, _JSON, _PNG, _TEXT = "text/html; charset=utf-8", "application/json", "ima
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Answers requests of this machine for one dataset, and for nothing else.
+    """Server for one dataset that answers requests of this machine only.
 
     At most ``MAX_CONNECTIONS`` are open at once; others are answered 503. One that sends nothing for
     ``IDLE_TIMEOUT_S`` seconds is closed.

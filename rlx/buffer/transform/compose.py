@@ -11,7 +11,7 @@ Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 
 
 class Compose:
-    """Applies transforms one after the other; on the way into a buffer their ``inv``, where they have one, backwards.
+    """Transforms applied one after the other; on the way into a buffer their ``inv``, where they have one, backwards.
 
     Args:
         transforms: callables from TensorDict to TensorDict, or transforms that need neighbours.

@@ -16,7 +16,7 @@ from rlx.errors import TransformError
 
 @dataclass(frozen=True, slots=True)
 class FrameStack:
-    """Stacks each observation on the k - 1 before it, oldest first: [n, *shape] becomes [n, k, *shape].
+    """Transform that stacks each observation on the k - 1 before it, oldest first: [n, *shape] becomes [n, k, *shape].
 
     ``("next", observation)`` becomes the last k - 1 of them and the next one. Observations come from the storage, not
     from the batch: steps may be random, and a slice's first stack reaches back before the slice. Where the episode has

@@ -14,7 +14,7 @@ _REWARD = ("next", "reward")
 
 @dataclass(frozen=True, slots=True)
 class NStep:
-    """Makes each step a transition over the n steps from it on, or as many as its trajectory still has.
+    """Transform of each step to a transition over the n steps from it on, or as many as its trajectory still has.
 
     ``next`` becomes that of the last of them (observation, done, terminated, truncated and all else), with as
     ``("next", "reward")`` the discounted sum of their rewards. Added are ``steps_to_next_obs`` (int64 [n, 1], how many

@@ -17,7 +17,7 @@ from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
 
 
 class Reader(Protocol):
-    """Reads steps as they are after some of the transforms."""
+    """Reader of steps after some of the transforms."""
 
     @property
     def index(self) -> TrajectoryIndex:

@@ -13,7 +13,7 @@ _REWARD = ("next", "reward")
 
 @dataclass(frozen=True, slots=True)
 class RewardClip(Pointwise):
-    """Clips rewards to a range.
+    """Transform that clips rewards to a range.
 
     Args:
         low: the least.
@@ -36,7 +36,7 @@ class RewardClip(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class RewardSign(Pointwise):
-    """Reduces rewards to their sign: -1, 0 or 1."""
+    """Transform that reduces rewards to their sign: -1, 0 or 1."""
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch with the signs of its rewards."""
@@ -47,7 +47,7 @@ class RewardSign(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class ToDevice(Pointwise):
-    """Moves the batch to a device; from pinned memory, without waiting for the copy.
+    """Transform that moves the batch to a device; from pinned memory, without waiting for the copy.
 
     Args:
         device: torch's name of it: ``cuda:0``.
@@ -63,7 +63,7 @@ class ToDevice(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class ToDtype(Pointwise):
-    """Casts values, at the root and under ``next``.
+    """Transform that casts values, at the root and under ``next``.
 
     Args:
         dtype: what they become.
@@ -82,7 +82,7 @@ class ToDtype(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class ToFloat(Pointwise):
-    """Makes float32 of whole numbers, at the root and under ``next``: pixels of 0 to 255 become 0 to 1.
+    """Transform of integers to float32, at the root and under ``next``: pixels of 0 to 255 become 0 to 1.
 
     Args:
         scale: what they are divided by.

@@ -20,7 +20,8 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class ReturnToGo:
-    """Adds the discounted sum of the rewards from each step to the end of its trajectory as far as it is stored.
+    """Transform that adds the discounted sum of the rewards from each step to the end of its trajectory as far as it is
+    stored.
 
     Each reward is read once, also when many steps of the batch lie in one trajectory.
 
