@@ -1,5 +1,6 @@
 """What every test gets: no network but loopback, a ``$RLX_HOME`` of its own, and the command line in-process."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
 
 from rlx.engine.ray_cluster import ray_cluster
 from rlx.pipeline.convert import convert
@@ -22,6 +24,12 @@ from tests.azure_server import AzureServer, azurite
 from tests.s3_server import S3Server
 
 SAMPLE_RUN = Path(__file__).parents[1] / "scripts/sample_run"
+# Where one example is costly, a test states fewer. ``pytest --hypothesis-profile soak`` runs many.
+settings.register_profile("quick", deadline=None, max_examples=50)
+settings.register_profile("soak", deadline=None, max_examples=2000)
+settings.load_profile("quick")
+# Fixtures that are costly to set up: with ``--dist loadgroup`` one worker runs all their tests.
+GROUPED = {"two_workers_of_ray": "ray"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,19 @@ class Result:
 
 
 Cli = Callable[..., Result]
+
+
+def pytest_configure() -> None:
+    """Compute with one thread, here and in the processes that tests start: more would wait for each other's cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Name the group of each test that uses a fixture of ``GROUPED``."""
+    for item in items:
+        for fixture in GROUPED.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(GROUPED[fixture]))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -64,6 +85,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "home"
     monkeypatch.setenv("RLX_HOME", str(path))
     return path
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of several processes ask for them, so that the others run alike on every machine."""
+    monkeypatch.setattr("rlx.engine.opening.cores", lambda: 1)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_the_next_batches_are_those_that_would_have_come(
     other.shutdown()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_trajectories_survive(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     produce, ndim = data.draw(st.sampled_from(PRODUCERS))
@@ -245,7 +245,7 @@ def test_a_manifest_that_lies(values: dict[str, Any], tmp_path: Path) -> None:
         buffer(RandomSampler()).loads(tmp_path)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_damage_is_noticed(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("checkpoint")

@@ -2,14 +2,13 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.buffer.permutation import permute
 from tests.buffer.chance import fits
 
 
-@settings(deadline=None, max_examples=300)
 @given(n=st.integers(1, 5000), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 2**40))
 def test_everything_comes_once(n: int, seed: int, epoch: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(n), n, seed, epoch)), np.arange(n))

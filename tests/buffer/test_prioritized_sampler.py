@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.buffer.prioritized_sampler import PrioritizedSampler
@@ -53,7 +53,6 @@ steps = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     sequence=st.lists(steps, max_size=12),
     alpha=st.sampled_from([0.0, 0.6, 1.0, 2.0]),

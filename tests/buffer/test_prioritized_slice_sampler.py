@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.buffer.prioritized_slice_sampler import PrioritizedSliceSampler
@@ -46,7 +46,6 @@ ends = st.sampled_from(["", "", "", "terminated", "truncated"])
 writes = st.tuples(st.integers(0, 1), st.integers(0, 2), st.lists(ends, min_size=1, max_size=7))
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     sequence=st.lists(st.tuples(writes, st.booleans()), min_size=1, max_size=14),
     slice_len=st.integers(1, 5),

@@ -3,7 +3,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.buffer.priority_tree import PriorityTree
@@ -11,7 +11,6 @@ from rlx.buffer.priority_tree import PriorityTree
 CAPACITIES = [1, 2, 15, 16, 17, 255, 256, 257, 5000]
 
 
-@settings(deadline=None, max_examples=200)
 @given(capacity=st.sampled_from(CAPACITIES), data=st.data())
 def test_whole_numbers_are_found_exactly(capacity: int, data: st.DataObject) -> None:
     tree, leaves = PriorityTree(capacity), [0] * capacity

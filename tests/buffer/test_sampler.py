@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.buffer.protocol import Rows
@@ -52,7 +52,6 @@ class TestSamplerWithoutReplacement(SamplerContract):
     def make(self, **seeding: Any) -> SamplerWithoutReplacement:
         return SamplerWithoutReplacement(**seeding)
 
-    @settings(deadline=None, max_examples=100)
     @given(steps=st.integers(1, 60), batch_size=st.integers(1, 70), seed=st.integers(0, 99), lanes=st.integers(1, 4))
     def test_every_step_comes_once_an_epoch(self, steps: int, batch_size: int, seed: int, lanes: int) -> None:
         storage, sampler = filled(steps * lanes, 61 * lanes, lanes), SamplerWithoutReplacement(seed=seed)

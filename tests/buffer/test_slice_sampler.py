@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -72,7 +72,6 @@ class TestSliceSamplerWithoutReplacement(SamplerContract):
         return SliceSamplerWithoutReplacement(num_slices=2, **seeding)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     storage=rings(), slice_len=st.integers(1, 6), seed=st.integers(0, 9), without=st.booleans(), strict=st.booleans()
 )

@@ -30,7 +30,7 @@ LANES: dict[int, tuple[int, ...]] = {1: (), 2: (3,), 3: (2, 2)}
 
 
 @pytest.mark.parametrize("name", STORAGES)
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     ndim=st.integers(1, 3),

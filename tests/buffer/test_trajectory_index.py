@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -29,7 +29,6 @@ def write_at_random(
     oracle.write(rows, ids, flags)
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     seed=st.integers(0, 2**32),
     size=st.integers(1, 40),
@@ -54,7 +53,6 @@ def test_it_says_what_the_oracle_says(
     assert_same(index, oracle, has_ids=has_ids)
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     seed=st.integers(0, 2**32),
     size=st.integers(1, 40),

@@ -59,7 +59,6 @@ def test_trajectories_are_cut_where_they_end(case: str) -> None:
     assert split.names[-1] == "time"
 
 
-@settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_it_agrees_with_going_step_by_step(data: st.DataObject) -> None:
     rows, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
@@ -71,7 +70,7 @@ def test_it_agrees_with_going_step_by_step(data: st.DataObject) -> None:
     assert found == oracle(ids, done)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), pieces=st.integers(1, 8), rows=st.integers(1, 3))
 def test_sources_that_use_the_same_ids_are_told_apart(seed: int, pieces: int, rows: int) -> None:
     rng = np.random.default_rng(seed)

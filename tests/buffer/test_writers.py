@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -81,7 +81,6 @@ def test_an_immutable_dataset_is_not_written() -> None:
         ImmutableDatasetWriter().empty()
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 8))
 def test_the_highest_are_kept(writes: list[list[int]], max_size: int) -> None:
     storage, writer = LazyTensorStorage(max_size), TensorDictMaxValueWriter("rank")

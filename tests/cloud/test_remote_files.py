@@ -46,7 +46,7 @@ def test_any_ranges_are_the_bytes_of_the_file(folder: Path, cache_bytes: int) ->
     edge = st.integers(0, 2600)
     calls = st.lists(st.tuples(st.sampled_from(sorted(CONTENT)), st.lists(st.tuples(edge, edge), max_size=6)))
 
-    @settings(deadline=None, max_examples=60, database=None)
+    @settings(database=None)
     @given(calls)
     def check(calls: list[tuple[str, list[tuple[int, int]]]]) -> None:
         for name, ranges in calls:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.buffer.trajectory_split import split_trajectories
@@ -30,7 +30,6 @@ def without_ids(batch: Any) -> Any:
     return {key: batch[key] for key in batch.keys(True, True) if key != ("collector", "traj_ids")}
 
 
-@settings(deadline=None, max_examples=50)
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 90), st.sampled_from([None, 2]))
 def test_as_if_no_step_had_been_lost(lengths: list[list[int]], steps: int, total: int, longest: int | None) -> None:
     options: Any = {"frames_per_batch": steps * len(lengths), "total_frames": total, "max_frames_per_traj": longest}

@@ -57,7 +57,7 @@ class ReadableLocationContract(ABC):
         whole = location.stat(LARGE)
         edges = st.integers(0, len(content))
 
-        @settings(deadline=None, max_examples=25, database=None)
+        @settings(max_examples=25, database=None)
         @given(edges, edges)
         def check(one: int, other: int) -> None:
             start, stop = sorted((one, other))

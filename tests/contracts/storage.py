@@ -353,7 +353,7 @@ class StorageContract(ABC):
             self.make(4, ndim=2).restore(storage.state_dict(), [])
 
     # Every storage's test class runs it.
-    @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.differing_executors])
+    @settings(max_examples=30, suppress_health_check=[HealthCheck.differing_executors])
     @given(seed=st.integers(0, 2**32), lanes=st.integers(1, 3), size=st.integers(1, 12))
     def test_it_keeps_what_a_list_keeps(self, seed: int, lanes: int, size: int) -> None:
         rng = np.random.default_rng(seed)

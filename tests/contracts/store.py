@@ -34,7 +34,7 @@ TEXTS = ["", "pick up the cube", "größer", "立方体を拾う", "\N{GRINNING 
 Trajectory = dict[str, NDArray[np.generic]]
 # Several classes inherit these tests; with derandomize no example is kept that one could replay for another.
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.differing_executors]
-SETTINGS = settings(deadline=None, max_examples=15, suppress_health_check=SUPPRESSED, derandomize=True)
+SETTINGS = settings(max_examples=15, suppress_health_check=SUPPRESSED, derandomize=True)
 
 
 @st.composite

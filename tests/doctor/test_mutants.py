@@ -21,6 +21,7 @@ from tests.factories import join
 GAMES = ("Pong", "MsPacman")
 VECTORS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "FrozenLake-v1", "Blackjack-v1")
 Mutation = Callable[[Block], Block]
+pytestmark = pytest.mark.xdist_group("mutants")
 
 
 def made(directory: Path, environment: EnvSource, steps: int) -> Dataset:

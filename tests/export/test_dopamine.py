@@ -108,7 +108,7 @@ def test_a_run_of_several_laps_rolls_by_one(tmp_path: Path) -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 15), min_size=1, max_size=8).map(tuple), capacity=st.integers(6, 40) | st.none())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_any_ring_is_read_back(lengths: tuple[int, ...], capacity: int | None, tmp_path_factory: Any) -> None:
     path = tmp_path_factory.mktemp("ring")
     wanted = written(path, lengths, capacity)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlx.errors import CorruptShardError
@@ -124,7 +124,6 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=25)
 
 
 @given(LENGTHS, st.integers(6, 60), st.integers(1, 5), st.integers(1, 3), st.booleans())
-@settings(deadline=None, max_examples=300)
 def test_gives_back_what_was_added_but_for_what_the_ring_lost(
     lengths: list[int], capacity: int, stack: int, horizon: int, is_running: bool
 ) -> None:
@@ -140,7 +139,6 @@ def test_gives_back_what_was_added_but_for_what_the_ring_lost(
 
 
 @given(LENGTHS, st.integers(8, 40), st.data())
-@settings(deadline=None, max_examples=200)
 def test_any_suffix_may_be_missing(lengths: list[int], capacity: int, data: st.DataObject) -> None:
     episodes = [Episode(length) for length in lengths]
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +169,6 @@ def new_episodes(draw: st.DrawFn) -> list[Episode]:
 
 
 @given(new_episodes(), st.integers(12, 60))
-@settings(deadline=None, max_examples=300)
 def test_finds_episodes_that_timed_out(episodes: list[Episode], capacity: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ring = Ring(Path(folder), capacity, has_episode_ends=True)

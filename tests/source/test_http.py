@@ -655,7 +655,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServe
         yield server
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=st.lists(FAULTS, max_size=8), content=st.binary(max_size=3000))
 def test_any_trouble_ends_with_the_right_bytes(
     shared_server: GcsServer, tmp_path: Path, faults: list[Fault], content: bytes

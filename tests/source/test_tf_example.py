@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.source.tf_example import MAX_VALUES, MalformedExampleError, parse_example, unpack_varints
@@ -17,7 +17,6 @@ values = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.dictionaries(st.text(max_size=10), values), st.booleans())
 def test_round_trip(features: dict[str, tuple[int, list[Any]]], packed: bool) -> None:
     parsed = parse_example(tf_example(features, packed=packed))
@@ -31,7 +30,6 @@ def test_round_trip(features: dict[str, tuple[int, list[Any]]], packed: bool) ->
             assert [bytes(item) for item in found] == expected
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(int64s))
 def test_packed_integers(numbers: list[int]) -> None:
     assert unpack_varints(b"".join(map(varint, numbers))).tolist() == numbers

@@ -35,7 +35,7 @@ def rows_of(dataset: Dataset, chosen: list[int], steps: int | None) -> tuple[lis
     return observations, actions, lengths
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(st.integers(0, 4)), st.integers(1, 20), st.none() | st.integers(0, 20))
 def test_some_trajectories(dataset: Dataset, chosen: set[int], max_steps: int, steps: int | None) -> None:
     numbers = np.array(sorted(chosen), np.int64)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tensordict import NonTensorData, TensorDict
 
@@ -54,7 +54,6 @@ def message(function: Callable[[Any], Any], per: str = "block", chunk: int = 4) 
     return str(caught.value)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=5),
     st.lists(st.integers(1, 7), max_size=6),
@@ -75,7 +74,6 @@ def assert_same(made: Block, block: Block) -> None:
         assert getattr(made, column).tolist() == getattr(block, column).tolist(), column
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=5),
     st.lists(st.integers(1, 7), max_size=6),

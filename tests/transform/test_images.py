@@ -3,7 +3,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -59,7 +59,6 @@ def test_resize_of_coloured_pictures(size: tuple[int, int]) -> None:
     assert (made(Resize(*size), single)[..., 0] == one_by_one(single, *size)).all()
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(2, 40), st.integers(1, 24), st.integers(1, 24), st.integers(1, 24), st.integers(1, 24))
 def test_resize_of_any_size(count: int, old_height: int, old_width: int, height: int, width: int) -> None:
     pictures = random_pictures("uint8", (count, old_height, old_width))

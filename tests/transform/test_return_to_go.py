@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
@@ -19,7 +19,6 @@ def rewarded(lengths: list[int]) -> Block:
     return replace(block, data={**block.data, "reward": (np.arange(block.steps) % 7 - 2).astype(np.float32)})
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
     st.lists(st.integers(1, 7), max_size=8),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
@@ -61,7 +61,6 @@ def applied(transform: FrameSkip | NStep, blocks: list[Block]) -> list[dict[str,
     return trajectories(join(made))
 
 
-@settings(deadline=None)
 @given(LENGTHS, CUTS, st.integers(1, 6))
 def test_frame_skip(lengths: list[int], cuts: list[int], k: int) -> None:
     expected = []
@@ -80,7 +79,6 @@ def test_frame_skip(lengths: list[int], cuts: list[int], k: int) -> None:
     assert applied(FrameSkip(k), cut(rewarded(lengths), cuts)) == expected
 
 
-@settings(deadline=None)
 @given(LENGTHS, CUTS, st.integers(1, 6), st.sampled_from([1.0, 0.5, 0.0]))
 def test_n_step(lengths: list[int], cuts: list[int], n: int, gamma: float) -> None:
     expected = []

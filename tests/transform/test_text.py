@@ -69,7 +69,7 @@ def objects(steps: Any) -> Any:
     return steps
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 6), max_size=6), st.sampled_from(["block", "trajectory", "step"]), st.integers(1, 9))
 def test_a_function_that_changes_nothing(cuts: list[int], per: str, chunk: int) -> None:
     made, schema = applied(of(same, per, chunk), cut(BLOCK, cuts))

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict, TensorDictBase
 
@@ -54,7 +54,6 @@ def test_stacks_begin_with_the_episode(case: str) -> None:
     assert step["next", "observation"].flatten().tolist() == after
 
 
-@settings(deadline=None, max_examples=60)
 @given(buffer=buffers(), k=st.integers(1, 5))
 def test_it_agrees_with_going_back_step_by_step(buffer: ReplayBuffer, k: int) -> None:
     known = stored(buffer)

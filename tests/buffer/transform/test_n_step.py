@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -57,7 +57,6 @@ def test_two_steps_become_one_transition(case: str) -> None:
     assert step["gamma"].dtype == torch.float32
 
 
-@settings(deadline=None, max_examples=60)
 @given(buffer=buffers(), n=st.integers(1, 6))
 def test_it_agrees_with_going_on_step_by_step(buffer: ReplayBuffer, n: int) -> None:
     known = stored(buffer)

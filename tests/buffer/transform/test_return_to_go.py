@@ -11,7 +11,6 @@ from rlx.errors import TransformError
 from tests.buffer.transform.stored import buffers, onward, stored
 
 
-@settings(deadline=None, max_examples=60)
 @given(buffer=buffers(), gamma=st.sampled_from([0.0, 0.5, 1.0]))
 def test_it_agrees_with_going_on_step_by_step(buffer: ReplayBuffer, gamma: float) -> None:
     known = stored(buffer)
@@ -35,7 +34,7 @@ def test_blocks_add_up_to_the_plain_sum(steps: int, gamma: float) -> None:
     assert np.allclose(discounted(rewards, gamma), expected[:, :-1])
 
 
-@settings(deadline=None, max_examples=1)
+@settings(max_examples=1)
 @given(buffer=buffers())
 def test_behind_n_step_it_would_count_rewards_twice(buffer: ReplayBuffer) -> None:
     buffer.append_transform(NStep(2))
