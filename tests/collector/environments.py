@@ -3,8 +3,9 @@
 import os
 import signal
 import time
+from collections import Counter as Tally
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -46,6 +47,36 @@ class Counter(gymnasium.Env[Any, Any]):
 
     def _observation(self) -> Any:
         return np.full(2, 100 * self._episode + self._t, np.int32)
+
+
+class Registered(Counter):
+    """A Counter that its process knows of as long as it is not closed."""
+
+    opened: ClassVar[Tally[str]] = Tally()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened["now"] += 1
+        self.opened["ever"] += 1
+
+    def close(self) -> None:
+        self.opened["now"] -= 1
+
+
+class Dying(Counter):
+    """Ends its process, once or always, after so many steps."""
+
+    def __init__(self, flag: Path | None, steps: int) -> None:
+        super().__init__()
+        self._flag, self._left = flag, steps
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        if self._left < 0 and (self._flag is None or not self._flag.exists()):
+            if self._flag is not None:
+                self._flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 class Rich(gymnasium.Env[Any, Any]):

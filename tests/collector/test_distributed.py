@@ -14,9 +14,10 @@ from rlx.collector import DistributedCollector, MultiCollector, RayCollector, RP
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError
 from tests.collector.environments import Counter, Tagged, make_failing, one
-from tests.collector.memory import Talkative, recurrent
+from tests.collector.memory import recurrent
 from tests.collector.policies import Constant
 from tests.collector.test_multi_collector import EPISODE, PID, TAG, TIME, assert_consecutive
+from tests.collector.walks import Talkative
 
 pytestmark = pytest.mark.usefixtures("two_workers_of_ray")
 HALF: dict[str, Any] = {"remote_configs": {"num_cpus": 0.5}}

@@ -12,12 +12,9 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from rlx.collector import Collector, MultiCollector
 from rlx.engine.inline_actors import InlineActors
 from rlx.errors import CollectError
-from tests.collector.memory import Talkative, Talking, Walk, says_text
+from tests.collector.memory import says_text
 from tests.collector.test_policy_outputs import MODES, joined
-
-
-def lanes(mode: AutoresetMode) -> Any:
-    return SyncVectorEnv([partial(Talkative, lane) for lane in range(2)], autoreset_mode=mode)
+from tests.collector.walks import Talkative, Walk, talkative_lanes, talking
 
 
 def collected(source: Any, policy: Any = None, **options: Any) -> Any:
@@ -27,7 +24,7 @@ def collected(source: Any, policy: Any = None, **options: Any) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_step_says_is_in_that_step(mode: AutoresetMode) -> None:
-    batch = collected(partial(lanes, mode), info_keys=["t", "vector", ("odd", "t"), "last", "who"])
+    batch = collected(partial(talkative_lanes, mode), info_keys=["t", "vector", ("odd", "t"), "last", "who"])
     info = batch["next", "info"]
     expected = torch.zeros(2, 60, dtype=torch.int64)
     for t in range(60):
@@ -42,7 +39,7 @@ def test_what_a_step_says_is_in_that_step(mode: AutoresetMode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_all_that_can_be_kept(mode: AutoresetMode) -> None:
-    batch = collected(partial(lanes, mode), info_keys="all")
+    batch = collected(partial(talkative_lanes, mode), info_keys="all")
     assert set(batch["next", "info"].keys()) == {"t", "vector", "who", "odd", "last"}
 
 
@@ -60,19 +57,15 @@ def test_returns_of_episodes_are_numbers_before_the_first_ends() -> None:
 
 def test_what_cannot_be_kept() -> None:
     with pytest.raises(CollectError, match="info 'object' cannot be kept: expected a number, an array or a text"):
-        collected(partial(lanes, MODES[0]), info_keys=["object"])
+        collected(partial(talkative_lanes, MODES[0]), info_keys=["object"])
     with pytest.raises(CollectError, match="info_keys 't': expected a list of keys, or 'all'"):
-        collected(partial(lanes, MODES[0]), info_keys="t")
+        collected(partial(talkative_lanes, MODES[0]), info_keys="t")
     with pytest.raises(CollectError, match="info 'last' appeared after the first batch"):
         collected(lambda: Talkative(3), info_keys="all", frames_per_batch=1)
 
 
-def talking() -> Any:
-    return SyncVectorEnv([partial(Talking, lane) for lane in range(2)], autoreset_mode=AutoresetMode.SAME_STEP)
-
-
 def test_texts_are_seen_done_and_kept() -> None:
-    batch = collected(talking)
+    batch = collected(partial(talking, 2))
     tasks, after = batch["observation", "task"], batch["next", "observation", "task"]
     for lane in range(2):
         for t in range(59):
@@ -91,14 +84,14 @@ def test_a_policy_that_writes_text() -> None:
 
 def test_workers_send_texts_and_infos() -> None:
     options: Any = {"frames_per_batch": 40, "total_frames": 80}
-    with MultiCollector([talking], None, **options) as collector:
+    with MultiCollector([partial(talking, 2)], None, **options) as collector:
         found = joined(list(collector))
-    expected = collected(talking, frames_per_batch=40, total_frames=80)
+    expected = collected(partial(talking, 2), frames_per_batch=40, total_frames=80)
     assert np.array_equal(found["action"], [expected["action"]])
     assert found["next", "observation", "task"] == [expected["next", "observation", "task"]]
-    with MultiCollector([partial(lanes, MODES[0])], None, info_keys="all", **options) as collector:
+    with MultiCollector([partial(talkative_lanes, MODES[0])], None, info_keys="all", **options) as collector:
         found = joined(list(collector))
-    expected = collected(partial(lanes, MODES[0]), info_keys="all", frames_per_batch=40, total_frames=80)
+    expected = collected(partial(talkative_lanes, MODES[0]), info_keys="all", frames_per_batch=40, total_frames=80)
     assert torch.equal(found["next", "info", "t"][0], expected["next", "info", "t"])
     assert found["next", "info", "who"] == [expected["next", "info", "who"]]
 

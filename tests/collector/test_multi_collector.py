@@ -23,8 +23,9 @@ from rlx.collector import Collector, MultiCollector, ParallelEnv, SerialEnv
 from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError
 from tests.collector.environments import Closing, Counter, Rich, Tagged, make_failing, one, two_counters
-from tests.collector.memory import Walk, recurrent
+from tests.collector.memory import recurrent
 from tests.collector.policies import Constant
+from tests.collector.walks import Walk
 from tests.pipeline.datasets import wait_until
 
 TAG, PID, EPISODE, TIME = range(4)

@@ -18,7 +18,8 @@ from rlx.collector.rollout import Rollout
 from rlx.collector.tensordict_policy import TensorDictPolicy
 from rlx.errors import CollectError
 from tests.collector.environments import Counter
-from tests.collector.memory import Head, Remembering, Walk, actor, arrays, counting, recurrent
+from tests.collector.memory import Head, Remembering, actor, arrays, counting, recurrent
+from tests.collector.walks import Walk
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 

@@ -1,6 +1,5 @@
 """What all engines promise, wherever they run their tasks."""
 
-import os
 import time
 from abc import ABC, abstractmethod
 from concurrent.futures import BrokenExecutor, Future
@@ -11,37 +10,8 @@ from rlx.engine.protocol import Engine
 from rlx.errors import DiskFullError
 from rlx.progress import Progress, Silent
 from tests.contracts.base import Tally
+from tests.contracts.tasks import die, fail, has_a_bug, sleep, sleep_for_ever, square
 from tests.pipeline.datasets import wait_until
-
-
-def square(task: int, progress: Progress) -> int:
-    for _ in range(task):
-        progress.advance("steps", 1)
-    return task * task
-
-
-def sleep(seconds: float, progress: Progress) -> float:  # noqa: ARG001
-    time.sleep(seconds)
-    return seconds
-
-
-def fail(task: str, progress: Progress) -> None:  # noqa: ARG001
-    raise DiskFullError(task, hint="free some room")
-
-
-def has_a_bug(task: int, progress: Progress) -> int:  # noqa: ARG001
-    return [0][task]
-
-
-def die(task: int, progress: Progress) -> None:
-    progress.advance("steps", task)
-    os._exit(1)
-
-
-def sleep_for_ever(task: None, progress: Progress) -> None:  # noqa: ARG001
-    while True:
-        progress.advance("naps", 1)
-        time.sleep(0.1)
 
 
 class EngineContract(ABC):

@@ -12,7 +12,8 @@ import pytest
 
 from rlx.engine.actor import ActorDiedError
 from rlx.engine.local_actors import LocalActors
-from tests.contracts.actors import ActorsContract, Adder, Closing
+from tests.contracts.actor_functions import Adder, Closing
+from tests.contracts.actors import ActorsContract
 from tests.pipeline.datasets import wait_until
 
 # A script as users write them: no guard around its main part, functions of its own, and no end of its actors.

@@ -15,7 +15,8 @@ from rlx.engine.ray_actors import RayActors
 from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError, MissingExtraError
 from rlx.progress import Progress, Silent
-from tests.contracts.actors import ActorsContract, Adder
+from tests.contracts.actor_functions import Adder
+from tests.contracts.actors import ActorsContract
 from tests.contracts.base import Tally
 from tests.contracts.engine import WorkersContract
 from tests.pipeline.datasets import ROOT, wait_until

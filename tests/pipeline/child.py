@@ -6,13 +6,6 @@ Says ``ready`` when everything is imported and the verb begins.
 import sys
 from pathlib import Path
 
-from rlx.errors import RlxError
-from rlx.pipeline.pull import pull
-from rlx.pipeline.push import push
-from rlx.progress import Silent
-from rlx.source.http import HttpBase
-from tests.pipeline.datasets import converted, fetch, from_directory
-
 
 def main(verb: str, source: str, destination: str, jobs: str) -> None:
     """Runs the verb; its error, if any, goes to stdout."""
@@ -34,5 +27,12 @@ def main(verb: str, source: str, destination: str, jobs: str) -> None:
         print("interrupted", flush=True)  # noqa: T201
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # Its workers import this module too: they need none of these.
+    from rlx.errors import RlxError
+    from rlx.pipeline.pull import pull
+    from rlx.pipeline.push import push
+    from rlx.progress import Silent
+    from rlx.source.http import HttpBase
+    from tests.pipeline.datasets import converted, fetch, from_directory
+
     main(*sys.argv[1:])

@@ -1,5 +1,4 @@
 import logging
-import os
 import signal
 import subprocess
 from collections import Counter as Tally
@@ -7,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from rlx.schema import Schema
 from rlx.store.codec import NONE
 from rlx.store.verification import UNLISTED, verify
 from rlx.store.writer import ShardFormat
-from tests.collector.environments import Counter
+from tests.collector.environments import Counter, Dying, Registered
 from tests.pipeline.datasets import tree, wait_until
 from tests.pipeline.test_collect import run_child, shards_listed
 
@@ -72,20 +71,6 @@ def test_exactly_so_many_episodes(tmp_path: Path, is_sync: bool) -> None:
     assert len(dataset.trajectories) == 31
     assert set(dataset.trajectories.length.tolist()) == {3, 5}, "none is cut"
     check_whole(dataset)
-
-
-class Registered(Counter):
-    """A Counter that its process knows of as long as it is not closed."""
-
-    opened: ClassVar[Tally[str]] = Tally()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened["now"] += 1
-        self.opened["ever"] += 1
-
-    def close(self) -> None:
-        self.opened["now"] -= 1
 
 
 class Watching(Silent):
@@ -162,32 +147,16 @@ def test_episodes_before_a_failure_are_kept(tmp_path: Path) -> None:
     assert len(collected(tmp_path / "set", budget=Budget(1000), resume=True)) == 1000
 
 
-class Dying(Counter):
-    """Ends its process, once or always, after so many steps."""
-
-    def __init__(self, flag: Path | None, steps: int) -> None:
-        super().__init__()
-        self._flag, self._left = flag, steps
-
-    def step(self, action: Any) -> Any:
-        self._left -= 1
-        if self._left < 0 and (self._flag is None or not self._flag.exists()):
-            if self._flag is not None:
-                self._flag.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
 @pytest.mark.parametrize("is_sync", [True, False])
 def test_a_worker_that_dies_is_replaced(tmp_path: Path, is_sync: bool, caplog: pytest.LogCaptureFixture) -> None:
     flag = tmp_path / "died"
     with caplog.at_level(logging.WARNING):
         dataset = collected(
-            tmp_path / "set", lambda: Dying(flag, 3000), budget=Budget(20_000), is_sync=is_sync, shard_steps=1000
+            tmp_path / "set", lambda: Dying(flag, 300), budget=Budget(2000), is_sync=is_sync, shard_steps=100
         )
     assert flag.exists()
     assert "died (an actor's process ended with exit code -9)" in caplog.text
-    assert len(dataset) == 20_000
+    assert len(dataset) == 2000
     check_whole(dataset)
     assert {shard.origin["session"] for shard in dataset.manifest.shards} == {0, 1}
     assert not list(tmp_path.glob("set/shards/*.partial"))
@@ -198,6 +167,7 @@ def test_workers_that_die_again_and_again_end_the_run(tmp_path: Path) -> None:
         collected(tmp_path / "set", lambda: Dying(None, 10), budget=Budget(20_000))
 
 
+@pytest.mark.usefixtures("two_workers_of_ray")
 def test_workers_on_ray_write_the_same_bytes(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     collected(here, "CartPole-v1", budget=Budget(500))
@@ -206,14 +176,15 @@ def test_workers_on_ray_write_the_same_bytes(tmp_path: Path) -> None:
     assert tree(here) == tree(there)
 
 
+@pytest.mark.usefixtures("two_workers_of_ray")
 def test_a_worker_on_ray_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flag = tmp_path / "died"
-    collection = Collection(lambda: Dying(flag, 3000), Budget(20_000), 2, PolicySpec(), workers=2, shard_steps=1000)
+    collection = Collection(lambda: Dying(flag, 300), Budget(2000), 2, PolicySpec(), workers=2, shard_steps=100)
     with caplog.at_level(logging.WARNING):
         collect(collection, tmp_path / "set", Options(engine="ray"), Silent())
     assert "died (an actor on the Ray cluster was lost" in caplog.text
     dataset = rlx.open(tmp_path / "set")
-    assert len(dataset) == 20_000
+    assert len(dataset) == 2000
     check_whole(dataset)
 
 
@@ -303,16 +274,16 @@ class Mortal:
         self._inline.close(at_once=at_once)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_shares_and_deaths_give_exactly_as_much(tmp_path: Path, data: st.DataObject) -> None:
     workers, envs = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     counts_steps, is_sync = data.draw(st.booleans()), data.draw(st.booleans())
-    amount = data.draw(st.integers(1, 4000 if counts_steps else 300))
+    amount = data.draw(st.integers(1, 1000 if counts_steps else 100))
     # Not so often that one worker could die four times in a row.
     deaths = data.draw(st.sets(st.integers(0, 30), max_size=3))
     calls = count()
-    ledger = Ledger(tmp_path, envs, data.draw(st.sampled_from([20, 100, 10_000])), lambda: next(calls) in deaths)
+    ledger = Ledger(tmp_path, envs, data.draw(st.sampled_from([10, 50, 10_000])), lambda: next(calls) in deaths)
 
     def pot(size: int) -> Pot:
         return Pot(size) if counts_steps else Pot(episodes=size)
