@@ -55,7 +55,7 @@ def quick(server: GcsServer, prefix: str = "", *, read_timeout_s: float = 5.0) -
     return HttpBase(server.url + prefix, retry=QUICK, read_timeout_s=read_timeout_s)
 
 
-def fetch(base: Base, destination: Path, run: str = "Pong/5", *, jobs: int = 2, **options: Any) -> Report:
+def fetch(base: Base, destination: Path, run: str = "Pong/5", *, jobs: int = 1, **options: Any) -> Report:
     """Downloads the shards of RLU_SHARDS, or what is asked for."""
     if run == "Pong/5":
         options = {"shards": list(RLU_SHARDS), **options}

@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -29,6 +29,8 @@ from tests.pipeline.datasets import (
 from tests.pipeline.processes import child
 
 TRICKLE = Fault(trickle=(500, 0.003))
+# One process and two, killed alone and with their group, early and late; the soak tests draw many more.
+SEEDS = (0, 1, 2, 3, 4, 12)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def count_files(directory: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(directory))
 
 
-def kill_downloads(server: GcsServer, tmp_path: Path, seeds: range) -> list[int]:
+def kill_downloads(server: GcsServer, tmp_path: Path, seeds: Iterable[int]) -> list[int]:
     wanted = tree(from_directory(server.directory, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset)
     server.fault("*", TRICKLE, times=None)
     base = quick(server)
@@ -76,7 +78,7 @@ def kill_downloads(server: GcsServer, tmp_path: Path, seeds: range) -> list[int]
     ]
 
 
-def kill_conversions(source: Path, tmp_path: Path, seeds: range) -> list[int]:
+def kill_conversions(source: Path, tmp_path: Path, seeds: Iterable[int]) -> list[int]:
     wanted = tree(converted(source, tmp_path / "undisturbed").dataset)
     return [
         kill_at_random("converted", str(source), lambda path: converted(source, path), wanted, tmp_path, seed)
@@ -85,12 +87,12 @@ def kill_conversions(source: Path, tmp_path: Path, seeds: range) -> list[int]:
 
 
 def test_download_is_killed(server: GcsServer, tmp_path: Path) -> None:
-    found = kill_downloads(server, tmp_path, range(15))
+    found = kill_downloads(server, tmp_path, SEEDS)
     assert len(set(found)) > 2, "the moments of death differ"
 
 
 def test_convert_is_killed(tmp_path: Path) -> None:
-    found = kill_conversions(write_dopamine(tmp_path / "files"), tmp_path, range(15))
+    found = kill_conversions(write_dopamine(tmp_path / "files"), tmp_path, SEEDS)
     assert len(set(found)) > 2, "the moments of death differ"
 
 
@@ -115,7 +117,7 @@ def test_ctrl_c(server: GcsServer, tmp_path: Path, jobs: int) -> None:
 
 
 def test_ctrl_c_while_workers_start(files: Path, tmp_path: Path) -> None:
-    for delay in range(6):
+    for delay in range(0, 6, 2):
         with child("from_directory", str(files), tmp_path / f"{delay}", 2) as started:
             time.sleep(delay * 0.03)
             started.signal_group(signal.SIGINT)

@@ -98,8 +98,9 @@ def test_every_damage_is_found_and_none_does_harm(whole: Path) -> None:
     files = sorted(file for file in whole.rglob("*") if file.is_file() and file.name != ".lock")
     large = [file for file in files if "observation" in str(file)]
     read_all(whole)  # imports what it needs
-    for case in range(100):
-        file = files[case % len(files)] if case < 70 else rng.choice(large)
+    for case in range(55):
+        # Of two shards that hold the same kinds of files, every other file.
+        file = files[2 * case % len(files)] if case < 43 else rng.choice(large)
         with damaged(file, rng):
             assert not verify(whole).ok, file
             with pytest.raises(CorruptDatasetError):
@@ -116,7 +117,7 @@ def test_damage_that_the_manifest_agrees_with(whole: Path, tmp_path: Path) -> No
     files = sorted(file for file in path.rglob("*") if "observation" in str(file) and file.is_file())
     files += [file for file in [path / "shards/00000/meta.json"] if file.exists()]
     read_all(path)
-    for _ in range(40):
+    for _ in range(20):
         with damaged(rng.choice(files), rng):
             relist(path)
             verify(path)
