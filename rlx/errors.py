@@ -32,9 +32,11 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     └─ MissingExtraError            also an ImportError
 """
 
+from rlx.secrets_in_urls import without_secrets
+
 
 class RlxError(Exception):
-    """Base class of all errors that the user can fix, or that the environment caused.
+    """Base class of all errors that the user can fix, or that the environment caused; none quotes a secret of a URL.
 
     Args:
         message: what failed, with the offending value, and what was expected; lower case, no full stop.
@@ -42,8 +44,8 @@ class RlxError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(without_secrets(message))
+        self.hint = None if hint is None else without_secrets(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries by pickle, which knows nothing of keyword arguments.

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rlx.errors import CorruptDatasetError, DiskFullError, FileAccessError, RlxError, SourceNotFoundError
+from rlx.suggestion import command
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -49,7 +50,7 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
     message = said if name is None else f"{name}: {said}"
     if exc.errno in FULL:
         return DiskFullError(message, hint="free some room and run the same command again")
-    hint = _HINTS.get(exc.errno or 0, "").format(ls=f"ls -ld {name}" if name else "ls -ld")
+    hint = _HINTS.get(exc.errno or 0, "").format(ls=command("ls", "-ld", name) if name else "ls -ld")
     if exc.errno == errno.ENOENT:
         return SourceNotFoundError(message)
     return FileAccessError(message, hint=hint or None)

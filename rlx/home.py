@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetNotFoundError
-from rlx.suggestion import did_you_mean
+from rlx.suggestion import command, did_you_mean
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_DEPTH = 4  # of a dataset below $RLX_HOME
@@ -47,7 +47,7 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
     """
     if isinstance(dataset, str) and _URL.match(dataset):
         raise DatasetNotFoundError(
-            f"{dataset} is not on this machine: expected a directory or an id", hint=f"rlx pull {dataset}"
+            f"{dataset} is not on this machine: expected a directory or an id", hint=command("rlx", "pull", dataset)
         )
     path = Path(dataset).expanduser()
     if (path / manifest.FILE_NAME).exists() or (path / "shards").is_dir():

@@ -24,8 +24,17 @@ from rlx.errors import (
     SchemaMismatchError,
 )
 from rlx.file_access import file_error
-from rlx.manifest_values import check_counts, check_id, check_json, check_lineage, check_space, check_statistics
+from rlx.manifest_values import (
+    check_counts,
+    check_id,
+    check_json,
+    check_lineage,
+    check_space,
+    check_statistics,
+    is_count,
+)
 from rlx.schema import Schema
+from rlx.suggestion import command
 
 FILE_NAME = "rlx.json"
 FORMAT_VERSION = 1
@@ -33,6 +42,7 @@ MAX_BYTES = 256 * 2**20
 MAX_STEPS = 2**40  # of a shard: far beyond any, and sums of it stay far below 2**63
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_MAX_SHOWN = 160  # characters of what somebody wrote into a manifest
 _CRC32C = re.compile(r"[0-9a-f]{8}")
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n\}\n')
 _TAIL_BYTES = len(b',\n "crc32c": "00000000"\n}\n')
@@ -49,7 +59,7 @@ class FileRecord:
     def from_json(cls, described: Mapping[str, Any]) -> Self:
         """Return the file that a manifest describes."""
         record = cls(**described)
-        if not isinstance(record.bytes, int) or record.bytes < 0 or not _CRC32C.fullmatch(record.crc32c):
+        if not is_count(record.bytes) or not _CRC32C.fullmatch(record.crc32c):
             raise ValueError(f"{record}")
         return record
 
@@ -89,7 +99,7 @@ class ShardRecord:
             raise ValueError(f"file name {bad[0]!r}")
         _check_shard_name(described["name"])
         steps, trajectories = described["steps"], described["trajectories"]
-        if not (isinstance(steps, int) and isinstance(trajectories, int) and 0 <= trajectories <= steps <= MAX_STEPS):
+        if not (is_count(steps) and is_count(trajectories) and trajectories <= steps <= MAX_STEPS):
             raise ValueError(f"{steps} steps in {trajectories} trajectories")
         check_statistics(described.get("statistics", {}))
         check_counts(described.get("dropped", {}), "dropped")
@@ -204,7 +214,7 @@ class Manifest:
             CorruptDatasetError: it is damaged.
             FileAccessError: it cannot be read.
         """
-        path, hint = dataset / FILE_NAME, f"rlx repair {dataset}"
+        path, hint = dataset / FILE_NAME, command("rlx", "repair", dataset)
         try:
             size = path.stat().st_size
             if size > MAX_BYTES:
@@ -306,11 +316,11 @@ def sync_directory(directory: Path) -> None:
 
 def _short(value: object) -> str:
     text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def _damaged(path: Path | str, expected: str, found: str, hint: str | None) -> CorruptDatasetError:
-    return CorruptDatasetError(f"{path} is damaged: expected {expected}, found {found}", hint=hint)
+    return CorruptDatasetError(f"{path} is damaged: expected {expected}, found {_short(found)}", hint=hint)
 
 
 def _absent(dataset: Path) -> RlxError:

@@ -55,11 +55,11 @@ def check_statistics(statistics: Any) -> None:
             raise TypeError(f"statistics of {name} are {figures!r:.80}")
         for key, figure in figures.items():
             if key == "counts":
-                counted = isinstance(figure, dict) and all(_is_count(count) for count in figure.values())
+                counted = isinstance(figure, dict) and all(is_count(count) for count in figure.values())
                 if not counted:
                     raise ValueError(f"{name}.{key} is {figure!r:.80}")
             elif key == "count":
-                if not _is_count(figure):
+                if not is_count(figure):
                     raise ValueError(f"{name}.{key} is {figure!r:.80}")
             elif figure is not None and not _is_number(figure):
                 raise ValueError(f"{name}.{key} is {figure!r:.80}")
@@ -67,7 +67,7 @@ def check_statistics(statistics: Any) -> None:
 
 def check_counts(counts: Any, what: str) -> None:
     """Raise ValueError unless these are counts by their names."""
-    if not isinstance(counts, dict) or not all(_is_count(count) for count in counts.values()):
+    if not isinstance(counts, dict) or not all(is_count(count) for count in counts.values()):
         raise ValueError(f"{what} is {counts!r:.80}")
 
 
@@ -81,7 +81,7 @@ def check_space(space: Any) -> None:
     for key in _NUMBERS:
         if key in space and not _are_numbers(space[key]):
             raise ValueError(f"{key} of a space is {space[key]!r:.80}")
-    if not isinstance(n := space.get("n", 1), list) and not _is_count(n):
+    if not isinstance(n := space.get("n", 1), list) and not is_count(n):
         raise ValueError(f"n of a space is {n!r:.80}")
 
 
@@ -89,8 +89,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def is_count(value: Any) -> bool:
+    """Whether this is a number of things, of at most 63 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST // 2
 
 
 def _are_numbers(value: Any) -> bool:

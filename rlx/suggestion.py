@@ -1,6 +1,7 @@
 """Suggestions for names that were mistyped: the one rule by which all errors suggest."""
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
 _CUTOFF = 0.6
@@ -34,3 +35,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str | None:
     """
     near = nearest(name, names)
     return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def command(*words: object) -> str:
+    """Return a command as a hint shows it, ready to be pasted.
+
+    Example:
+        >>> command("rlx", "repair", "my data; rm -rf ~")
+        "rlx repair 'my data; rm -rf ~'"
+    """
+    return shlex.join(map(str, words))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.quantities import plural
+from rlx.secrets_in_urls import without_secrets
 from rlx_cli import completion
 from rlx_cli.exit_codes import CORRUPT, UsageError
 from rlx_cli.lineage import command_line
@@ -74,13 +75,12 @@ def doctor(
     repeated images, decreasing timestamps and more. Exits with 3 if it finds an error. To verify checksums, use
     rlx verify.
     """
-    from rlx.cloud.location import is_url, without_secrets
     from rlx.pipeline.doctor import doctor as check
 
     output: Output = ctx.obj
     if fix != (destination is not None):
         raise UsageError("--fix and -o require each other", hint="rlx doctor DATASET --fix -o DIR")
-    shown = without_secrets(dataset) if is_url(dataset) else dataset
+    shown = without_secrets(dataset)
     with showing(output, f"doctor {shown}") as progress:
         checkup = check(dataset, source_format=source_format, against=against or (), sample=sample, progress=progress)
     document = checkup.to_json()

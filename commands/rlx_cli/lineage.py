@@ -7,7 +7,8 @@ and tokens.
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+
+from rlx.secrets_in_urls import without_secrets
 
 
 def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, object]) -> str:
@@ -71,11 +72,3 @@ def _words(command: str) -> list[str]:
         return shlex.split(command)
     except ValueError:  # an unclosed quote
         return command.split()
-
-
-def without_secrets(text: str) -> str:
-    """Return a URL without credentials and query; any other text unchanged."""
-    if "://" not in text:
-        return text
-    parts = urlsplit(text)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

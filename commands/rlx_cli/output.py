@@ -60,8 +60,12 @@ class Output:
         """Console of progress, warnings and errors."""
         return _console(self.secrets, stderr=True, highlight=False)
 
+    def shown(self, text: str) -> str:
+        """Text that may be anybody's as one line, without secrets and control characters."""
+        return one_line(self.secrets.hidden(text))
+
     def show(self, document: Any, *parts: "str | Table | Listing") -> None:
-        """Print a command's result: the document with ``--json``, otherwise the parts, one below the other."""
+        """Print a command's result: the document with ``--json``, otherwise the parts, each text on one line."""
         if not self.json:
             for part in parts:
                 self._show_part(part)
@@ -72,9 +76,9 @@ class Output:
 
     def _show_part(self, part: "str | Table | Listing") -> None:
         if isinstance(part, Listing):
-            sys.stdout.writelines(f"{one_line(self.secrets.hidden(line))}\n" for line in part.lines())
+            sys.stdout.writelines(f"{self.shown(line)}\n" for line in part.lines())
             return
-        shown = printable(self.secrets.hidden(part)) if isinstance(part, str) else part
+        shown = self.shown(part) if isinstance(part, str) else part
         with self.stdout.capture() as printed:
             self.stdout.print(shown, markup=False, soft_wrap=isinstance(part, str))
         # Strip the padding of the last column.
@@ -103,7 +107,7 @@ class Output:
         from rich.text import Text
 
         label = Text(f"{word}:", style=f"bold {_SEVERITIES.get(word, 'cyan')}")
-        self._print(Text.assemble(label, " ", printable(self.secrets.hidden(message))))
+        self._print(Text.assemble(label, " ", self.shown(message)))
 
     def _print(self, line: "str | Text") -> None:
         try:

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from rlx.secrets_in_urls import HIDDEN, without_secrets
+
 # Of Unicode: control characters, what changes the direction of text, line separators, and lone surrogates, which
 # stand for bytes of a file name that are not UTF-8. Tabs and line feeds are what lines are made of.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINES = re.compile("[\t\n]")
-_URL = re.compile(r"(?<=\w)://(?:[^/\s]*@)?([^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
-_HIDDEN = "***"
 _SHORTEST = 4  # a shorter secret would stand in ordinary words
 
 
@@ -60,9 +60,9 @@ class Secrets:
 
     def hidden(self, text: str) -> str:
         """Return text with the secrets hidden, and URLs without credentials and queries."""
-        text = _URL.sub(r"://\1", text)
+        text = without_secrets(text)
         for secret in self._found:
-            text = text.replace(secret, _HIDDEN)
+            text = text.replace(secret, HIDDEN)
         return text
 
     def hidden_in(self, document: Any) -> Any:

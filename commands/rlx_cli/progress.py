@@ -27,6 +27,7 @@ def showing(output: Output, title: str) -> Iterator[Progress]:
         output: provides stderr.
         title: label of the progress: ``download Pong/5``.
     """
+    title = output.shown(title)
     if output.quiet:
         yield Silent()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":

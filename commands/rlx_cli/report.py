@@ -31,7 +31,7 @@ def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) 
         as_list: whether the JSON document is a list, because several datasets were requested.
     """
     documents = [_document(report) for report in reports]
-    output.show(documents if as_list else documents[0], *map(_summary, reports))
+    output.show(documents if as_list else documents[0], *(line for report in reports for line in _summary(report)))
     errors = [error for report in reports if (error := _error(report)) is not None]
     for error in errors:
         output.complain(error)
@@ -43,9 +43,9 @@ def show_export(output: Output, report: "ExportReport") -> None:
     """Print the report of an export."""
     said = (
         f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
-        f"{size(report.bytes)} ({report.format}) in {duration(report.seconds)}\n{report.dataset}"
+        f"{size(report.bytes)} ({report.format}) in {duration(report.seconds)}"
     )
-    output.show(report.to_json(), said)
+    output.show(report.to_json(), said, str(report.dataset))
 
 
 def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> None:
@@ -62,7 +62,7 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
     hint = mend_hint(transferred.url) if lasting else _RESUME_HINT
     error = _error(report, hint=hint)
     said = f"{verb} {plural(transferred.files, 'file')}, {size(transferred.bytes)}; {transferred.url}"
-    output.show({**transferred.to_json(), **(describe(error) if error else {})}, _summary(report), said)
+    output.show({**transferred.to_json(), **(describe(error) if error else {})}, *_summary(report), said)
     if error is not None:
         output.complain(error)
         raise typer.Exit(exit_code(error))
@@ -109,13 +109,14 @@ def _error(report: "Report", *, hint: str = _RESUME_HINT) -> RlxError | None:
     return PartialError(f"{report.id}: {plural(len(report.failures), 'shard')} failed: {failed}", hint=hint)
 
 
-def _summary(report: "Report") -> str:
+def _summary(report: "Report") -> tuple[str, str]:
     skipped = f", {report.skipped_shards:,} of them already complete" if report.skipped_shards else ""
-    return (
+    said = (
         f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
         f"{plural(report.shards, 'shard')}{skipped}, {size(report.bytes)} ({report.store}) "
-        f"in {duration(report.seconds)}\n{report.dataset}"
+        f"in {duration(report.seconds)}"
     )
+    return said, str(report.dataset)
 
 
 @contextmanager

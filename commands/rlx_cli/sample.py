@@ -210,7 +210,7 @@ def _write(output: Output, document: dict[str, Any], drawn: _Drawn, path: Path, 
     num_bytes = sum(file.stat().st_size for file in files if file.is_file())
     document |= {"output": str(path), "format": name, "bytes": num_bytes, **drawn.document()}
     seed, amount = document["seed"], plural(drawn.steps, "step")
-    output.show(document, f"{amount} in {_batches(drawn)}, {size(num_bytes)}, seed {seed}\n{path}")
+    output.show(document, f"{amount} in {_batches(drawn)}, {size(num_bytes)}, seed {seed}", str(path))
 
 
 def _stream(drawn: _Drawn, name: str) -> None:

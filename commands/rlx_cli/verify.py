@@ -6,6 +6,7 @@ from dataclasses import asdict
 import typer
 
 from rlx.quantities import plural, size
+from rlx.secrets_in_urls import without_secrets
 from rlx_cli.exit_codes import CORRUPT, ERROR
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
@@ -31,11 +32,11 @@ def verify(
     Exits with 3 if a file is damaged, with 1 if a file cannot be read. Leftovers of
     interrupted commands are counted, not reported as damage.
     """
-    from rlx.cloud.location import is_url, without_secrets
+    from rlx.cloud.location import is_url
     from rlx.store.verification import verify as verify_dataset
 
     output: Output = ctx.obj
-    shown = without_secrets(dataset) if is_url(dataset) else dataset
+    shown = without_secrets(dataset)
     with showing(output, f"verify {shown}") as progress:
         found = verify_dataset(dataset, progress=progress)
     seen = f"{plural(found.shards, 'shard')}, {plural(found.files, 'file')}, {size(found.bytes)}"

@@ -81,7 +81,7 @@ def _write(output: Output, dataset: "Dataset", out: Path, episode: int | None, f
     what = f"{'episode' if len(written.episodes) == 1 else 'episodes'} {shown}" if shown else "no episode"
     frames = "" if written.frames is None else f", {plural(written.frames, 'frame')}"
     frames += f", one for every {written.every} steps" if written.every > 1 else ""
-    output.show(written.to_json(), f"{dataset.manifest.id}: {what}{frames}, {size(written.bytes)}\n{out}")
+    output.show(written.to_json(), f"{dataset.manifest.id}: {what}{frames}, {size(written.bytes)}", str(out))
 
 
 def _serve(output: Output, dataset: "Dataset", port: int, episode: int | None, *, browse: bool) -> None:

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from rlx.cloud import environment
 from rlx.cloud.environment import store_for
-from rlx.cloud.location import FORKED, Stored, checked_name, without_secrets
+from rlx.cloud.location import FORKED, Stored, checked_name, split_url
 from rlx.errors import DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
 from rlx.fork import ThisProcessOnly
+from rlx.secrets_in_urls import harmless, without_secrets
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode
@@ -55,7 +56,7 @@ class BucketLocation:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        parts = split_url(url)
         if not parts.netloc:
             raise SourceError(f"{without_secrets(url)} is no URL: expected {parts.scheme}://BUCKET/...")
         if parts.query or parts.fragment:
@@ -212,16 +213,16 @@ class BucketLocation:
             except _BrokenBodyError as exc:
                 raise exc.cause from None
         except FileNotFoundError as exc:
-            raise self._not_found(where, str(exc)) from exc
+            raise self._not_found(where, str(exc)) from harmless(exc)
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as exc:
-            raise self._forbidden(where) from exc
+            raise self._forbidden(where) from harmless(exc)
         except exceptions.BaseError as exc:
             problem = _told(exc)
             if "404 Not Found" in problem:
-                raise self._not_found(where, str(exc)) from exc
+                raise self._not_found(where, str(exc)) from harmless(exc)
             if "403 Forbidden" in problem or "401 Unauthorized" in problem:
-                raise self._forbidden(where) from exc
-            raise DownloadError(f"{where}: {problem}", hint=_RESUME_HINT) from exc
+                raise self._forbidden(where) from harmless(exc)
+            raise DownloadError(f"{where}: {problem}", hint=_RESUME_HINT) from harmless(exc)
 
     def _not_found(self, where: str, said: str) -> SourceNotFoundError:
         if "NoSuchBucket" in said or "ContainerNotFound" in said:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rlx.cloud.location import without_secrets
 from rlx.errors import SourceError
+from rlx.secrets_in_urls import harmless
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -106,5 +106,5 @@ def store_for(url: str) -> "ObjectStore":
     except BaseError as exc:
         problem = str(exc).splitlines()[0]
         hint = "set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be specified" in problem else None
-        raise SourceError(without_secrets(f"{url}: {problem}"), hint=hint) from exc
+        raise SourceError(f"{url}: {problem}", hint=hint) from harmless(exc)
     return opened

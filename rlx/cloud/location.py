@@ -3,14 +3,15 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from rlx.errors import SourceError
+from rlx.secrets_in_urls import without_secrets
 
-_SECRETS = re.compile(r"(?<=://)[^/\s]*@|[?#]\S*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "http", "https")
 # Why a fork cannot read at a URL, and what to do instead.
@@ -103,6 +104,28 @@ def check_no_url(path: str | os.PathLike[str]) -> None:
     )
 
 
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL.
+
+    Raises:
+        SourceError: its host or port is none.
+
+    Example:
+        >>> split_url("http://host:99999/set")
+        Traceback (most recent call last):
+        rlx.errors.SourceError: http://host:99999/set is no URL: expected a host, perhaps with a port up to 65535
+    """
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        _ = parts.port, parts.hostname  # which parses them
+        return parts
+    # What urllib says may quote a part of a password.
+    raise SourceError(
+        f"{url} is no URL: expected a host, perhaps with a port up to 65535",
+        hint="quote what is special in a password: %2F for a slash" if "@" in url else None,
+    )
+
+
 def is_url(location: str | os.PathLike[str]) -> bool:
     """Return whether this is a URL, and no path or id.
 
@@ -144,7 +167,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
     if not is_url(location):
         check_no_url(location)
         return Path(location).expanduser()
-    parts = urlsplit(str(location))
+    parts = split_url(str(location))
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise SourceError(f"{without_secrets(str(location))} is on another machine: expected file:///path")
@@ -153,16 +176,6 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
         known = ", ".join(f"{scheme}://" for scheme in (*BUCKETS, "file"))
         raise SourceError(f"{parts.scheme}:// is not supported: expected one of {known}, or a directory")
     return None
-
-
-def without_secrets(text: str) -> str:
-    """Return a text with user names and signatures removed from its URLs.
-
-    Example:
-        >>> without_secrets("https://me:secret@host/set?token=secret: no such file")
-        'https://host/set no such file'
-    """
-    return _SECRETS.sub("", text)
 
 
 def checked_name(name: str) -> str:

@@ -25,6 +25,7 @@ from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name
 from rlx.store.shard_link import link_shard
 from rlx.store.writer import file_record
+from rlx.suggestion import command
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
             shard = shard_directory(portion.dataset.path, record.name)
             link_shard(shard, record.files, writer.partial(name), progress)
         except CorruptDatasetError as exc:
-            raise CorruptDatasetError(str(exc), hint=f"rlx repair {portion.dataset.path}") from exc
+            raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", portion.dataset.path)) from exc
         writer.commit(replace(record, name=name), origin=origin, dropped=record.dropped)
         steps += record.steps
     return steps

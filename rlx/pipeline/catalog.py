@@ -7,6 +7,7 @@ from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
 from rlx.pipeline.local_runs import find_runs
 from rlx.pipeline.remote_run import present_runs
+from rlx.secrets_in_urls import without_secrets
 from rlx.source import rl_unplugged
 from rlx.source.directory import DirectoryBase
 from rlx.source.http import HttpBase
@@ -81,7 +82,12 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
         runs = [_remote(run.id, str(base.root), len(run.shards()), run.id in here) for run in find_runs(base.root)]
         return [entry for entry in runs if entry.is_of(game)]
     table = [
-        _remote(f"{name}/{run}", source or rl_unplugged.URL, rl_unplugged.num_shards(name), f"{name}/{run}" in here)
+        _remote(
+            f"{name}/{run}",
+            without_secrets(source or rl_unplugged.URL),
+            rl_unplugged.num_shards(name),
+            f"{name}/{run}" in here,
+        )
         for name in (*rl_unplugged.GAMES, *(rl_unplugged.GAMES_MISSING if base else ()))
         for run in rl_unplugged.RUNS
     ]

@@ -93,7 +93,8 @@ def download_from(
         local = find_run(base.root, run, layout)
         warn(local)
         with claimed(destination):
-            return Ingest(local, local.root, options, progress).run(destination, AtHand())
+            ingest = Ingest(local, local.root, options, progress, origin=base.origin)
+            return ingest.run(destination, AtHand())
     with claimed(destination):
         return _download(find_remote(base, game, number, layout), destination, options, progress)
 
@@ -101,7 +102,7 @@ def download_from(
 def _download(remote: RemoteRun, destination: Path, options: Options, progress: Progress) -> Report:
     directory = destination / SOURCE_FILES
     index = remote.fetch_index(directory)
-    ingest = Ingest(remote.layout.source(directory), directory, options, progress)
+    ingest = Ingest(remote.layout.source(directory), directory, options, progress, origin=remote.base.origin)
     warn(ingest.source)
     pending = ingest.pending(None if options.overwrite else _listed(destination))
     stats = remote.stats(_files(ingest.source, pending))

@@ -26,6 +26,7 @@ from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries
 
 logger = logging.getLogger(__name__)
+ORIGIN = "origin"  # the note that tells where a source's files came from
 Arrived = Callable[[int, Exception | None], None]
 
 
@@ -70,6 +71,7 @@ class Ingest:
         lineage: how those came about.
         recipe: what else decides the data, for the lineage.
         work: writes one shard.
+        origin: the base, a URL or a directory, that the source's files come from, for the notes.
     """
 
     source: Source
@@ -80,6 +82,7 @@ class Ingest:
     lineage: Sequence[Mapping[str, Any]] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[ShardTask, Progress], ShardResult] = convert_shard
+    origin: str | None = None
 
     def numbers(self) -> list[int]:
         """Return numbers of the source's shards that were asked for.
@@ -99,7 +102,7 @@ class Ingest:
             options.effective_codec.to_json(),
             self.source.schema,
             planned=[shard_name(number) for number in self.numbers()],
-            notes=dict(self.source.notes),
+            notes={**self.source.notes, **({} if self.origin is None else {ORIGIN: self.origin})},
             lineage=[*self.lineage, made],
         )
 
@@ -114,8 +117,11 @@ class Ingest:
             PartialError: a worker died.
         """
         started = time.monotonic()
-        writer = open_writer(destination, self.described(), overwrite=self.options.overwrite)
+        described = self.described()
+        writer = open_writer(destination, described, overwrite=self.options.overwrite)
         pending = self.pending(writer.manifest)
+        if pending and ORIGIN in described.notes:
+            writer.manifest = _also_from(writer.manifest, described.notes[ORIGIN])
         self.progress.expect("shards", len(pending))
         failures, written = self._write(writer, pending, delivery)
         if not writer.manifest.shards and not failures:
@@ -143,6 +149,13 @@ class Ingest:
             finally:
                 delivery.stop()
         return shards.failures, shards.steps_written
+
+
+def _also_from(manifest: Manifest, origin: str) -> Manifest:
+    """The manifest of a dataset whose next shards come from this base; those before may have come from another."""
+    noted = manifest.notes.get(ORIGIN, [])
+    bases = list(dict.fromkeys([*(noted if isinstance(noted, list) else [noted]), origin]))
+    return replace(manifest, notes={**manifest.notes, ORIGIN: bases if len(bases) > 1 else origin})
 
 
 class _PendingShards:

@@ -25,6 +25,7 @@ from rlx.source import (
 from rlx.source.expected_layout import expecting
 from rlx.source.hdf5_file import holds, is_hdf5, names, opened
 from rlx.source.noted_spaces import LocalRun, with_spaces
+from rlx.suggestion import command
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
         raise _nothing_known(directory, name)
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")
-    hint = f"rlx download {chosen[0].id} --source {directory}"
+    hint = command("rlx", "download", chosen[0].id, "--source", directory)
     raise SourceNotFoundError(f"{len(chosen)} runs in {directory}: {there}; expected one", hint=hint)
 
 

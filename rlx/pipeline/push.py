@@ -31,6 +31,7 @@ from rlx.source.cancel import Cancel
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS
+from rlx.suggestion import command
 
 _PIECE_BYTES = 1 << 20
 _WAS_THERE = -1
@@ -231,4 +232,4 @@ class _Sending:
 
 
 def _repair(dataset: Path) -> str:
-    return f"rlx repair {dataset}"
+    return command("rlx", "repair", dataset)

@@ -58,6 +58,10 @@ class Base(Protocol):
     def is_local(self) -> bool:
         """Whether files are used in place; those are never deleted."""
 
+    @property
+    def origin(self) -> str:
+        """URL, without any password or token, or path of the base, for records."""
+
     def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
         """Return the metadata of a file without fetching it.
 

@@ -20,6 +20,11 @@ class DirectoryBase:
         """True: files are used in place."""
         return True
 
+    @property
+    def origin(self) -> str:
+        """Path of the directory."""
+        return str(self.root)
+
     def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:  # noqa: ARG002
         """Return length of a file; its checksum would cost as much as reading it."""
         path = self._find(name)

@@ -26,6 +26,7 @@ from rlx.errors import (
 )
 from rlx.file_access import FULL
 from rlx.progress import Progress
+from rlx.secrets_in_urls import harmless, without_secrets
 from rlx.source.base import FileStat, local_path
 from rlx.source.cancel import Cancel
 from rlx.source.partial import Partial, is_intact
@@ -49,7 +50,7 @@ class HttpBase:
         read_timeout_s: longest silence of a server.
     """
 
-    url: str
+    url: str = field(repr=False)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 60.0
@@ -58,6 +59,11 @@ class HttpBase:
     def is_local(self) -> bool:
         """False: files are copied here first."""
         return False
+
+    @property
+    def origin(self) -> str:
+        """The URL, without any password or token."""
+        return without_secrets(self.url)
 
     def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
         """Return the server's metadata of a file, by one HEAD request."""
@@ -115,11 +121,11 @@ class HttpBase:
             raise DownloadError(
                 f"{self._url(name)}: the server's certificate is refused: {_root_cause(exc)}",
                 hint="REQUESTS_CA_BUNDLE=FILE trusts the certificates in FILE",
-            ) from exc
+            ) from _innermost(exc)
         except (requests.ConnectionError, requests.Timeout) as exc:
-            raise self._broken(name, f"no answer: {_root_cause(exc)}") from exc
-        except requests.RequestException as exc:
-            raise SourceError(f"{self._url(name)}: {_root_cause(exc)}") from exc
+            raise self._broken(name, f"no answer: {_root_cause(exc)}") from _innermost(exc)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as exc:
+            raise SourceError(f"{self._url(name)}: {_root_cause(exc)}") from _innermost(exc)
 
     def _place(self, response: requests.Response, partial: Partial, name: str) -> None:
         """Make the partial ready for the body of a response: at its end, or at zero."""
@@ -156,7 +162,7 @@ class HttpBase:
                     cancel.check()
                     progress.advance("bytes", partial.append(data))
             except urllib3.exceptions.HTTPError as exc:
-                raise self._broken(name, f"the connection broke: {_root_cause(exc)}") from exc
+                raise self._broken(name, f"the connection broke: {_root_cause(exc)}") from _innermost(exc)
         if partial.offset < (partial.expected.bytes or 0):
             raise self._broken(name, f"expected {partial.expected.bytes} bytes, found {partial.offset}")
 
@@ -246,11 +252,16 @@ def _shut(response: requests.Response) -> None:
         response.raw.shutdown()
 
 
-def _root_cause(exc: BaseException) -> str:
-    """Return the message of the innermost exception: outer ones repeat it and quote URLs, with any token in them."""
+def _innermost(exc: BaseException) -> BaseException:
+    """Return the innermost exception: outer ones repeat it and quote URLs, with any token in them."""
     while exc.__context__ is not None:
         exc = exc.__context__
-    return str(exc) or type(exc).__name__
+    return harmless(exc)
+
+
+def _root_cause(exc: BaseException) -> str:
+    root = _innermost(exc)
+    return str(root) or type(root).__name__
 
 
 def _hex(base64_digest: str | None) -> str | None:

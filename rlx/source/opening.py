@@ -2,11 +2,13 @@
 
 import re
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
+from rlx.cloud.location import split_url
 from rlx.errors import SourceError, SourceNotFoundError
 from rlx.source.base import Base
 from rlx.source.directory import DirectoryBase
+from rlx.suggestion import command
 
 _GCS_URL = "https://storage.googleapis.com"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -36,11 +38,11 @@ def open_base(source: str) -> Base:
     if scheme == "gs":
         return _http(f"{_GCS_URL}/{quote(rest)}")
     if scheme == "file":
-        parts = urlsplit(source)
+        parts = split_url(source)
         if parts.netloc not in ("", "localhost"):
-            raise SourceError(f"{source} names the host {parts.netloc}; expected file:///path")
+            raise SourceError(f"{source} is on another machine: expected file:///path")
         return _directory(Path(unquote(parts.path)))
-    hint = f"aws s3 sync {source} DIR, then give DIR as the source" if scheme == "s3" else None
+    hint = f"{command('aws', 's3', 'sync', source, 'DIR')}, then give DIR as the source" if scheme == "s3" else None
     raise SourceError(f"{scheme}:// is not supported; expected http(s)://, gs://, file:// or a directory", hint=hint)
 
 
@@ -54,10 +56,6 @@ def _http(url: str) -> Base:
     # Whoever reads a directory should not wait for requests and its four dependencies to load.
     from rlx.source.http import HttpBase  # noqa: PLC0415
 
-    try:
-        host, _ = urlsplit(url).hostname, urlsplit(url).port
-    except ValueError as exc:
-        raise SourceError(f"{url} is no URL: {exc}") from exc
-    if not host:
+    if not split_url(url).hostname:
         raise SourceError(f"{url} is no URL: expected a host, found none")
     return HttpBase(url)

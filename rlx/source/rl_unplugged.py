@@ -61,7 +61,6 @@ NOTES: Mapping[str, Any] = MappingProxyType(
         "truncation": "an episode cut by a checkpoint's edge or a time limit is flagged truncated; "
         "the source does not tell which",
         "final_observation": "recorded",
-        "origin": URL,
         "licence": "unspecified",
         "citation": "Agarwal et al. 2020, An Optimistic Perspective on Offline Reinforcement Learning; "
         "Gulcehre et al. 2020, RL Unplugged",

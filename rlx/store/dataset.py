@@ -24,6 +24,7 @@ from rlx.store.step_reader import StepReader
 from rlx.store.trajectories import Trajectories
 from rlx.store.verification import Kind
 from rlx.store.verification import verify as verify_dataset
+from rlx.suggestion import command
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -97,7 +98,7 @@ class Dataset:
             if first.kind is Kind.UNREADABLE:
                 raise FileAccessError(f"{self._root}: {where} {first.problem}")
             raise CorruptDatasetError(
-                f"{self._root} is damaged: {where}: {first.problem}", hint=f"rlx repair {self._root}"
+                f"{self._root} is damaged: {where}: {first.problem}", hint=command("rlx", "repair", self._root)
             )
 
     @property
@@ -110,7 +111,8 @@ class Dataset:
         if isinstance(self._root, Path):
             return self._root
         raise DatasetError(
-            f"{self._root} is not on this machine: expected a directory or an id", hint=f"rlx pull {self._root}"
+            f"{self._root} is not on this machine: expected a directory or an id",
+            hint=command("rlx", "pull", self._root),
         )
 
     @property

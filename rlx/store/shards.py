@@ -21,6 +21,7 @@ from rlx.store.raw_file import check_size
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
+from rlx.suggestion import command
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ class Shards:
             try:
                 check_size(directory / name, file.bytes)
             except CorruptDatasetError as exc:
-                raise CorruptDatasetError(str(exc), hint=f"rlx repair {self.dataset}") from exc
+                raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", self.dataset)) from exc
         return directory
 
     def table(self, number: int) -> Trajectories:
@@ -180,5 +181,7 @@ class Shards:
             found = file_record(directory / name)
             if found != file:
                 message = f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}"
-                remedy = "push a whole copy with --overwrite" if self.is_remote else f"rlx repair {self.dataset}"
+                remedy = (
+                    "push a whole copy with --overwrite" if self.is_remote else command("rlx", "repair", self.dataset)
+                )
                 raise CorruptDatasetError(message, hint=remedy)

@@ -14,6 +14,7 @@ from rlx.store.raw_file import RawFileReader
 from rlx.store.sharding import ShardFileReader
 from rlx.store.shards import Shards
 from rlx.store.trajectories import Trajectories
+from rlx.suggestion import command
 
 Indices = NDArray[np.int64]
 
@@ -161,7 +162,7 @@ class StepReader:
             decoded = codec.decode_run(pieces, count)
         except CorruptDatasetError as exc:
             dataset = self._shards.dataset
-            raise CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=f"rlx verify {dataset}") from exc
+            raise CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=command("rlx", "verify", dataset)) from exc
         return decoded.reshape(-1).view(np.dtype(field.dtype).newbyteorder("<")).reshape(-1, *field.shape)
 
 

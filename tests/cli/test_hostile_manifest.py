@@ -39,6 +39,17 @@ _PLACES: list[tuple[str | int, ...]] = [
     ("shards", 0, "dropped"),
     ("shards", 0, "dropped", "padding"),
     ("shards", 0, "origin"),
+    ("shards", 0, "name"),
+    ("shards", 0, "steps"),
+    ("shards", 0, "trajectories"),
+    ("shards", 0, "files"),
+    ("shards", 0, "files", "action/zarr.json", "bytes"),
+    ("shards", 0, "files", "action/zarr.json", "crc32c"),
+    ("schema",),
+    ("schema", "observation", "shape"),
+    ("schema", "observation", "dtype"),
+    ("schema", "observation", "role"),
+    ("store",),
 ]
 _DEEP: list[Any] = []
 for _ in range(200):
@@ -54,6 +65,8 @@ _VALUES: list[Any] = [
     float("inf"),
     "",
     "x\x1b[2J",
+    "x\nforged: line",
+    "x" * 10_000,
     [],
     [1, "a"],
     {},
@@ -80,9 +93,12 @@ def test_a_hostile_manifest(place: tuple[str | int, ...], cli: Cli, tmp_path: Pa
             at = at.setdefault(key, {}) if isinstance(at, dict) else at[key]
         at[place[-1]] = value
         signed(path, described)
-        for command in (("inspect", "--stats", "--debug"), ("verify",)):
+        for command in (("inspect", "--stats"), ("verify",)):
             result = cli(command[0], path, *command[1:])
             assert result.code in (0, 2, 3), (command, value, result)
             assert "\x1b" not in result.out + result.err
+            assert "\nforged" not in result.out + result.err
+            assert len(result.err) < 2000
             if result.code:
                 assert "error: " in result.err
+                break  # the others read the manifest as this one does

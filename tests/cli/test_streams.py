@@ -133,6 +133,39 @@ def test_a_name_that_is_not_utf8(dataset: Path, tmp_path: Path) -> None:
         assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
 
 
+FORGING = "a\nerror: forged\ttab"
+
+
+def test_a_line_feed_in_a_name_makes_no_line(dataset: Path, cli: Cli, tmp_path: Path) -> None:
+    odd = dataset.rename(tmp_path / FORGING)
+    (odd / "shards" / FORGING).touch()
+    made = {"command": f"rlx collect '{FORGING}'; rm -rf ~", "rlx": FORGING, "recipe": {}}
+    listed = Manifest.load(odd)
+    replace(listed, notes={FORGING: FORGING}, lineage=[made]).save(odd)
+    for words in (
+        ["inspect", odd, "--stats", "--trajectories"],
+        ["verify", odd],
+        ["repair", odd],
+        ["sample", odd, "-o", tmp_path / f"{FORGING}.npz"],
+        ["view", odd, "-o", tmp_path / f"{FORGING}.png"],
+        ["convert", odd, tmp_path / f"{FORGING}-1", "--jobs", "1"],
+        ["merge", odd, "-o", tmp_path / f"{FORGING}-2"],
+        ["doctor", odd],
+        ["push", odd, tmp_path / f"{FORGING}-3"],
+        ["pull", tmp_path / f"{FORGING}-3", "-o", tmp_path / f"{FORGING}-4"],
+        ["inspect", tmp_path / f"{FORGING}-5"],
+        ["download", FORGING],
+        ["convert", odd, tmp_path / "x", "--to", FORGING],
+        ["collect", FORGING, "-o", tmp_path / "y"],
+        ["list", "--source", tmp_path / FORGING],
+    ):
+        result = cli(*words)
+        said = result.out + result.err
+        assert "Traceback" not in said
+        assert (words[0], [line for line in said.splitlines() if line.startswith("error: forged")]) == (words[0], [])
+        assert "\t" not in said
+
+
 SECRETS = ("p4ssw0rd", "s1gnature", "fr4gment")
 
 

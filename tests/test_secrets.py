@@ -1,0 +1,89 @@
+"""Passwords and signatures in URLs: in nothing that the library raises, records or shows."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import rlx
+from rlx.cloud.location import open_location
+from rlx.errors import RlxError
+from rlx.home import locate
+from rlx.pipeline.catalog import remote_runs
+from rlx.pipeline.download import download
+from rlx.pipeline.options import Options
+from rlx.pipeline.pull import pull
+from rlx.progress import Silent
+from rlx.source.http import HttpBase
+from rlx.source.opening import open_base
+from rlx.source.retry import RetryPolicy
+from tests.gcs_server import Fault, GcsServer
+from tests.rlu_files import write_run
+
+SECRETS = ("p4ssw0rd", "s1gnature", "t0ken")
+QUERY = f"X-Amz-Signature={SECRETS[1]}&token={SECRETS[2]}"
+CLOSED = f"http://me:{SECRETS[0]}@127.0.0.1:1/x?{QUERY}"  # nobody listens there
+
+
+def _fetched(url: str) -> object:
+    base = cast("HttpBase", open_base(url))
+    return replace(base, retry=RetryPolicy(attempts=1)).fetch("a", Path("none"), Silent())
+
+
+CALLS: dict[str, Callable[[str], Any]] = {
+    "open": rlx.open,
+    "locate": locate,
+    "open_location": lambda url: open_location(url).stat("a"),
+    "fetch": _fetched,
+    "list": remote_runs,
+    "pull": lambda url: pull(url, Path("none"), progress=Silent()),
+}
+URLS = {
+    "nobody listens": CLOSED,
+    "no such scheme": CLOSED.replace("http:", "nonsense:"),
+    "s3": f"s3://me:{SECRETS[0]}@bucket/x?{QUERY}",
+    "another host's file": f"file://me:{SECRETS[0]}@host/x?{QUERY}",
+    "no port": f"http://me:{SECRETS[0]}@127.0.0.1:port/x?{QUERY}",
+    "port out of range": f"http://me:{SECRETS[0]}@127.0.0.1:99999/x?{QUERY}",
+    "slash in the password": f"http://me:{SECRETS[0]}/{SECRETS[1]}@127.0.0.1:1/x",
+    "no address": f"http://me:{SECRETS[0]}@[::1/x?{QUERY}",
+    "no host": f"http://me:{SECRETS[0]}@/x?{QUERY}",
+    "a label too long": f"http://me:{SECRETS[0]}@{'x' * 70}.localhost/x?{QUERY}",
+    "a host of spaces": f"http://me:{SECRETS[0]}@a%20b/x?{QUERY}",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("url", URLS)
+def test_no_error_of_the_library_has_a_secret(call: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.pipeline.catalog._FEW_RETRIES", RetryPolicy(attempts=1))
+    monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 0)
+    with pytest.raises(RlxError) as raised:
+        CALLS[call](URLS[url])
+    said = "".join(traceback.format_exception(raised.value)[1:])  # the first is a frame of this file
+    said += f"{raised.value} {raised.value.hint}"
+    assert [secret for secret in SECRETS if secret in said] == [], said
+
+
+def test_what_is_recorded_of_a_mirror(tmp_path: Path) -> None:
+    """The note says where the bytes came from, also when half of them came from elsewhere."""
+    write_run(tmp_path / "files", "Pong", 5, {0: [3], 1: [4, 2]})
+    bases = []
+    for shards in ((0,), (0, 1)):
+        with GcsServer(tmp_path / "files") as server:
+            bases.append(server.url)
+            source = f"{server.url.replace('://', f'://me:{SECRETS[0]}@')}?{QUERY}"
+            chosen = Options(jobs=1, shards=shards)
+            download("Pong/5", tmp_path / "set", chosen, source=source, layout="rlu", progress=Silent())
+    assert rlx.open(tmp_path / "set").manifest.notes["origin"] == bases
+
+
+def test_a_server_that_quotes_what_it_was_asked(tmp_path: Path) -> None:
+    with GcsServer(tmp_path) as server:
+        server.fault("*", Fault(status=418), times=None, method="*")
+        with pytest.raises(RlxError) as raised:
+            open_location(f"{server.url.replace('://', f'://me:{SECRETS[0]}@')}/x").stat("a")
+    assert SECRETS[0] not in "".join(traceback.format_exception(raised.value))
