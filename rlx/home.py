@@ -2,11 +2,13 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from rlx import manifest
-from rlx.errors import DatasetError, DatasetNotFoundError
+from rlx.errors import DatasetError, DatasetNotFoundError, FileAccessError
+from rlx.file_access import file_error
 from rlx.suggestion import command, did_you_mean
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -65,7 +67,18 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
 
 
 def dataset_ids() -> list[str]:
-    """Return ids of the datasets below ``$RLX_HOME``, sorted; their manifests are not read."""
+    """Return ids of the datasets below ``$RLX_HOME``, sorted; their manifests are not read.
+
+    Raises:
+        FileAccessError: ``$RLX_HOME`` is a file, or cannot be read.
+    """
+    try:
+        if not stat.S_ISDIR(home().stat().st_mode):
+            raise FileAccessError(f"{home()} is a file; expected a directory", hint="set RLX_HOME to a directory")
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise file_error(exc) from exc
     return sorted(path.relative_to(home()).as_posix() for path in _datasets(home(), 0))
 
 

@@ -52,6 +52,8 @@ URLS = {
     "no address": f"http://me:{SECRETS[0]}@[::1/x?{QUERY}",
     "no host": f"http://me:{SECRETS[0]}@/x?{QUERY}",
     "a label too long": f"http://me:{SECRETS[0]}@{'x' * 70}.localhost/x?{QUERY}",
+    "no UTF-8": f"http://me:{SECRETS[0]}@127.0.0.1:1/x\udcff?{QUERY}",
+    "a label that is none": f"http://me:{SECRETS[0]}@xn--/x?{QUERY}",
     "a host of spaces": f"http://me:{SECRETS[0]}@a%20b/x?{QUERY}",
 }
 

@@ -47,7 +47,7 @@ class Secrets:
     Example:
         >>> secrets = Secrets(["--source", "https://me:pass%20word@host/set?sig=a1b2c3"])
         >>> secrets.hidden("no /set?sig=a1b2c3 for pass word at https://you@other/x?y=z")
-        'no /set?*** for *** at https://other/x'
+        'no /set?sig=*** for *** at https://other/x'
     """
 
     def __init__(self, arguments: Iterable[str]) -> None:

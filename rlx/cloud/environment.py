@@ -103,8 +103,8 @@ def store_for(url: str) -> "ObjectStore":
             config["base_url" if scheme == "gs" else "endpoint"] = found
         kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
         opened: ObjectStore = kind.from_url(url, config=config, client_options=client, retry_config=retry)
-    except BaseError as exc:
-        problem = str(exc).splitlines()[0]
+    except (BaseError, ValueError) as exc:  # obstore's own, or of what checks the URL before
+        problem = next(iter(str(exc).splitlines()), type(exc).__name__)
         hint = "set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be specified" in problem else None
         raise SourceError(f"{url}: {problem}", hint=hint) from harmless(exc)
     return opened
