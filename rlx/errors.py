@@ -22,6 +22,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     ├─ SamplingError                the storage cannot fulfil the request
     │  └─ SliceTooLongError         no trajectory has enough steps
     ├─ CollectError                 an environment or policy is missing, fails or does not fit
+    │  ├─ WorkerLostError           a worker's process ends, or hangs, again and again
     │  └─ PolicyNotFoundError       also a FileNotFoundError
     ├─ TransformError               also a ValueError
     ├─ ForkError                    an object was used after a fork
@@ -130,6 +131,10 @@ class SliceTooLongError(SamplingError):
 
 class CollectError(RlxError):
     """An environment or a policy is missing or fails, or the two do not fit each other."""
+
+
+class WorkerLostError(CollectError):
+    """A worker died again and again without progress: its environment or policy ends the process, or hangs."""
 
 
 class PolicyNotFoundError(CollectError, FileNotFoundError):

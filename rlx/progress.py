@@ -10,7 +10,7 @@ class Progress(Protocol):
         """Add ``amount`` of a unit (``bytes``, ``shards``, ``steps``) to the expected total."""
 
     def advance(self, unit: str, amount: int) -> None:
-        """Report that ``amount`` of a unit is done."""
+        """Report that ``amount`` of a unit is done, or lost if it is negative."""
 
 
 class Silent:

@@ -98,6 +98,16 @@ def collect(
             "--shard-steps", min=1, metavar="N", help="Steps per shard; at most this many are lost in a crash."
         ),
     ] = _SHARD_STEPS,
+    step_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--step-timeout",
+            min=0.001,
+            metavar="SECONDS",
+            help="Replace the worker of an environment whose step or reset takes longer.",
+            show_default="no limit",
+        ),
+    ] = None,
     store: StoreOption = Store.ZARR,
     codec: CodecOption = None,
     engine: EngineOption = Engine.LOCAL,
@@ -146,6 +156,7 @@ def collect(
     }
     chosen |= {"reward-dtype": None if reward_dtype is None else reward_dtype.value, "seed": seed}
     chosen["shard-steps"] = None if shard_steps == _SHARD_STEPS else shard_steps
+    chosen["step-timeout"] = step_timeout
     command = command_line("collect", [env], chosen)
     options = write_options(
         store=store,
@@ -162,6 +173,7 @@ def collect(
         drop=_listed(drop),
         info_keys="all" if info == "all" else _listed(info),
         reward=None if reward_dtype is None else reward_dtype.value,
+        step_timeout=step_timeout,
     )
     path = destination or home() / env
     if code := _code(env, policy):

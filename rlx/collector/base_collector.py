@@ -116,6 +116,11 @@ class BaseCollector(FreeRunning):
         """How often ``update_policy_weights_`` was called."""
         return self._version
 
+    @property
+    def lost_episodes(self) -> int:
+        """How many episodes were lost with the process of their worker; steps of them may be in batches."""
+        return self._crew.lost_episodes
+
     def __iter__(self) -> Iterator[TensorDictBase | None]:
         """Yield batches, or None where they go to the replay buffer, until ``total_frames`` steps are done."""
         self._expect_idle()
@@ -332,7 +337,10 @@ class BaseCollector(FreeRunning):
         """Return ``count`` whole episodes; at the end fewer, and the last ones are truncated."""
         while len(self._waiting) < count and (taken := self._obtain()):
             for share, steps, _ in taken:
-                self._waiting += self._episodes[share.worker].add(steps, share.steps)
+                ended = self._episodes[share.worker].add(steps, share.steps)
+                self._waiting += ended
+                if ended:
+                    self._crew.made_progress(share.worker)
             self._order_ahead()
         if len(self._waiting) < count:
             self._waiting += [episode for episodes in self._episodes for episode in episodes.cut()]
@@ -413,6 +421,8 @@ class BaseCollector(FreeRunning):
         if self._plan.track_policy_version:
             steps = replace(steps, step={**steps.step, "policy_version": steps.version})
         made = int(steps.counts[: share.envs].sum())
+        if made and self._plan.trajs_per_batch is None:
+            self._crew.made_progress(worker)
         self._frames += made
         self._ordered += made - share.steps
         return _Taken(share, steps, self._ids[worker].of(steps))

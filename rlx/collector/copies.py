@@ -38,5 +38,5 @@ def _vector(name: str, make: "Callable[[], VectorEnv[Any, Any, Any]]") -> "Vecto
         return make()
     except RlxError:
         raise
-    except Exception as exc:  # whatever a stranger's environment raises
+    except (Exception, SystemExit) as exc:  # whatever a stranger's environment raises
         raise CollectError(f"environment {name} cannot be made: {type(exc).__name__}: {exc}") from exc

@@ -1,6 +1,5 @@
 """Workers in actors: each does what it is ordered to, order after order, and is replaced when its process dies."""
 
-import logging
 import pickle
 import threading
 from collections import deque
@@ -10,15 +9,13 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
+from rlx.collector.deaths import Deaths
 from rlx.collector.exchange import Description, Exchange, Remainder, Room, Weights
 from rlx.collector.remote_worker import Describe, Detach, RemoteWorker, Share, Task
 from rlx.collector.steps import Steps
 from rlx.collector.worker import Equipment, Order
 from rlx.engine.actor import Actor, ActorDiedError, Actors
 from rlx.errors import CollectError
-
-logger = logging.getLogger(__name__)
-_MOST_DEATHS = 3  # of one worker, without a batch between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,6 @@ class _Member:
     exchange: Exchange | None = None
     given: deque[_Given] = field(default_factory=deque)
     orders: int = 0
-    deaths: int = 0
     weights: Weights | None = None
 
 
@@ -68,8 +64,13 @@ class Crew:
         weights: that the policy has.
         new_session: gives the number of a new session to a worker that replaces another.
 
+    Attributes:
+        descriptions: what each worker says of its environment.
+        lost_episodes: that ran in workers that died.
+
     Raises:
-        CollectError: a worker's environment or policy cannot be had, or it died again and again.
+        CollectError: a worker's environment or policy cannot be had.
+        WorkerLostError: a worker died again and again.
         DiskFullError: no space is left for shared memory.
     """
 
@@ -90,6 +91,8 @@ class Crew:
         self._weights = weights
         self._new_session = new_session
         self._publishing = threading.Lock()  # weights may come from another thread than orders
+        self._deaths = Deaths()
+        self.lost_episodes = 0
         self._done: SimpleQueue[tuple[int, _Given]] = SimpleQueue()
         self._members = [_Member(self._start(worker)) for worker in range(len(equipment))]
         self.descriptions = [self._introduced(worker) for worker in range(len(equipment))]
@@ -110,7 +113,8 @@ class Crew:
         """Wait for the first worker that has done what it was ordered to.
 
         Raises:
-            CollectError: its environment or policy failed, or it died again and again.
+            CollectError: its environment or policy failed.
+            WorkerLostError: it died again and again.
         """
         while True:
             worker, given = self._done.get()
@@ -123,8 +127,11 @@ class Crew:
                 self._replace(worker, exc)
                 continue
             member.given.popleft()
-            member.deaths = 0
             return Delivery(worker, given.order, _steps(member.exchange, given.slot, answer))
+
+    def made_progress(self, worker: int) -> None:
+        """Told that steps of a worker are kept, whatever becomes of it."""
+        self._deaths.made_progress(worker)
 
     def halt(self, number: int) -> None:
         """Have workers stop what they do for orders up to this number, where they share memory."""
@@ -165,7 +172,7 @@ class Crew:
                     with self._publishing:
                         member.exchange = self._shared(worker, description)
             except ActorDiedError as exc:
-                self._mourn(worker, exc)
+                self._deaths.add(worker, exc, "before its first step")
                 member.actor = self._start(worker)
             else:
                 return description
@@ -190,7 +197,9 @@ class Crew:
 
     def _replace(self, worker: int, error: ActorDiedError) -> None:
         member = self._members[worker]
-        self._mourn(worker, error)
+        lost = self.descriptions[worker].num_envs
+        self.lost_episodes += lost
+        self._deaths.add(worker, error, f"and its unfinished episodes are lost ({lost})")
         missing, member.given = member.given, deque()
         member.actor, member.exchange, member.weights = self._start(worker), None, None
         self._introduced(worker)
@@ -198,14 +207,6 @@ class Crew:
         self._send(worker, replace(first.order, session=self._new_session()), first.slot)
         for given in missing:
             self._send(worker, given.order, given.slot)
-
-    def _mourn(self, worker: int, error: ActorDiedError) -> None:
-        member = self._members[worker]
-        member.deaths += 1
-        ended = f"worker {worker} died" + ("" if error.exit_code is None else f" with exit code {error.exit_code}")
-        if member.deaths >= _MOST_DEATHS:
-            raise CollectError(f"{ended}, {member.deaths} times without a batch between") from error
-        logger.warning("%s: another takes its place, and the episodes it had not finished are dropped", ended)
 
 
 def _steps(exchange: Exchange | None, slot: int, answer: Steps | Remainder) -> Steps:

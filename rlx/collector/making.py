@@ -20,7 +20,7 @@ def called(function: MakeEnv) -> Any:
         found = function()
     except RlxError:
         raise
-    except Exception as exc:  # whatever a stranger's function raises
+    except (Exception, SystemExit) as exc:  # whatever a stranger's function raises
         raise CollectError(f"{function_name(function)} failed: {type(exc).__name__}: {exc}") from exc
     return as_gymnasium(found() if isinstance(found, GymEnv) else found)
 

@@ -29,8 +29,9 @@ class MultiCollector(BaseCollector):
     single ones. Without, a batch is what one worker has collected, [P, T] or [T], first come, first served, while the
     others go on and so does this one: at most two batches ahead of the learner.
 
-    A worker whose process dies is replaced, with other seeds, and its unfinished trajectories are not gone on with; one
-    that does so three times without a batch between ends the run. Observations come through shared memory.
+    A worker whose process dies, or hangs for longer than ``step_timeout``, is replaced, with other seeds, and its
+    unfinished trajectories are not gone on with: a warning says so, and ``lost_episodes`` counts them. One that dies
+    three times without progress ends the run. Observations come through shared memory.
 
     Args:
         create_env_fn: an environment a worker; see ``Collector``. It must be possible to send it.
@@ -64,10 +65,13 @@ class MultiCollector(BaseCollector):
         policy_factory: a function that makes the policy in every worker; another is made here, if it is a module, whose
             weights all of them get. Or a list of functions, one for each worker: then nothing is made here, and weights
             cannot be updated.
+        step_timeout: seconds that a step or a reset of an environment may take; then the process of its worker is
+            killed. Without limit where not given.
         actors: where workers run; in processes of this machine by default. It is entered and left.
 
     Raises:
         CollectError: an environment cannot be had or sent, fails, or does not fit the policy; or sizes make no sense.
+        WorkerLostError: a worker died three times without progress.
 
     Example:
         >>> with MultiCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=50) as collector:
@@ -105,6 +109,7 @@ class MultiCollector(BaseCollector):
         num_threads: int = 1,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         policy_factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None = None,
+        step_timeout: float | None = None,
         actors: Actors | None = None,
     ) -> None:
         if isinstance(create_env_fn, str) or not isinstance(create_env_fn, Sequence) or not create_env_fn:
@@ -114,7 +119,7 @@ class MultiCollector(BaseCollector):
         module, policies = _policies(policy, policy_factory, len(create_env_fn))
         kwargs = _each(create_env_kwargs, len(create_env_fn), "create_env_kwargs")
         runs_on = policy_device or device
-        actors = LocalActors() if actors is None else actors
+        actors = _actors(actors, step_timeout)
         _check_preemption(preemptive_threshold, actors, replay_buffer, sync=sync)
         equipment = [
             Equipment(
@@ -147,6 +152,16 @@ class MultiCollector(BaseCollector):
             split_trajs and trajs_per_batch is None, storing_device or device, postproc, replay_buffer
         )
         super().__init__(actors, equipment, module, plan, delivery, has_copies=True)
+
+
+def _actors(actors: Actors | None, step_timeout: float | None) -> Actors:
+    if step_timeout is not None and step_timeout <= 0:
+        raise CollectError(f"step_timeout {step_timeout}: expected more than 0 seconds")
+    if actors is None:
+        return LocalActors(step_timeout)
+    if step_timeout is not None:
+        raise CollectError("step_timeout: expected no actors", hint="actors=LocalActors(step_timeout=SECONDS)")
+    return actors
 
 
 def _policies(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment import Outcome
 from rlx.collector.pool import Pool
 from rlx.collector.space import Space
+from rlx.engine.pulse import stepping
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
 
@@ -139,7 +140,8 @@ class VectorEnvironment:
         if self._here is not None:
             self._here.check()
         try:
-            yield
+            with stepping():
+                yield
         except RlxError:
             raise
         except Exception as exc:  # whatever a stranger's environment raises

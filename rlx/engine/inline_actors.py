@@ -5,6 +5,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from rlx.errors import WorkerLostError
+
 A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -52,6 +54,8 @@ class InlineActor(Generic[T, R]):
         future: Future[R] = Future()
         try:
             future.set_result(self._function(task))
+        except SystemExit as exc:  # in a process of its own; this one is the user's, and goes on
+            future.set_exception(WorkerLostError(f"a worker in this process called sys.exit({exc.code!r})"))
         except Exception as exc:  # the caller gets it from the future, as from another process
             future.set_exception(exc)
         return future

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -21,6 +21,7 @@ import cloudpickle
 
 from rlx.engine.actor import ActorDiedError, close_all
 from rlx.engine.answers import answered, made, settle, unpickled
+from rlx.engine.pulse import Pulse, PulseWatch, open_pulse, pulse_file
 from rlx.fork import on_fork
 
 A = TypeVar("A")
@@ -29,7 +30,8 @@ T = TypeVar("T")
 _END = b""  # No pickle is empty.
 # Not multiprocessing's own way to start a process, which imports the user's script there once more, and at the end of
 # this process waits for those that nobody closed.
-_BOOT = "import sys; sys.path[:] = sys.argv[2:]; from rlx.engine.local_actors import serve; serve(int(sys.argv[1]))"
+_BOOT = "import sys; sys.path[:] = sys.argv[2:]; from rlx.engine.local_actors import serve; serve(sys.argv[1])"
+_LOOK_S = 0.1
 _GRACE_S = 5.0  # For a function's ``close``, before its process is killed.
 _ORPHAN_GRACE_S = 0.5  # The same, of a process whose parent has ended.
 
@@ -40,6 +42,10 @@ class LocalActors:
     They start afresh, not as a fork; Ctrl-C does not reach them, nor what they start; and they end when this process
     does, however it does.
 
+    Args:
+        step_timeout: seconds that a step in an actor may take (see ``rlx.engine.pulse.stepping``); then its process is
+            killed. Without limit where not given.
+
     Example:
         >>> with LocalActors() as actors:
         ...     actor = actors.start(lambda first: lambda task: first + task, 40)
@@ -49,12 +55,13 @@ class LocalActors:
 
     shares_memory = True
 
-    def __init__(self) -> None:
+    def __init__(self, step_timeout: float | None = None) -> None:
+        self._step_timeout = step_timeout
         self._actors: list[LocalActor[Any, Any]] = []
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "LocalActor[T, R]":
         """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
-        actor: LocalActor[T, R] = LocalActor(cloudpickle.dumps((make, argument)))
+        actor: LocalActor[T, R] = LocalActor(cloudpickle.dumps((make, argument)), self._step_timeout)
         self._actors = [other for other in self._actors if not other.has_ended] + [actor]
         return actor
 
@@ -72,16 +79,21 @@ class LocalActor(Generic[T, R]):
 
     Args:
         made_of: the pickle of what makes its function and of the argument for that.
+        step_timeout: seconds that a step may take.
     """
 
-    def __init__(self, made_of: bytes) -> None:
+    def __init__(self, made_of: bytes, step_timeout: float | None = None) -> None:
         self._pipe, theirs = Pipe()
-        with theirs:
-            command = [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path]
+        self._step_timeout = step_timeout
+        self._watch: PulseWatch | None = None
+        with theirs, ExitStack() as stack:
+            fds = [theirs.fileno()]
+            if step_timeout is not None:
+                fds.append(stack.enter_context(pulse_file()).fileno())
+                self._watch = PulseWatch(Pulse(fds[1]), step_timeout)
+            command = [sys.executable, "-c", _BOOT, ",".join(map(str, fds)), *sys.path]
             # A group of its own, so that Ctrl-C in a terminal does not reach it.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, process_group=0)
         self._lock = threading.Lock()
         self._pending: deque[Future[R]] = deque()
         self._death: ActorDiedError | None = None
@@ -156,11 +168,16 @@ class LocalActor(Generic[T, R]):
                 self._pipe.send_bytes(message)
 
     def _receive(self) -> None:
+        has_hung = False
         with suppress(EOFError, OSError):
-            while True:
+            while not (has_hung := not self._comes()):
                 self._settle(self._pipe.recv_bytes())
+        if has_hung:
+            self._process.kill()  # one that is stopped would not hear of anything else
         code = self._reap()
         death = ActorDiedError(f"an actor's process ended with exit code {code}", code)
+        if has_hung:
+            death = ActorDiedError(f"an actor did not finish a step within {self._step_timeout:g} s", code)
         with self._lock:
             self._death = death
             pending, self._pending = self._pending, deque()
@@ -169,6 +186,26 @@ class LocalActor(Generic[T, R]):
         self._outbox.put(None)
         self._sender.join()
         self._pipe.close()
+
+    def _comes(self) -> bool:
+        """Waits for an answer, or the end of the process; whether it has not hung."""
+        if self._watch is None:
+            return True
+        self._watch.restart()
+        while not self._pipe.poll(_LOOK_S):
+            if not self._pending:
+                self._watch.restart()
+            elif self._watch.has_hung(is_stopped=self._is_stopped()):
+                return False
+        return True
+
+    def _is_stopped(self) -> bool:
+        if not hasattr(os, "waitid"):
+            return False
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return False
 
     def _settle(self, answer: bytes) -> None:
         # A function of its own: what is local to the loop would be kept until the next answer.
@@ -187,8 +224,15 @@ class LocalActor(Generic[T, R]):
             return self._process.wait()
 
 
-def serve(fd: int) -> None:
-    """Become an actor: answer requests from a pipe until it is closed."""
+def serve(fds: str) -> None:
+    """Become an actor: answer requests from a pipe until it is closed.
+
+    Args:
+        fds: file descriptors joined by a comma: of the pipe and, where the actor is watched, of the file of its pulse.
+    """
+    fd, *pulse = map(int, fds.split(","))
+    if pulse:
+        open_pulse(*pulse)
     if sys.stderr is not None:
         faulthandler.enable()  # the last word of a process that a signal ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)

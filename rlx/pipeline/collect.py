@@ -66,6 +66,8 @@ class Collection:
             float32, and a later reward that does not fit is an error.
         is_sync: whether each worker collects an equal share, so that the seed decides all of it; or else as much as it
             can, so that none waits for a slower one.
+        step_timeout: seconds that a step or a reset of an environment may take; then its worker, which has a process of
+            its own, is killed and replaced. Without limit if not given.
 
     Raises:
         CollectError: a number that makes no sense.
@@ -83,6 +85,7 @@ class Collection:
     drop: Sequence[str] = ()
     info_keys: InfoKeys = ()
     reward: str | None = None
+    step_timeout: float | None = None
 
     def __post_init__(self) -> None:
         if (self.budget.steps is None) == (self.budget.episodes is None):
@@ -94,6 +97,8 @@ class Collection:
                 raise CollectError(f"{name} {number}: expected at least 1")
         if self.seed < 0:
             raise CollectError(f"seed {self.seed}: expected 0 or more")
+        if self.step_timeout is not None and self.step_timeout <= 0:
+            raise CollectError(f"step timeout {self.step_timeout:g}: expected more than 0 seconds")
         if self.reward not in (None, *REWARDS):
             raise CollectError(f"rewards of dtype {self.reward!r}: expected {' or '.join(REWARDS)}")
 
@@ -111,6 +116,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
 
     Raises:
         CollectError: the environment or the policy cannot be had, fails, or one does not fit the other.
+        WorkerLostError: a worker died three times without finishing a shard.
         MissingExtraError: what the environment needs is not installed.
         DatasetExistsError: the destination holds another dataset; or ``resume`` is not set and it holds one that the
             same command has not finished.
@@ -140,10 +146,14 @@ def collect(collection: Collection, destination: Path, options: Options, progres
 
 
 def _actors(collection: Collection, options: Options) -> Actors:
-    """Return where the workers are: one of this machine is this process, which has the environment already."""
+    """Return where the workers are: a single one without a step timeout is this process."""
     if options.engine == "ray":
+        if collection.step_timeout is not None:
+            raise CollectError("step timeout: expected workers of this machine (engine local), found engine ray")
         return RayActors(options.ray_address, cpus=collection.workers)
-    return InlineActors() if collection.workers == 1 else LocalActors()
+    if collection.workers == 1 and collection.step_timeout is None:
+        return InlineActors()
+    return LocalActors(collection.step_timeout)
 
 
 def _finished(destination: Path, command: str) -> Manifest:

@@ -1,6 +1,5 @@
 """Work units for the workers of a collection, and replacement of workers that die."""
 
-import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+from rlx.collector.deaths import Deaths
 from rlx.collector.layout import Layout
 from rlx.engine.actor import Actor, ActorDiedError
 from rlx.errors import CollectError
@@ -15,11 +15,9 @@ from rlx.manifest import ShardRecord
 from rlx.pipeline.collect_worker import Lease, Look, Made
 from rlx.store.writer import ShardFormat
 
-logger = logging.getLogger(__name__)
 CollectActor = Actor[Look | ShardFormat | Lease | None, Any]
 # Of every environment: enough that asking costs nothing, and soon done when Ctrl-C is pressed.
 _LEASE_STEPS = 512
-_MOST_DEATHS = 3
 
 
 @dataclass(slots=True)
@@ -46,7 +44,7 @@ class Run(Protocol):
         """List a shard."""
 
     def advance(self, steps: int, episodes: int) -> None:
-        """Report collected steps and episodes."""
+        """Report collected steps and episodes; negative numbers of those that were lost."""
 
 
 @dataclass(slots=True)
@@ -60,7 +58,6 @@ class _Place:
     listed_episodes: int = 0
     steps: int = 0
     episodes: int = 0
-    deaths: int = 0
     is_done: bool = False
     lease: Lease = field(default_factory=lambda: Lease("", 0))
 
@@ -77,6 +74,7 @@ class Workers:
     def __init__(self, run: Run, pots: Sequence[Pot], num_envs: int) -> None:
         self._run = run
         self._num_envs = num_envs
+        self._deaths = Deaths()
         self._places = [_Place(number, pot, run.start(number, 0)) for number, pot in enumerate(pots)]
         self._answers: SimpleQueue[tuple[_Place, Future[Made]]] = SimpleQueue()
 
@@ -86,7 +84,8 @@ class Workers:
         Where an environment or a policy fails, or Ctrl-C is pressed, the episodes that have ended are listed first.
 
         Raises:
-            CollectError: an environment or a policy failed, or a worker dies again and again.
+            CollectError: an environment or a policy failed.
+            WorkerLostError: a worker dies again and again.
             DiskFullError: no space is left.
         """
         try:
@@ -158,13 +157,13 @@ class Workers:
         except ActorDiedError as exc:
             self._replace(place, exc)
             return
-        place.deaths = 0
         place.steps += made.steps
         place.episodes += made.episodes
         self._return(place, made.steps, made.episodes)
         self._run.advance(made.steps, made.episodes)
         if made.record is not None:
             self._list(place, made.record)
+            self._deaths.made_progress(place.number)
         place.is_done = made.is_last
         if not place.is_done:
             self._ask(place)
@@ -185,6 +184,7 @@ class Workers:
 
     def _replace(self, place: _Place, death: ActorDiedError) -> None:
         """Start a replacement of a worker that died, for everything that was not listed."""
+        self._run.advance(-place.steps, -place.episodes)
         self._restart(place, death)
         self._return(place, -place.steps, -place.episodes)
         place.steps = place.episodes = 0
@@ -192,16 +192,8 @@ class Workers:
         self._ask(place)
 
     def _restart(self, place: _Place, death: ActorDiedError) -> None:
-        place.deaths += 1
-        if place.deaths > _MOST_DEATHS:
-            raise CollectError(
-                f"worker {place.number} died {place.deaths} times in a row, the last time so: {death}",
-                hint="finished shards are safe; if memory was short, use fewer workers or environments",
-            ) from death
-        logger.warning(
-            "worker %d died (%s): %d steps that were in no finished shard are dropped and collected anew",
-            *(place.number, death, place.steps),
-        )
+        lost = f"and the {place.steps} steps that it had made and that are in no finished shard are collected anew"
+        self._deaths.add(place.number, death, lost)
         place.actor = self._run.start(place.number, place.listed_episodes)
 
     def _list_what_has_ended(self) -> None:

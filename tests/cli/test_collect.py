@@ -83,3 +83,72 @@ def test_a_finished_collection_repeated_is_done(cli: Cli, tmp_path: Path) -> Non
     assert (tmp_path / "set/rlx.json").read_bytes() == before
     other = cli("collect", "CartPole-v1", "--steps", 70, "-o", tmp_path / "set")
     assert (other.code, "holds a dataset" in other.err) == (1, True)
+
+
+_ENDING = """
+import sys, time
+from pathlib import Path
+from tests.collector.environments import Ending
+
+def once():
+    return Ending(lambda: time.sleep(1e6), 70, Path(__file__).with_name("flag"))
+
+def hangs():
+    return Ending(lambda: time.sleep(1e6), 70)
+
+def leaves():
+    return Ending(lambda: sys.exit(0), 70)
+
+def mended():
+    return Ending(lambda: None, 70)
+"""
+
+
+@pytest.fixture
+def ending(tmp_path: Path) -> Path:
+    """A file of environments that hang, or end their process, in step 71 of a process."""
+    path = tmp_path / "ending.py"
+    path.write_text(_ENDING)
+    return path
+
+
+def test_an_environment_that_hangs_once(cli: Cli, ending: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    sizes = ("--envs", 1, "--steps", 300, "--shard-steps", 40)
+    found = cli("collect", f"{ending}:once", "-o", out, *sizes, "--workers", 3, "--async", "--step-timeout", 3)
+    assert found.code == 0, found.err
+    (warning,) = [line for line in found.err.splitlines() if line.startswith("warning")]
+    assert "died (an actor did not finish a step within 3 s): another takes its place, and the " in warning
+    assert cli("verify", out).code == 0
+    assert rlx.open(out).manifest.steps == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "message"),
+    [
+        ("hangs", 1, "error: worker 0 died 3 times without progress, the last time so: an actor did not finish a step"),
+        ("leaves", 2, "died 3 times without progress, the last time so: an actor's process ended with exit code 0"),
+        ("leaves", 1, "error: a worker in this process called sys.exit(0)"),
+    ],
+)
+def test_an_environment_that_never_gets_further(
+    name: str, workers: int, message: str, cli: Cli, ending: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "set"
+    sizes = ("--envs", 1, "--steps", 300, "--workers", workers)
+    limit = ("--step-timeout", 1) if name == "hangs" else ()
+    failed = cli("collect", f"{ending}:{name}", "-o", out, *sizes, *limit)
+    assert failed.code == 1
+    assert message in failed.err
+    found = cli("collect", f"{ending}:mended", "-o", out, *sizes, "--resume", "--json")
+    assert found.code == 0, found.err
+    assert json.loads(found.out)["steps"] == 300
+    assert cli("verify", out).code == 0
+
+
+def test_step_timeouts_that_mean_nothing(cli: Cli, tmp_path: Path) -> None:
+    arguments = ("collect", "CartPole-v1", "-o", tmp_path / "set", "--steps", 10)
+    assert cli(*arguments, "--step-timeout", 0).code == 2
+    refused = cli(*arguments, "--step-timeout", 1, "--engine", "ray")
+    assert refused.code == 1
+    assert "step timeout: expected workers of this machine (engine local), found engine ray" in refused.err

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sys
 import time
 from collections import Counter as Tally
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -187,3 +189,39 @@ def make_tagged() -> Tagged:
 def swing(observation: Any) -> Any:
     """A policy for Pendulum."""
     return -observation[:, 2:]
+
+
+def sleep() -> None:
+    time.sleep(1e6)
+
+
+def kill_without_a_word() -> None:
+    os._exit(5)
+
+
+def leave() -> None:
+    sys.exit("enough")
+
+
+class Ending(Counter):
+    """Does something else than the step of this number, in every process or, with a flag, in one of them."""
+
+    def __init__(self, ends: Callable[[], None], steps: int, flag: Path | None = None) -> None:
+        super().__init__((5,))
+        self._ends, self._left, self._flag = ends, steps, flag
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        if self._left < 0 and not (self._flag is not None and self._flag.exists()):
+            if self._flag is not None:
+                self._flag.touch()
+            self._ends()
+        return super().step(action)
+
+
+class Unending(Ending):
+    """An episode that is longer than its process lives, though many batches long."""
+
+    def __init__(self) -> None:
+        super().__init__(kill_without_a_word, 100)
+        self._lengths = (1000,)

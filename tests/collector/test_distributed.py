@@ -99,7 +99,7 @@ def test_a_worker_that_is_killed_is_replaced(caplog: pytest.LogCaptureFixture) -
             found.append(batch)
             if len(found) == 2:
                 os.kill(int(batch["observation"][1, 0, PID]), signal.SIGKILL)
-    assert "worker 1 died: another takes its place" in caplog.text
+    assert "another takes its place" in caplog.text
     whole: Any = torch.cat(found, 1)
     assert whole["observation"][0, :, TIME].tolist() == list(range(40)), "the other one went on"
     assert whole["observation"][1, :, TIME].tolist() == list(range(20)) * 2
@@ -107,7 +107,7 @@ def test_a_worker_that_is_killed_is_replaced(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_worker_that_keeps_dying_ends_the_run() -> None:
-    with pytest.raises(CollectError, match="worker 1 died, 3 times without a batch between"):
+    with pytest.raises(CollectError, match="worker 1 died 3 times without progress"):
         batches([partial(Tagged, 0), partial(Tagged, 1, dies=7)], frames_per_batch=40, **HALF)
 
 
