@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from rlx import collector as collector
     from rlx import datasets as datasets
     from rlx import errors as errors
+    from rlx.api.checking import repair as repair
+    from rlx.api.checking import verify as verify
+    from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
     from rlx.pipeline.dataset import Dataset as Dataset
 
     __version__: str
 
 # `open` is left out because it would hide the builtin, and `collector` because it needs an extra.
-__all__ = ["Dataset", "__version__", "buffer", "datasets", "errors"]
+__all__ = ["Dataset", "__version__", "buffer", "datasets", "errors", "merge", "repair", "verify"]
 
 # Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage (rlx.view,
 # rlx.doctor, rlx.export): importing the subpackage would replace it.
 _MODULES = {
     "Dataset": "rlx.pipeline.dataset",
+    "merge": "rlx.api.merging",
     "open": "rlx.api.opening",
+    "repair": "rlx.api.checking",
+    "verify": "rlx.api.checking",
 }
 _PACKAGES = ["buffer", "collector", "datasets", "errors"]
 

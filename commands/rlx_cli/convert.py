@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from rlx.api.lineage import command_line
 from rlx_cli import completion
 from rlx_cli.exit_codes import UsageError
-from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
     DebugOption,

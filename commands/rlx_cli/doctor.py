@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.api.lineage import command_line
 from rlx.quantities import plural
 from rlx.secrets_in_urls import without_secrets
 from rlx_cli import completion
 from rlx_cli.exit_codes import CORRUPT, UsageError
-from rlx_cli.lineage import command_line
 from rlx_cli.options import DebugOption, Format, JsonOption, QuietOption, known_format
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlx.api.lineage import command_line
 from rlx.quantities import plural, size
 from rlx_cli import completion
-from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
     DebugOption,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.api.lineage import pasteable, with_destination
 from rlx.errors import DatasetExistsError, UnknownFormatError
 from rlx.quantities import number, plural, shape, size
-from rlx_cli.lineage import pasteable, with_destination
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
 from rlx_cli.rows import Listing, Rows

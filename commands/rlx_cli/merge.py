@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from rlx_cli import completion
-from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     DebugOption,
     JobsOption,
@@ -19,7 +18,6 @@ from rlx_cli.options import (
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
-from rlx_cli.writing import write_options
 
 
 def merge(
@@ -53,15 +51,9 @@ def merge(
     Shards are hard-linked where the file system supports it, and copied otherwise. --to and --codec re-encode shards
     that use another store or codec. Episodes keep their numbers.
     """
-    from rlx.home import locate
-    from rlx.pipeline.merge import merge as merge_datasets
+    import rlx
 
     output: Output = ctx.obj
-    command = command_line("merge", datasets, {"to": store, "codec": codec})
-    options = write_options(
-        store=store or Store.ZARR, codec=codec, shards=None, jobs=jobs, overwrite=overwrite, command=command
-    )
-    encode = store is not None or codec is not None
     with resumable(out), showing(output, "merge") as progress:
-        report = merge_datasets([locate(one) for one in datasets], out, options, encode=encode, progress=progress)
+        report = rlx.merge(datasets, out, to=store, codec=codec, jobs=jobs, overwrite=overwrite, progress=progress)
     show_reports(output, [report], as_list=False)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.api.lineage import command_line
 from rlx.quantities import number, plural, shape, size
 from rlx_cli import completion
 from rlx_cli.exit_codes import USAGE, UsageError
-from rlx_cli.lineage import command_line
 from rlx_cli.options import (
     CodecOption,
     DebugOption,

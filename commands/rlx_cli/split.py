@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rlx.api.lineage import command_line
 from rlx.errors import DatasetError
 from rlx_cli.exit_codes import UsageError
-from rlx_cli.lineage import command_line
 from rlx_cli.options import DatasetArgument, DebugOption, JobsOption, JsonOption, OverwriteOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing

@@ -1,7 +1,6 @@
 """``rlx verify``: verify the checksums of a dataset against its manifest."""
 
 import shlex
-from dataclasses import asdict
 
 import typer
 
@@ -32,32 +31,23 @@ def verify(
     Exits with 3 if a file is damaged, with 1 if a file cannot be read. Leftovers of
     interrupted commands are counted, not reported as damage.
     """
+    import rlx
     from rlx.cloud.location import is_url
-    from rlx.store.verification import verify as verify_dataset
 
     output: Output = ctx.obj
     shown = without_secrets(dataset)
     with showing(output, f"verify {shown}") as progress:
-        found = verify_dataset(dataset, progress=progress)
+        found = rlx.verify(dataset, progress=progress)
     seen = f"{plural(found.shards, 'shard')}, {plural(found.files, 'file')}, {size(found.bytes)}"
-    document = {
-        "ok": found.ok,
-        "shards": found.shards,
-        "files": found.files,
-        "bytes": found.bytes,
-        "problems": [asdict(problem) for problem in found.problems],
-        "missing_shards": list(found.missing),
-        "leftovers": list(found.leftovers),
-    }
     if found.leftovers:
         left = plural(len(found.leftovers), "leftover")
         output.say("note", f"{left} of interrupted commands, not damage; the next run of the command removes them")
     if found.ok:
-        missing = f"; {plural(len(found.missing), 'shard')} not written yet" if found.missing else ""
-        output.show(document, f"{shown} is whole: {seen}{missing}")
+        missing = f"; {plural(len(found.missing_shards), 'shard')} not written yet" if found.missing_shards else ""
+        output.show(found.to_json(), f"{shown} is whole: {seen}{missing}")
         return
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
-    output.show(document, table(["shard", "file", "problem"], rows))
+    output.show(found.to_json(), table(["shard", "file", "problem"], rows))
     if found.unreadable:
         output.complain(unreadable_error(shown, found.unreadable))
     damage = len(found.problems) - len(found.unreadable)

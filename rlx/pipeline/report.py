@@ -74,6 +74,11 @@ class Report:
         """Names of the shards that failed, in order."""
         return sorted(self.failures)
 
+    @property
+    def steps_per_second(self) -> float:
+        """Steps written in this run, per second."""
+        return round(self.steps_written / self.seconds, 1) if self.seconds else 0.0
+
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
         return {
@@ -85,7 +90,7 @@ class Report:
             "trajectories": self.trajectories,
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
-            "steps_per_second": round(self.steps_written / self.seconds, 1) if self.seconds else 0.0,
+            "steps_per_second": self.steps_per_second,
             "skipped_shards": self.skipped_shards,
             "failed_shards": self.failed_shards,
             "not_taken": dict(self.not_taken),

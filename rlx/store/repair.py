@@ -3,8 +3,9 @@
 import itertools
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rlx import manifest
 from rlx.errors import CorruptDatasetError
@@ -21,6 +22,7 @@ class Repair:
     """The result of a repair.
 
     Args:
+        dataset: its directory.
         kept: names of the shards that are listed still: those that are whole, and those that cannot be read.
         dropped: names of the shards that were damaged and are not listed any more; they stay planned.
         removed: paths of the other files and directories that were removed, below the dataset's directory.
@@ -31,6 +33,7 @@ class Repair:
         unreadable: files that cannot be read and so may or may not be damaged; they were left alone.
     """
 
+    dataset: Path
     kept: Sequence[str]
     dropped: Sequence[str]
     removed: Sequence[str]
@@ -38,6 +41,19 @@ class Repair:
     hint: str | None
     aside: Path | None = None
     unreadable: Sequence[Problem] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on."""
+        return {
+            "dataset": str(self.dataset),
+            "kept": list(self.kept),
+            "dropped": list(self.dropped),
+            "removed": list(self.removed),
+            "lost_steps": self.lost_steps,
+            "hint": self.hint,
+            "aside": None if self.aside is None else str(self.aside),
+            "unreadable": [asdict(problem) for problem in self.unreadable],
+        }
 
 
 def repair(path: str | Path, *, delete: bool = False, progress: Progress | None = None) -> Repair:
@@ -81,6 +97,7 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
         leftovers = _clear(dataset, found.leftovers, delete=True)
         foreign = _clear(dataset, foreign, delete=delete)
     return Repair(
+        dataset,
         kept=[record.name for record in listed.shards if record.name not in dropped],
         dropped=dropped,
         removed=[*leftovers, *foreign],
@@ -104,7 +121,7 @@ def _put_aside(dataset: Path, *, delete: bool) -> Repair:
     dropped = sorted(entry.name for entry in shards.iterdir()) if shards.is_dir() else []
     cleared = _clear(dataset, [f"{SHARDS}/{name}" for name in dropped], delete=delete)
     hint = f"run the command that wrote the dataset again; {dataset / DAMAGED} may still show it under lineage"
-    return Repair([], dropped, [], None, hint, dataset / ASIDE if cleared and not delete else None)
+    return Repair(dataset, [], dropped, [], None, hint, dataset / ASIDE if cleared and not delete else None)
 
 
 def _how_to_go_on(listed: Manifest) -> str:

@@ -1,7 +1,7 @@
 """Whether a dataset at rest is what its manifest says, to the last bit."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import isclose
 from pathlib import Path
@@ -63,7 +63,7 @@ class Verification:
         files: files that it lists for them.
         bytes: bytes that it lists for them.
         problems: everything that is wrong or cannot be read.
-        missing: shards that were asked for and have not been written yet; not a problem.
+        missing_shards: shards that were asked for and have not been written yet; not a problem.
         leftovers: paths below the dataset of what interrupted commands left half written; not a problem.
     """
 
@@ -71,7 +71,7 @@ class Verification:
     files: int
     bytes: int
     problems: Sequence[Problem]
-    missing: Sequence[str]
+    missing_shards: Sequence[str]
     leftovers: Sequence[str] = ()
 
     @property
@@ -83,6 +83,18 @@ class Verification:
     def unreadable(self) -> Sequence[Problem]:
         """The problems of files that cannot be read, and so may or may not be damaged."""
         return tuple(problem for problem in self.problems if problem.kind is Kind.UNREADABLE)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on."""
+        return {
+            "ok": self.ok,
+            "shards": self.shards,
+            "files": self.files,
+            "bytes": self.bytes,
+            "problems": [asdict(problem) for problem in self.problems],
+            "missing_shards": list(self.missing_shards),
+            "leftovers": list(self.leftovers),
+        }
 
 
 def verify(path: str | Path, *, progress: Progress | None = None) -> Verification:

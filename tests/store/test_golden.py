@@ -31,7 +31,7 @@ CRC32C = {
 
 def test_it_is_whole() -> None:
     found = verify(GOLDEN)
-    assert (found.problems, found.missing, found.shards) == ([], [], 2)
+    assert (found.problems, found.missing_shards, found.shards) == ([], [], 2)
 
 
 def test_every_step_reads_as_it_did() -> None:

@@ -39,7 +39,7 @@ def bytes_of(path: Path) -> dict[str, bytes]:
 
 def test_a_whole_dataset_is_left_alone(path: Path) -> None:
     before = bytes_of(path)
-    assert repair(path) == Repair(["00000", "00001", "00002"], [], [], 0, None)
+    assert repair(path) == Repair(path, ["00000", "00001", "00002"], [], [], 0, None)
     assert bytes_of(path) == before
 
 
@@ -48,9 +48,9 @@ def test_broken_shards_go_and_come_again(path: Path) -> None:
     flip(path / Dataset(path).shard_files(1)[2])
     shutil.rmtree(path / "shards" / "00002" / "trajectories")
     aside = path / ".damaged"
-    assert repair(path) == Repair(["00000"], ["00001", "00002"], [], 16, "rlx download Test/1", aside)
+    assert repair(path) == Repair(path, ["00000"], ["00001", "00002"], [], 16, "rlx download Test/1", aside)
     found = verify(path)
-    assert (found.ok, found.shards, found.missing) == (True, 1, ["00001", "00002"])
+    assert (found.ok, found.shards, found.missing_shards) == (True, 1, ["00001", "00002"])
     assert seen(Dataset(path), range(8)) == [0, 1, 2, 1000, 1001, 1002, 1003, 1004]
     write_dataset(path, SHARDS, schema=LARGE)
     assert sorted(entry.name for entry in (aside / "shards").iterdir()) == ["00001", "00002"]

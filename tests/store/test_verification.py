@@ -48,7 +48,7 @@ def test_a_whole_dataset(path: Path) -> None:
     tally = Tally()
     found = verify(path, progress=tally)
     manifest = Manifest.load(path)
-    assert (found.ok, found.problems, found.missing) == (True, [], ["00002"])
+    assert (found.ok, found.problems, found.missing_shards) == (True, [], ["00002"])
     assert (found.shards, found.bytes) == (2, manifest.bytes)
     assert found.files == sum(len(shard.files) for shard in manifest.shards)
     assert tally.expected == tally.done == Counter({"bytes": manifest.bytes})

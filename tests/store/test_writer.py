@@ -120,7 +120,7 @@ def test_a_full_disk(small_disk: Path, store: str, codec: str) -> None:
     with pytest.raises(DiskFullError, match="no room left"):
         write_dataset(path, shards, schema=NOISE, store=store, codec=codec)
     found = verify(path)
-    assert (found.ok, found.shards, found.missing) == (True, 2, ["00002"])
+    assert (found.ok, found.shards, found.missing_shards) == (True, 2, ["00002"])
     assert list(Dataset(path).trajectories.episode) == [0, 1]
     assert sorted(entry.name for entry in (path / "shards").iterdir()) == ["00000", "00001"]
     # With more room the same command does the rest.

@@ -29,7 +29,7 @@ def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, obje
         >>> command_line("collect", ["CartPole-v1"], {"workers": 2, "async": True})
         'rlx collect CartPole-v1 --workers 2 --async'
     """
-    from rlx.pipeline.ingest import number_ranges
+    from rlx.pipeline.ingest import number_ranges  # noqa: PLC0415  (the command line imports this to show its help)
 
     words = ["rlx", verb, *map(without_secrets, arguments)]
     for name, option in options.items():

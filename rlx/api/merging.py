@@ -1,0 +1,64 @@
+"""``rlx.merge``."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlx.api.lineage import command_line
+from rlx.home import locate
+from rlx.pipeline.merge import merge as merge_datasets
+from rlx.pipeline.options import Options
+from rlx.pipeline.report import Report
+from rlx.progress import Progress, Silent
+from rlx.store.codec import Codec
+
+
+def merge(
+    datasets: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    codec: str | Codec | None = None,
+    jobs: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Merge datasets into one; call it again to resume.
+
+    Shards are hard-linked where the file system allows it, and copied elsewhere.
+
+    Args:
+        datasets: directories of the datasets, or their ids below ``$RLX_HOME``, in the order wanted.
+        output: the new dataset's directory.
+        to: ``zarr`` or ``memmap``; shards of another store are re-encoded. That of the datasets by default.
+        codec: such as ``zstd-dict``; shards of another codec are re-encoded. That of the datasets by default.
+        jobs: worker processes; one per core by default.
+        overwrite: start afresh instead of resuming.
+        progress: reports ``bytes`` of linked shards, ``shards`` and ``steps`` of re-encoded ones.
+
+    Raises:
+        DatasetNotFoundError: a dataset does not exist.
+        DatasetError: a dataset is given twice, or the datasets differ in store or codec.
+        SchemaMismatchError: the datasets differ in what a step holds.
+        DatasetExistsError: output is one of the datasets, or holds another dataset.
+        CorruptDatasetError: a dataset is damaged.
+
+    Example:
+        >>> rlx.merge(["Pong/1", "Pong/2"], "pong").steps  # doctest: +SKIP
+        100000000
+    """
+    chosen = Codec.parse(codec) if isinstance(codec, str) else codec
+    options = Options(
+        store=to or "zarr",
+        codec=chosen,
+        jobs=jobs,
+        overwrite=overwrite,
+        command=command_line("merge", [os.fspath(dataset) for dataset in datasets], {"to": to, "codec": chosen}),
+    )
+    return merge_datasets(
+        [locate(dataset) for dataset in datasets],
+        Path(output),
+        options,
+        encode=to is not None or codec is not None,
+        progress=progress or Silent(),
+    )

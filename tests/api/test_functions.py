@@ -1,0 +1,76 @@
+"""The functions of rlx do what the commands do, and return what ``--json`` prints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlx
+from rlx.errors import DatasetNotFoundError
+from rlx.store.layout import SHARDS
+from tests.conftest import Cli
+from tests.factories import make_block, write_dataset
+
+
+def made(path: Path, first_episode: int = 0) -> Path:
+    shards = [[make_block([3, 5], first_episode=first_episode)], [make_block([8], first_episode=first_episode + 2)]]
+    return write_dataset(path, shards).path
+
+
+def shown(cli: Cli, *arguments: object) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(cli(*map(str, arguments), "--json").out)
+    return document
+
+
+def damage(dataset: Path, shard: str) -> None:
+    file = next(file for file in sorted((dataset / SHARDS / shard).rglob("*")) if file.is_file())
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+class Reported:
+    """Progress that keeps its units."""
+
+    def __init__(self) -> None:
+        self.units: set[str] = set()
+
+    def expect(self, unit: str, amount: int) -> None:  # noqa: ARG002
+        self.units.add(unit)
+
+    def advance(self, unit: str, amount: int) -> None:  # noqa: ARG002
+        self.units.add(unit)
+
+
+def test_verify_and_repair(tmp_path: Path, cli: Cli) -> None:
+    dataset, other = made(tmp_path / "a"), made(tmp_path / "b")
+    progress = Reported()
+    found = rlx.verify(dataset, progress=progress)
+    assert (found.ok, found.shards, progress.units) == (True, 2, {"bytes"})
+    for path in (dataset, other):
+        damage(path, "00001")
+    found = rlx.verify(str(dataset))
+    assert not found.ok
+    assert shown(cli, "verify", dataset) == found.to_json()
+    assert all(hasattr(found, key) for key in found.to_json())
+    done = rlx.repair(dataset)
+    assert (done.dataset, done.dropped, done.lost_steps) == (dataset, ["00001"], 8)
+    assert all(hasattr(done, key) for key in done.to_json())
+    assert shown(cli, "repair", other).keys() == done.to_json().keys()
+    assert rlx.verify(dataset).ok
+    with pytest.raises(DatasetNotFoundError):
+        rlx.verify(tmp_path / "nothing")
+
+
+def test_merge(tmp_path: Path, cli: Cli) -> None:
+    datasets = [made(tmp_path / "a"), made(tmp_path / "b", first_episode=3)]
+    report = rlx.merge(datasets, tmp_path / "library", codec="zstd")
+    printed = shown(cli, "merge", *datasets, "-o", tmp_path / "command", "--codec", "zstd")
+    assert (report.steps, report.shards) == (32, 4)
+    assert all(hasattr(report, key) for key in report.to_json())
+    timed = ("dataset", "seconds", "steps_per_second")
+    assert {key: value for key, value in report.to_json().items() if key not in timed} == {
+        key: value for key, value in printed.items() if key not in timed
+    }
+    library, command = (rlx.open(tmp_path / name).manifest for name in ("library", "command"))
+    assert library.lineage == command.lineage
+    assert rlx.merge(datasets, tmp_path / "library", codec="zstd").skipped_shards == 4

@@ -1,0 +1,40 @@
+"""A command and the function of the same name have the same options and defaults."""
+
+import inspect
+from typing import Any
+
+import pytest
+import typer
+
+import rlx
+from rlx_cli.app import app
+
+FUNCTIONS = [name for name in dir(rlx) if name != "open" and inspect.isfunction(getattr(rlx, name))]
+COMMAND = {"list_runs": "list"}
+OF_THE_TERMINAL = {"json", "quiet", "debug", "help"}
+OF_THE_LIBRARY = {"progress"}
+
+
+def options_of_the_command(name: str) -> dict[str, Any]:
+    """Defaults by name; ``...`` for what must be given."""
+    root: Any = typer.main.get_command(app)
+    found = {}
+    for option in root.commands[COMMAND.get(name, name)].params:
+        long = max(option.opts, key=len).removeprefix("--") if option.param_type_name == "option" else option.name
+        found[long.replace("-", "_")] = ... if option.required else option.default
+    return {option: default for option, default in found.items() if option not in OF_THE_TERMINAL}
+
+
+def options_of_the_function(name: str) -> dict[str, Any]:
+    parameters = inspect.signature(getattr(rlx, name)).parameters.values()
+    found = {one.name: ... if one.default is inspect.Parameter.empty else one.default for one in parameters}
+    return {option: default for option, default in found.items() if option not in OF_THE_LIBRARY}
+
+
+def test_there_are_functions() -> None:
+    assert FUNCTIONS
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_options_and_defaults_of_its_command(name: str) -> None:
+    assert options_of_the_function(name) == options_of_the_command(name)
