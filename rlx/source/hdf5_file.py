@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptShardError
+from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.file_access import check_readable
 from rlx.source.finite import check_finite
 from rlx.source.hdf5_chunks import check_chunks
@@ -33,7 +33,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     Raises:
         SourceNotFoundError: none was found.
         FileAccessError: it cannot be read.
-        CorruptShardError: it is not HDF5, or shorter than it was written.
+        CorruptShardError: it is not HDF5, shorter than it was written, or holds what no schema can.
     """
     check_readable(path)
     try:
@@ -42,6 +42,8 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise _damaged(str(path), exc) from exc
     try:
         yield file
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}") from exc
     finally:
         file.close()
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError
+from rlx.schema import Field, Role
 from rlx.source import hdf5_chunks, hdf5_file
 from tests.conftest import Cli
 from tests.hdf5_files import write_d4rl
@@ -92,6 +93,16 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
         hdf5_file.read(hdf5_file.numbers(file, "rows"), 0, 1)
 
 
+def test_rows_too_large_for_a_schema_are_the_fault_of_the_file(tmp_path: Path) -> None:
+    write_d4rl(tmp_path / "a.hdf5")
+    with (
+        pytest.raises(CorruptShardError, match=r"a\.hdf5: shape .* expected rows of at most"),
+        hdf5_file.opened(tmp_path / "a.hdf5"),
+    ):
+        Field("float32", (2**40,), Role.STEP)
+
+
+@pytest.mark.skipif(h5py.version.hdf5_version_tuple < (2, 0), reason="HDF5 before 2.0 does not write such a chunk")
 def test_a_bomb_takes_neither_time_nor_memory(cli: Cli, tmp_path: Path) -> None:
     """Half a MB that inflates to half a GB: as a chunk that should be small, and as one that is said to be so large."""
     path = tmp_path / "bomb.hdf5"
