@@ -32,7 +32,7 @@ from rlx_cli.verify import verify
 from rlx_cli.view import view
 
 _CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
-# Typer does not export the root of its usage errors, which in older releases is Click's.
+# Typer does not export the root of its usage errors.
 _TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
