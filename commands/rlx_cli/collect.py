@@ -104,7 +104,7 @@ def collect(
             "--step-timeout",
             min=0.001,
             metavar="SECONDS",
-            help="Replace the worker of an environment whose step or reset takes longer.",
+            help="Time limit of a step or reset; a worker that exceeds it is replaced.",
             show_default="no limit",
         ),
     ] = None,
@@ -120,7 +120,7 @@ def collect(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Collect steps of an environment, in whole episodes.
+    """Collect steps of an environment into a dataset.
 
     \b
     Examples:
