@@ -135,9 +135,16 @@ class Field:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """Return the field that a manifest describes."""
-        shape = tuple(described["shape"])
-        return cls(described["dtype"], shape, Role(described["role"]), described.get("space"))
+        """Return the field that a manifest describes.
+
+        Raises:
+            SchemaMismatchError: no field is like that.
+            TypeError: the shape is not a list.
+        """
+        shape = described["shape"]
+        if not isinstance(shape, list):
+            raise TypeError(f"shape is {shape!r:.80}")
+        return cls(described["dtype"], tuple(shape), Role(described["role"]), described.get("space"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def store_named(name: str) -> Store:
     try:
         return STORES[name]
     except KeyError as exc:
-        raise CorruptDatasetError(f"store {name!r} is unknown: expected one of {', '.join(STORES)}") from exc
+        raise CorruptDatasetError(f"store {name!r:.80} is unknown: expected one of {', '.join(STORES)}") from exc
 
 
 def shard_name(number: int) -> str:
