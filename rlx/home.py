@@ -31,7 +31,7 @@ def below_home(id: str) -> Path:
         DatasetError: the id, which may be anybody's, leads out of ``$RLX_HOME``.
     """
     if not _ID.fullmatch(id):
-        raise DatasetError(f"id {id!r} is no path below $RLX_HOME", hint="choose a directory with -o")
+        raise DatasetError(f"id {id!r} is not a path below $RLX_HOME", hint="choose a directory with -o")
     return home() / id
 
 

@@ -48,7 +48,7 @@ def _file_module(path: Path, failed: type[RlxError], absent: type[RlxError] | No
         raise (absent or failed)(f"{path} does not exist")
     spec = importlib.util.spec_from_file_location(f"rlx_user_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise failed(f"{path} is no Python file")
+        raise failed(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

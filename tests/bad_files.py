@@ -321,7 +321,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "objects": (
             column("next/terminated", texts),
-            "next/terminated: expected one flag a step, found no numbers",
+            "next/terminated: expected one flag per step, found no numbers",
         ),
         "NaN seen": (column("observation", value(NAN, 9)), "observation: expected finite numbers, found NaN in row 9"),
         "infinite actions": (column("action", value(INF, 9)), "action: expected finite numbers, found inf in row 9"),

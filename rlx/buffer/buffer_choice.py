@@ -47,13 +47,13 @@ class BufferChoice:
         generator: torch.Generator | None = None,
     ) -> None:
         if not count:
-            raise ValueError("at least one sampler or buffer expected, found none")
+            raise ValueError("expected at least one sampler or buffer, found none")
         if sample_from_all and (p is not None or num_buffer_sampled not in (None, count)):
-            raise TypeError("either sample_from_all or p and num_buffer_sampled expected, found both")
+            raise TypeError("expected either sample_from_all or p and num_buffer_sampled, found both")
         self.count = count
         self.number = count if num_buffer_sampled is None else num_buffer_sampled
         if self.number < 1:
-            raise ValueError(f"num_buffer_sampled of at least 1 expected, found {num_buffer_sampled}")
+            raise ValueError(f"expected num_buffer_sampled of at least 1, found {num_buffer_sampled}")
         self.takes_all = sample_from_all
         self.p = None if p is None else _probabilities(p, count)
         self.draws = Draws(seed, generator)
@@ -97,6 +97,6 @@ class BufferChoice:
 def _probabilities(p: Sequence[float] | torch.Tensor, count: int) -> NDArray[np.float64]:
     found = np.asarray(p, np.float64).reshape(-1)
     if len(found) != count or not np.isfinite(found).all() or (found < 0).any() or not found.any():
-        raise ValueError(f"{count} probabilities of at least 0, not all 0, expected, found {found.tolist()}")
+        raise ValueError(f"expected {count} probabilities of at least 0, not all 0, found {found.tolist()}")
     probabilities: NDArray[np.float64] = found / found.sum()
     return probabilities

@@ -75,7 +75,7 @@ def save(
         DatasetExistsError: there is something else.
     """
     if path.exists() and not (path / _MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise DatasetExistsError(f"{path} exists and is no checkpoint of a buffer", hint="choose another path")
+        raise DatasetExistsError(f"{path} exists and is not a checkpoint of a buffer", hint="choose another path")
     directory = path / uuid.uuid4().hex
     directory.mkdir(parents=True)
     try:

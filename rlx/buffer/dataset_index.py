@@ -31,7 +31,7 @@ class DatasetTrajectoryIndex:
         """Return [n] the trajectory of each row and its place in it."""
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._steps:
             bad = rows[(rows < 0) | (rows >= self._steps)][0]
-            raise IndexError(f"row {bad} holds nothing: the dataset has {self._steps:,} steps")
+            raise IndexError(f"row {bad} is out of range for {self._steps:,} steps")
         trajectory = self._start.searchsorted(rows, side="right") - 1
         return trajectory, rows - self._start[trajectory]
 

@@ -78,7 +78,7 @@ class DatasetStorage:
         """
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             bad = rows[(rows < 0) | (rows >= len(self))][0]
-            raise IndexError(f"row {bad} holds nothing: the dataset has {len(self):,} steps")
+            raise IndexError(f"row {bad} is out of range for {len(self):,} steps")
         if keys is None:
             return read_ted(self.dataset.steps, self.dataset.schema, rows)
         return self._some(rows, [as_path(key) for key in keys])

@@ -21,7 +21,7 @@ def fresh_seed(seed: int | None, generator: torch.Generator | None) -> int:
         TypeError: both were given.
     """
     if seed is not None and generator is not None:
-        raise TypeError("either seed or generator expected, found both")
+        raise TypeError("expected either seed or generator, found both")
     if generator is not None:
         return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     return secrets.randbits(63) if seed is None else seed % 2**63
@@ -73,7 +73,7 @@ class Share:
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
-            raise ValueError(f"shard index of range({self.count}) expected, found {self.index}")
+            raise ValueError(f"expected shard index of range({self.count}), found {self.index}")
 
     def of(self, length: int) -> int:
         """Return how many of ``length`` ordinals are this worker's."""

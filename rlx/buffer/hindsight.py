@@ -203,7 +203,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
                 continue
             if old.shape[1:] != goals.shape[1:]:
                 raise SchemaMismatchError(
-                    f"goals are {list(old.shape[1:])}, what is achieved is {list(goals.shape[1:])}: expected one shape"
+                    f"goals are {list(old.shape[1:])}, achieved goals are {list(goals.shape[1:])}: expected one shape"
                 )
             steps.set(key, old.index_copy(0, at, goals.to(old.dtype)))
         stored = steps.get(self.reward_key)

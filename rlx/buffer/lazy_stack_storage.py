@@ -50,7 +50,7 @@ class LazyStackStorage(ListStorage):
         """Return the steps [n] at these rows, in the order asked for; a copy.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
             KeyError: a key that not all of these steps have.
         """
         chosen = None if keys is None else [as_path(key) for key in keys]

@@ -37,7 +37,7 @@ def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArr
     """
     places = np.array(ordinals, dtype=np.int64)
     if places.size and (places.min() < 0 or places.max() >= n):
-        raise IndexError(f"ordinals of range({n}) expected, found {places.min()} to {places.max()}")
+        raise IndexError(f"expected ordinals of range({n}), found {places.min()} to {places.max()}")
     rng = stream(seed, ORDERS, epoch, 0)
     if n <= _FEW:
         return rng.permutation(n)[places]

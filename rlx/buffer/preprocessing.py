@@ -72,7 +72,7 @@ class Preprocessing:
             raise ValueError(f"dim {dim}: expected 0, the only dimension of stored steps")
         steps = len(self.storage) if num_frames is None else min(num_frames, len(self.storage))
         if not steps:
-            raise ValueError("there is no step to apply a function to")
+            raise ValueError("no steps to apply a function to")
         spans = chunks(steps, chunksize=chunksize, num_chunks=num_chunks)
         seed = None if generator is None else int(torch.randint(2**62, (), generator=generator))
         mapping = Mapping(self.storage, fn, single=chunksize == 0, seed=seed)

@@ -61,9 +61,9 @@ class PrioritizedSampler(SeededSampler):
     ) -> None:
         super().__init__(seed=seed, generator=generator)
         if alpha < 0 or beta < 0 or eps <= 0:
-            raise ValueError(f"alpha and beta >= 0 and eps > 0 expected, found {alpha}, {beta} and {eps}")
+            raise ValueError(f"expected alpha and beta >= 0 and eps > 0, found {alpha}, {beta} and {eps}")
         if reduction not in REDUCE:
-            raise ValueError(f"reduction of {', '.join(REDUCE)} expected, found {reduction!r}")
+            raise ValueError(f"expected reduction of {', '.join(REDUCE)}, found {reduction!r}")
         self.alpha, self.beta, self.eps = alpha, beta, eps
         self.reduction = reduction
         self.max_priority_within_buffer = max_priority_within_buffer
@@ -106,9 +106,9 @@ class PrioritizedSampler(SeededSampler):
         rows = np.asarray(rows, np.int64).reshape(-1)
         given = self._reduced(np.asarray(priority, np.float64), len(rows))
         if rows.size and not -1 <= rows.min() <= rows.max() < self._mins.capacity:
-            raise IndexError(f"rows of range({self._mins.capacity}) expected, found {rows.min()} to {rows.max()}")
+            raise IndexError(f"expected rows of range({self._mins.capacity}), found {rows.min()} to {rows.max()}")
         if not np.isfinite(given).all() or (given < 0).any():
-            raise ValueError(f"finite priorities of at least 0 expected, found {given.min()} to {given.max()}")
+            raise ValueError(f"expected finite priorities of at least 0, found {given.min()} to {given.max()}")
         holds = (rows >= 0) & (self._mins.get(rows) < np.inf)
         if holds.any():
             weights = self._power(given)[holds]
@@ -143,11 +143,11 @@ class PrioritizedSampler(SeededSampler):
         """
         found, expected = (state["alpha"], state["eps"]), (self.alpha, self.eps)
         if found != expected:
-            raise SamplingError(f"priorities of alpha and eps {expected} expected, found those of {found}")
+            raise SamplingError(f"expected priorities of alpha and eps {expected}, found those of {found}")
         rows, weights = state["rows"].numpy(), state["weights"].numpy()
         if rows.size and rows.max() >= self._mins.capacity:
             raise SamplingError(
-                f"priorities of rows up to {self._mins.capacity - 1} expected, found some up to {rows.max()}",
+                f"expected priorities of rows up to {self._mins.capacity - 1}, found some up to {rows.max()}",
                 hint=f"use a max_capacity of at least {rows.max() + 1}",
             )
         super().load_state_dict(state)
@@ -191,7 +191,7 @@ class PrioritizedSampler(SeededSampler):
     def _check_capacity(self, storage: Storage) -> None:
         if storage.max_size > self._mins.capacity:
             raise SamplingError(
-                f"a storage of at most {self._mins.capacity} steps expected, found one of {storage.max_size}",
+                f"expected a storage of at most {self._mins.capacity} steps, found one of {storage.max_size}",
                 hint=f"use a max_capacity of {storage.max_size}",
             )
 
@@ -199,5 +199,5 @@ class PrioritizedSampler(SeededSampler):
         if priority.size == 1:
             return np.broadcast_to(priority.reshape(1), count)
         if priority.shape[:1] != (count,):
-            raise ValueError(f"{count} priorities expected, found {priority.shape}")
+            raise ValueError(f"expected {count} priorities, found {priority.shape}")
         return priority if priority.ndim == 1 else REDUCE[self.reduction](priority.reshape(count, -1), axis=1)

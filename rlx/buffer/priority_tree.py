@@ -34,7 +34,7 @@ class PriorityTree:
 
     def __init__(self, capacity: int, of: Literal["sum", "min", "max"] = "sum") -> None:
         if capacity < 1:
-            raise ValueError(f"capacity of at least 1 expected, found {capacity}")
+            raise ValueError(f"expected capacity of at least 1, found {capacity}")
         self.capacity = capacity
         self._reduce = _REDUCE[of]
         self._nothing = _NOTHING[of]

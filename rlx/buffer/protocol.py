@@ -89,7 +89,7 @@ class Storage(Protocol):
             keys: only these TED keys are read, each a leaf or a group (``"next"``); without, all of them.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
             KeyError: a key that is not stored.
         """
 
@@ -116,7 +116,7 @@ class Storage(Protocol):
         """Change the stored steps [n] at rows, which keep their place in time: what ``rb[rows] = steps`` does.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
             SchemaMismatchError: as for ``append``.
         """
 

@@ -81,7 +81,7 @@ class ReplayBuffer(Preprocessing):
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch of {batch_size} steps: expected 1 or more")
         if prefetch and batch_size is None:
-            raise ValueError("prefetch: expected a batch_size to read ahead, found none")
+            raise ValueError("prefetch requires batch_size")
         self._storage: Storage = ListStorage(1_000) if storage is None else as_storage(storage)
         self._sampler: Sampler = RandomSampler() if sampler is None else sampler
         if generator is not None:

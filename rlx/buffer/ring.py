@@ -55,18 +55,19 @@ class Ring:
         """Return [n] lane and [n] time of the steps at these rows.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
         """
         lane, place = np.divmod(rows, self.size)
         if len(rows) and not 0 <= int(lane.min()) <= int(lane.max()) < self.lanes:
             raise IndexError(
-                f"row {self._first(rows, (lane < 0) | (lane >= self.lanes))} is none of {self.size * self.lanes:,}"
+                f"row {self._first(rows, (lane < 0) | (lane >= self.lanes))} is out of range "
+                f"for {self.size * self.lanes:,} rows"
             )
         head = self.head[lane]
         time = head + (place - head) % self.size
         empty = time >= self.tail[lane]
         if empty.any():
-            raise IndexError(f"row {self._first(rows, empty)} holds nothing: {len(self):,} steps are stored")
+            raise IndexError(f"row {self._first(rows, empty)} is empty: {len(self):,} steps are stored")
         return lane, time
 
     @staticmethod

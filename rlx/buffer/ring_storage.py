@@ -93,7 +93,7 @@ class RingStorage(SavedSteps, ABC):
         """Return the steps [n] at these rows, in the order asked for; a copy.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
             KeyError: a key that is not stored.
         """
         self._ring.locate(rows)
@@ -115,7 +115,7 @@ class RingStorage(SavedSteps, ABC):
         """Return the steps at rows, which a buffer's own index names the same way; a copy.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
         """
         return steps_at(index, self)
 
@@ -215,7 +215,7 @@ class RingStorage(SavedSteps, ABC):
         """Write new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
 
         Raises:
-            IndexError: a row that does not go on with its lane and holds nothing.
+            IndexError: a row is empty and does not continue its lane.
             SchemaMismatchError: as for ``append``.
         """
         given = self._leaves(steps)
@@ -254,7 +254,7 @@ class RingStorage(SavedSteps, ABC):
         """Change the stored steps [n] at rows, which keep their place in time.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
             SchemaMismatchError: as for ``append``.
         """
         before = {keys: self._columns(keys).said(rows) for keys in self._indices} if len(rows) else {}

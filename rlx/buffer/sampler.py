@@ -22,7 +22,7 @@ def stored_steps(storage: Storage, batch_size: int) -> int:
         SamplingError: none.
     """
     if batch_size < 1:
-        raise ValueError(f"batch_size of at least 1 expected, found {batch_size}")
+        raise ValueError(f"expected batch_size of at least 1, found {batch_size}")
     if not len(storage):
         raise SamplingError(
             f"{batch_size} steps asked for, the storage is empty", hint="write steps first: buffer.extend(steps)"

@@ -105,7 +105,7 @@ class SamplerEnsemble(SavedState):
             SamplingError: ``batch_size`` is not divisible by the number of storages, or a storage lacks the steps.
         """
         if len(storages) != len(self.samplers):
-            raise ValueError(f"{len(self.samplers)} storages expected, found {len(storages)}")
+            raise ValueError(f"expected {len(self.samplers)} storages, found {len(storages)}")
         size = self.choice.share(batch_size)
         return [Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self.choice.next()]
 
@@ -131,7 +131,7 @@ class SamplerEnsemble(SavedState):
             SamplingError: the state is of another number of samplers.
         """
         if len(state["samplers"]) != len(self.samplers):
-            raise SamplingError(f"states of {len(self.samplers)} samplers expected, found {len(state['samplers'])}")
+            raise SamplingError(f"expected states of {len(self.samplers)} samplers, found {len(state['samplers'])}")
         self.choice.draws.load_state_dict(state["draws"])
         for sampler, its in zip(self.samplers, state["samplers"], strict=True):
             sampler.load_state_dict(its)

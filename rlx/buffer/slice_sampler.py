@@ -71,7 +71,7 @@ class SliceSampler(SeededSampler):
     ) -> None:
         super().__init__(seed=seed, generator=generator)
         if weighting not in ("step", "trajectory"):
-            raise ValueError(f"weighting 'step' or 'trajectory' expected, found {weighting!r}")
+            raise ValueError(f"expected weighting 'step' or 'trajectory', found {weighting!r}")
         self.weighting = weighting
         self.slicing = Slicing(
             num_slices,

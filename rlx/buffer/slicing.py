@@ -39,11 +39,11 @@ class Slicing:
             raise ValueError(f"span {self.span}: expected numbers of at least 0")
         if (self.num_slices is None) == (self.slice_len is None):
             raise TypeError(
-                f"either num_slices or slice_len expected, found num_slices={self.num_slices}, "
+                f"expected either num_slices or slice_len, found num_slices={self.num_slices}, "
                 f"slice_len={self.slice_len}"
             )
         if (self.num_slices or self.slice_len or 0) < 1:
-            raise ValueError(f"a number of at least 1 expected, found {self.num_slices or self.slice_len}")
+            raise ValueError(f"expected a number of at least 1, found {self.num_slices or self.slice_len}")
 
     def shape(self, batch_size: int) -> tuple[int, int | None]:
         """Return how many slices a batch has, and of how many steps each; None: as many as its trajectory has.
@@ -53,14 +53,14 @@ class Slicing:
         """
         if self.num_slices is None:
             slices, rest = divmod(batch_size, self.slice_len or 1)
-            wanted = f"slices of {self.slice_len} steps"
+            wanted = f"slice_len ({self.slice_len})"
         elif self.whole_trajectories:
             return self.num_slices, None
         else:
             slices, rest = self.num_slices, batch_size % self.num_slices
-            wanted = f"{self.num_slices} slices"
+            wanted = f"num_slices ({self.num_slices})"
         if rest or batch_size < 1:
-            raise SamplingError(f"a batch_size divisible into {wanted} expected, found {batch_size}")
+            raise SamplingError(f"batch_size ({batch_size}) must be a positive multiple of {wanted}")
         return slices, self.slice_len or batch_size // slices
 
     def index(self, storage: Storage) -> TrajectoryIndex:
@@ -157,7 +157,7 @@ def either(name: str, value: Any, other_name: str, other: Any) -> Any:
         TypeError: both are.
     """
     if value is not None and other is not None:
-        raise TypeError(f"either {name} or {other_name} expected, found both")
+        raise TypeError(f"expected either {name} or {other_name}, found both")
     return other if value is None else value
 
 

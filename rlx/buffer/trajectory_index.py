@@ -200,7 +200,7 @@ class RingTrajectoryIndex:
         """Return [n] the segment of each row, its time, and its place in the whole trajectory.
 
         Raises:
-            IndexError: a row that holds nothing.
+            IndexError: a row is empty or out of range.
         """
         self._settle()
         lane, time = self._segments.ring.locate(rows)

@@ -41,7 +41,7 @@ _WHO_ASKS: Mapping[str, str] = MappingProxyType(
 )
 _FIRST_DELAY_S = 0.2
 T = TypeVar("T")
-_RESUME_HINT = "run the same command again: it goes on from what has arrived"
+_RESUME_HINT = "run the same command again to resume"
 
 
 class BucketLocation:
@@ -58,9 +58,9 @@ class BucketLocation:
     def __init__(self, url: str) -> None:
         parts = split_url(url)
         if not parts.netloc:
-            raise SourceError(f"{without_secrets(url)} is no URL: expected {parts.scheme}://BUCKET/...")
+            raise SourceError(f"{without_secrets(url)} is not a URL: expected {parts.scheme}://BUCKET/...")
         if parts.query or parts.fragment:
-            raise SourceError(f"{without_secrets(url)}: expected no query behind the URL of a dataset")
+            raise SourceError(f"{without_secrets(url)}: expected no query after the URL of a dataset")
         self.url = without_secrets(url).rstrip("/")
         self.is_read_only = parts.scheme in ("http", "https")
         self._address = url.rstrip("/")

@@ -143,7 +143,7 @@ def _rewards(rewards: NDArray[Any], dtype: np.dtype[Any], *, rounds: bool) -> ND
             changed = rewards[rewards.astype(np.float32) != rewards]
         raise CollectError(
             f"reward {changed[0]} would be rounded: the dataset's rewards are float32, as the first ones could be",
-            hint="collect anew with --reward-dtype float64, or with float32 to have them rounded",
+            hint="collect again with --reward-dtype float64, or with float32 to have them rounded",
         )
     return rewards.astype(dtype, copy=False)
 

@@ -106,7 +106,7 @@ class FreeRunning(ABC):
         self._background.check()
         if self._background.is_running:
             raise CollectError(
-                "the collector fills its replay buffer in the background: expected nobody to iterate over it",
+                "the collector fills its replay buffer in the background: do not iterate over it",
                 hint="sample from the replay buffer, or do not call start()",
             )
 

@@ -61,7 +61,7 @@ def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence
                 return zeros
     names = ", ".join(repr("/".join(key)) for key in keys)
     raise CollectError(
-        f"the shape of the policy's state {names} is unknown: its module takes zeros of none of the shapes tried",
+        f"the shape of the policy's state {names} is unknown: its module accepts no zeros of the shapes tried",
         hint="set initial_state of the module: {key: tensor of one environment}",
     )
 

@@ -83,7 +83,7 @@ class TensorDictPolicy:
             output = self._function(given)
         except KeyError as exc:
             raise CollectError(
-                f"policy {_name(self._function)} reads a key that nobody supplies: {exc}; there are {_listed(inputs)}",
+                f"policy {_name(self._function)} reads a key that is not supplied: {exc}; there are {_listed(inputs)}",
                 hint="if it is a state of the policy, set its initial_state: {key: tensor of one environment}",
             ) from exc
         self._groups = self._learned(output, inputs)
@@ -112,7 +112,7 @@ class TensorDictPolicy:
         for key in self._reads or ():
             if key not in states and key != ("_",) and given.get(key, None) is None:
                 raise CollectError(
-                    f"policy {_name(self._function)} reads {'/'.join(key)!r}, which nobody supplies: "
+                    f"policy {_name(self._function)} reads {'/'.join(key)!r}, which is not supplied: "
                     f"there are {_listed(given)}",
                     hint="a state of the policy is what it writes under 'next' and reads at the root",
                 )

@@ -127,7 +127,7 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
             failed = ", ".join(report.failed_shards)
             raise PartialError(
                 f"{dataset_id}: shards failed: {failed}; the others are safe in {path}",
-                hint="construct it again: it goes on from there",
+                hint="construct it again to resume",
             )
 
 

@@ -107,7 +107,7 @@ def _look_for(address: str) -> None:
     except ValueError:  # no number, or too large a one
         port = 0
     if not url.hostname or not port:
-        raise EngineError(f"{address!r} is no address of a Ray cluster", hint="HOST:PORT, ray://HOST:PORT or auto")
+        raise EngineError(f"{address!r} is not an address of a Ray cluster", hint="HOST:PORT, ray://HOST:PORT or auto")
     try:
         socket.create_connection((url.hostname, port), _LOOK_S).close()
     except OSError as exc:

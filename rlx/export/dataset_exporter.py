@@ -129,7 +129,7 @@ def check_names(title: str, schema: Schema) -> None:
     ):
         if not known:
             raise ExportError(
-                f"{title} holds what is called {kind}, found {', '.join(found) or 'none'}",
+                f"{title} requires a field called {kind}, found {', '.join(found) or 'none'}",
                 hint=f"rlx preprocess SRC DST --transform rename:{found[0]}={kind}" if found else None,
             )
 

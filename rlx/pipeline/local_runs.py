@@ -143,11 +143,11 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
     """Return the error that what lies at a path resembles no format; raises another where it cannot be read."""
     if layout is not None:
         expected = dopamine.LAYOUT if layout == "dopamine" else rl_unplugged.LAYOUT
-        return SourceNotFoundError(f"no run in {path}; {expected}")
-    hint = f"--from {'|'.join(LAYOUTS)} says what is wrong with it"
+        return SourceNotFoundError(f"no run found in {path}; {expected}")
+    hint = f"--from {'|'.join(LAYOUTS)} gives a diagnosis"
     if not path.is_file():
         return SourceNotFoundError(
-            f"no run in {path}: expected files such as Pong/run_5-00000-of-00050, "
+            f"no run found in {path}: expected files such as Pong/run_5-00000-of-00050, "
             "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5",
             hint=hint,
         )
@@ -155,10 +155,10 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
         with expecting(_HDF5), opened(path) as file:
             found = names(file)
             shown = ", ".join([*found[:_SHOWN_NAMES], *(["..."] if len(found) > _SHOWN_NAMES else [])])
-            return SourceNotFoundError(f"no run in {path}: found {shown or 'nothing in it'}; {_HDF5}", hint=hint)
+            return SourceNotFoundError(f"no run found in {path}: found {shown or 'nothing in it'}; {_HDF5}", hint=hint)
     with path.open("rb") as file:
         head = file.read(_SHOWN_BYTES)
-    return SourceNotFoundError(f"no run in {path}: expected HDF5, Parquet or npz, found {head!r}", hint=hint)
+    return SourceNotFoundError(f"no run found in {path}: expected HDF5, Parquet or npz, found {head!r}", hint=hint)
 
 
 def _resembled(path: Path) -> str | None:

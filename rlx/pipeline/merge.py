@@ -93,7 +93,7 @@ def _check_forms(datasets: Sequence[Dataset]) -> None:
                 hint = f"--to {forms[1][0]}" + (f" --codec {forms[1][1]}" if forms[1][0] == "zarr" else "")
                 raise DatasetError(
                     f"{other.path}: {what} is {found}, expected {expected} as in {first.path}",
-                    hint=f"{hint} encodes anew what is of another",
+                    hint=f"{hint} re-encodes shards that use another store or codec",
                 )
 
 

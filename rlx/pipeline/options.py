@@ -38,7 +38,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.store == "memmap" and self.codec not in (None, NONE):
-            raise CodecError(f"store memmap cannot hold codec {self.codec}: expected none", hint="take store zarr")
+            raise CodecError(f"store memmap does not support codec {self.codec}", hint="take store zarr")
 
     @property
     def effective_codec(self) -> Codec:

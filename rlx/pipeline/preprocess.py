@@ -70,7 +70,7 @@ def _at_hand(destination: Path) -> str:
     """Return the trajectories that dead workers were processing."""
     notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{AT_HAND}"))]
     named = [first if first == last else f"{first} to {last}" for first, last in notes]
-    return f"; at hand were trajectories {', '.join(named)}" if named else ""
+    return f"; unfinished trajectories are {', '.join(named)}" if named else ""
 
 
 def _present(destination: Path) -> Manifest | None:

@@ -208,7 +208,7 @@ def _scanned(file: h5py.File, count: int) -> EpisodeTable:
 def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
     found = hdf5_file.numbers(file, name, rows=count)
     if found.size != count:
-        raise CorruptShardError(f"{file.filename}: {name}: expected a flag a step, found {list(found.shape)}")
+        raise CorruptShardError(f"{file.filename}: {name}: expected one flag per step, found {list(found.shape)}")
     starts = range(0, count, _PIECE_ROWS)
     return np.concatenate(
         [hdf5_file.read_finite(found, start, min(start + _PIECE_ROWS, count)).reshape(-1) != 0 for start in starts]

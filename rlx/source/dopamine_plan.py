@@ -81,7 +81,7 @@ class Plan:
         """Return position of a suffix in ``suffixes``; raises SourceNotFoundError for an unknown one."""
         found = np.flatnonzero(self.suffixes == suffix)
         if not len(found):
-            raise SourceNotFoundError(f"there is no shard {suffix}; there are {self.suffixes.tolist()}")
+            raise SourceNotFoundError(f"no shard {suffix}; expected one of {self.suffixes.tolist()}")
         return int(found[0])
 
     def spans(self, position: int) -> list[Span]:

@@ -144,7 +144,7 @@ class TextRows:
         file = self._opened()
         file.seek(0, 2)
         if offset + size > file.tell():
-            raise ValueError("references behind the end of the file")
+            raise ValueError("references past the end of the file")
         file.seek(offset)
         return file.read(size)
 
@@ -205,7 +205,7 @@ def _decoded(text: bytes) -> str:
     try:
         return str(text, "utf-8")
     except UnicodeDecodeError as exc:
-        raise ValueError(f"{text[:40]!r}, which is no UTF-8") from exc
+        raise ValueError(f"{text[:40]!r}, which is not UTF-8") from exc
 
 
 def _objects(words: Iterator[str], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -34,7 +34,7 @@ from rlx.source.retry import RetryPolicy, TransientError
 
 _CHUNK_BYTES = 1 << 18
 _CLOSED_BUCKET = "atari-replay-datasets"
-_RESUME_HINT = "run the same command again: it goes on from what has arrived"
+_RESUME_HINT = "run the same command again to resume"
 _HASH = re.compile(r"\b(crc32c=[A-Za-z0-9+/]{6}==|md5=[A-Za-z0-9+/]{22}==)")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 

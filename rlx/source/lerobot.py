@@ -176,7 +176,7 @@ def open_lerobot(path: Path) -> LeRobot:
         if (tasks := read_tasks(path)) is not None:
             found[TASK] = tasks
         else:
-            extras.leave(TASK_INDEX, "there is no meta/tasks.parquet")
+            extras.leave(TASK_INDEX, "meta/tasks.parquet is missing")
     with opened(path / data[0].name) as file:
         for name in unknown_columns(file, [*info["features"], *found]):
             extras.leave(name, "not among the features of meta/info.json")

@@ -113,7 +113,7 @@ class NpyStream:
         with self._translated():
             more = self._file.read(1)
         if more:
-            raise self._corrupt(f"an array of shape {list(self.shape)}", "more data behind it")
+            raise self._corrupt(f"an array of shape {list(self.shape)}", "trailing data")
 
     def _read(self, size: int) -> bytes:
         buffer = np.empty(size, np.uint8)

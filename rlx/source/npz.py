@@ -170,7 +170,7 @@ def open_npz(path: Path) -> Npz:
             else:
                 not_taken[name] = NOT_A_ROW_PER_STEP
         fields = ted_fields(kinds, str(path), seen)
-        not_taken |= {_FINAL + name: f"there is no {name} of every step" for name in seen if name not in fields.schema}
+        not_taken |= {_FINAL + name: f"not every step has {name}" for name in seen if name not in fields.schema}
         counts = {path: _rows(types[path][1]) for path in (*fields.paths.values(), *fields.after.values())}
         flags = [flag for flag in (TERMINATED, TRUNCATED, DONE) if flag in types]
         counts |= {name: math.prod(types[name][1]) for name in (*flags, TRAJECTORY) if name in types}

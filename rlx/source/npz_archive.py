@@ -156,7 +156,7 @@ class Member:
         """Skip the rest, so that the checksum is verified."""
         self.skip_to(self.count)
         if self._read(1):
-            raise CorruptShardError(f"{self.place}: expected an array {list(self.shape)}, found more data behind it")
+            raise CorruptShardError(f"{self.place}: expected an array {list(self.shape)}, found trailing data")
 
     def _read_header(self, max_bytes: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
         try:

@@ -57,5 +57,5 @@ def _http(url: str) -> Base:
     from rlx.source.http import HttpBase  # noqa: PLC0415
 
     if not split_url(url).hostname:
-        raise SourceError(f"{url} is no URL: expected a host, found none")
+        raise SourceError(f"{url} is not a URL: expected a host, found none")
     return HttpBase(url)

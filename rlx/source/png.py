@@ -78,7 +78,7 @@ def _image_data(png: bytes | memoryview) -> bytes:
             data.append(png[at + _CHUNK.size : stop])
         at = stop + _CRC.size
     if at != end:
-        raise MalformedPngError(f"expected nothing behind IEND, found {end - at:,} bytes")
+        raise MalformedPngError(f"trailing data after IEND: {end - at:,} bytes")
     return b"".join(data)
 
 

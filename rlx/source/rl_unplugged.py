@@ -224,7 +224,7 @@ def _check_game(game: str) -> None:
     if game in GAMES_MISSING:
         raise SourceNotFoundError(
             f"RL Unplugged lacks {game}; of the 60 games it left out {', '.join(GAMES_MISSING)}",
-            hint=f"convert a local copy (rlx convert DIR DST) or collect anew (rlx collect ALE/{game}-v5)",
+            hint=f"convert a local copy (rlx convert DIR DST) or collect again (rlx collect ALE/{game}-v5)",
         )
     if game not in GAMES:
         hint = did_you_mean(game, (*GAMES, *GAMES_MISSING)) or "rlx list --remote"

@@ -126,7 +126,7 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
         if name in known:
             continue
         if feature is not None and feature.encoding == "text" and _is_no_text(first.get(f"steps/{name}")):
-            extras.leave(name, "bytes that are no UTF-8 text")
+            extras.leave(name, "bytes that are not UTF-8 text")
         elif feature is None:
             extras.leave(name, "neither numbers nor text of a known shape")
         elif extras.add(name, name, (feature.dtype, feature.shape), _role(name, roles)):

@@ -48,7 +48,7 @@ class Episode:
         is_last = self._flags(LAST)
         self.steps = len(is_last) - 1
         if self.steps < 0:
-            raise MalformedFeatureError(f"steps/{LAST}: expected a step at least, found none")
+            raise MalformedFeatureError(f"steps/{LAST}: expected at least one step, found none")
         if is_last[:-1].any():
             raise MalformedFeatureError(f"steps/{LAST}: expected it of the last step only")
         terminal, first = self._flags(TERMINAL), self._flags(FIRST)
@@ -110,7 +110,7 @@ class Episode:
     def _flags(self, name: str) -> NDArray[np.bool_]:
         values = self._values.get(f"steps/{name}")
         if not isinstance(values, np.ndarray) or values.dtype != np.int64:
-            raise MalformedFeatureError(f"steps/{name}: expected a flag a step, found none")
+            raise MalformedFeatureError(f"steps/{name}: expected one flag per step, found none")
         flags: NDArray[np.bool_] = values != 0
         return flags
 

@@ -48,7 +48,7 @@ def files_of(info: Mapping[str, Any], place: Path, split: str | None = None) -> 
         raise CorruptShardError(f"{place}: expected splits with name and shardLengths, found {exc!r:.200}") from exc
     splits = list(dict.fromkeys(one.split for one in files))
     if split is not None and split not in splits:
-        raise SourceError(f"{place}: there is no split {split!r}, expected one of {', '.join(splits)}")
+        raise SourceError(f"{place}: unknown split {split!r}, expected one of {', '.join(splits)}")
     chosen = [one for one in files if split in (None, one.split)]
     if not sum(one.episodes for one in chosen):
         raise SourceError(f"{place.parent} has no episode")

@@ -19,7 +19,7 @@ _FLAGS = ("terminated", "truncated")
 # What follows from these at the root of TED, and what says where the steps belong.
 _TOLD = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
-_TORN = "does not go on from step to step"
+_TORN = "does not continue from step to step"
 
 
 @dataclass(frozen=True)

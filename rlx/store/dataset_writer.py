@@ -129,7 +129,7 @@ def _refuse_foreign(path: Path) -> None:
     foreign = ["a file"] if not path.is_dir() else sorted(set(map(_name, path.iterdir())) - own)
     if foreign:
         raise DatasetExistsError(
-            f"{path} is not empty and holds {foreign[0]}, which is no part of a dataset",
+            f"{path} is not empty and holds {foreign[0]}, which is not part of a dataset",
             hint="choose another directory",
         )
 

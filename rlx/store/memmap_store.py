@@ -31,7 +31,7 @@ class MemmapStore:
         """
         if codec.name != "none" or dictionary:
             raise CodecError(
-                f"store memmap cannot hold codec {codec}", hint="leave --codec out, or choose the store zarr"
+                f"store memmap does not support codec {codec}", hint="leave --codec out, or choose the store zarr"
             )
         return _MemmapWriter(directory, name, field)
 

@@ -224,7 +224,7 @@ class _Segments:
         if self.is_open and lengths:
             if block.episodes[0] != self.episodes[-1]:
                 raise SchemaMismatchError(
-                    f"block: goes on with episode {block.episodes[0]}, expected the open episode {self.episodes[-1]}"
+                    f"block: continues episode {block.episodes[0]}, expected the open episode {self.episodes[-1]}"
                 )
             self.lengths[-1] += lengths[0]
             self.final_recorded[-1] = bool(block.final_recorded[0])

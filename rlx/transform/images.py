@@ -107,7 +107,7 @@ def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
         TransformError: the field does not exist, or no field is of pictures.
     """
     if missing := [key for key in keys if key not in schema.fields]:
-        raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
+        raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
     refuse_text(schema, keys)
     numeric = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
     found = list(keys) or [name for name in numeric if len(schema[name].shape) in (2, 3)]
@@ -248,7 +248,7 @@ class ToFloat(PerBlock):
 
     def _keys(self, schema: Schema) -> list[str]:
         if missing := [key for key in self.keys if key not in schema.fields]:
-            raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
+            raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
         refuse_text(schema, self.keys)
         found = list(self.keys) or [
             name for name in schema.names(Role.OBSERVATION) if schema[name].dtype.startswith(("int", "uint"))

@@ -158,5 +158,5 @@ def _matching(schema: Schema, keys: Sequence[str], *, groups: bool = True) -> se
     """
     found = {key: {name for name in schema if name == key or (groups and name.startswith(key + "/"))} for key in keys}
     if missing := [key for key in keys if not found[key]]:
-        raise TransformError(f"there is no field {missing[0]!r}: expected one of {', '.join(schema)}")
+        raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
     return set().union(*found.values())

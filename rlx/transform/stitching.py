@@ -94,7 +94,7 @@ def _check_same(name: str, seen_after: Rows, seen_before: Rows, trajectory: NDAr
     differs = [number for number, a, b in zip(trajectory, seen_after, seen_before, strict=True) if _differ(a, b)]
     if differs:
         raise TransformError(
-            f"trajectory {differs[0]}: next {name} of a step is not {name} of the step behind it; "
+            f"trajectory {differs[0]}: next {name} of a step is not {name} of the following step; "
             "expected the same, for an observation is stored once"
         )
 

@@ -83,7 +83,7 @@ def test_what_is_read_is_a_copy(storage: DatasetStorage) -> None:
 
 def test_a_row_that_is_none(storage: DatasetStorage) -> None:
     for row in (18, -1):
-        with pytest.raises(IndexError, match=f"row {row} holds nothing: the dataset has 18 steps"):
+        with pytest.raises(IndexError, match=f"row {row} is out of range for 18 steps"):
             storage.get(np.array([0, row]))
         with pytest.raises(IndexError, match=f"row {row} "):
             storage.index().remaining(np.array([0, row]))

@@ -235,5 +235,5 @@ def test_what_is_wrong_is_said() -> None:
         wrong.sample()
     shapes = buffer(batch_size=4, her_ratio=1.0)
     shapes.extend(walk(0, 4).exclude(("next", "achieved_goal")).set("achieved_goal", torch.zeros(4, 2)))
-    with pytest.raises(SchemaMismatchError, match=r"goals are \[1\], what is achieved is \[2\]"):
+    with pytest.raises(SchemaMismatchError, match=r"goals are \[1\], achieved goals are \[2\]"):
         shapes.sample()

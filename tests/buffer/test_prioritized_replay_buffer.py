@@ -76,5 +76,5 @@ def test_several_priorities_of_a_step_are_reduced_as_the_sampler_says(reduction:
 def test_another_number_of_priorities_than_of_rows_is_refused() -> None:
     buffer = PrioritizedReplayBuffer(alpha=1.0, beta=1.0)
     rows = buffer.extend(STEPS[:3])
-    with pytest.raises(ValueError, match="3 priorities expected, found"):
+    with pytest.raises(ValueError, match="3 priorities, found"):
         buffer.update_priority(rows, torch.ones(4))

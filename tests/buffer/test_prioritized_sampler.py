@@ -168,11 +168,11 @@ def test_extremes_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("rows", "priority", "error", "message"),
     [
-        ([10], [1.0], IndexError, r"rows of range\(10\) expected, found 10 to 10"),
-        ([-2], [1.0], IndexError, r"rows of range\(10\) expected, found -2 to -2"),
-        ([0], [-1.0], ValueError, "finite priorities of at least 0 expected, found -1.0"),
-        ([0], [np.nan], ValueError, "finite priorities of at least 0 expected"),
-        ([0, 1], [1.0, 2.0, 3.0], ValueError, r"2 priorities expected, found \(3,\)"),
+        ([10], [1.0], IndexError, r"rows of range\(10\), found 10 to 10"),
+        ([-2], [1.0], IndexError, r"rows of range\(10\), found -2 to -2"),
+        ([0], [-1.0], ValueError, "finite priorities of at least 0, found -1.0"),
+        ([0], [np.nan], ValueError, "finite priorities of at least 0"),
+        ([0, 1], [1.0, 2.0, 3.0], ValueError, r"2 priorities, found \(3,\)"),
     ],
 )
 def test_bad_updates(rows: list[int], priority: list[float], error: type[Exception], message: str) -> None:
@@ -184,16 +184,16 @@ def test_bad_updates(rows: list[int], priority: list[float], error: type[Excepti
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="alpha and beta >= 0 and eps > 0 expected"):
+    with pytest.raises(ValueError, match="alpha and beta >= 0 and eps > 0"):
         PrioritizedSampler(10, -0.1, 1)
-    with pytest.raises(ValueError, match="reduction of max, min, median, mean expected, found 'sum'"):
+    with pytest.raises(ValueError, match="reduction of max, min, median, mean, found 'sum'"):
         PrioritizedSampler(10, 1, 1, reduction="sum")  # type: ignore[arg-type]
 
 
 def test_a_storage_that_is_too_large() -> None:
     storage = ListedStorage(20)
     rows = storage.write((0, ""))
-    message = "at most 10 steps expected, found one of 20"
+    message = "at most 10 steps, found one of 20"
     with pytest.raises(SamplingError, match=message):
         PrioritizedSampler(10, 1, 1).extended(storage, rows)
     with pytest.raises(SamplingError, match=message):
@@ -204,7 +204,7 @@ def test_states_that_do_not_fit() -> None:
     storage = ListedStorage(20)
     sampler = PrioritizedSampler(20, 1, 1)
     sampler.extended(storage, storage.write(*[(0, "")] * 12))
-    with pytest.raises(SamplingError, match="rows up to 9 expected, found some up to 11"):
+    with pytest.raises(SamplingError, match="rows up to 9, found some up to 11"):
         PrioritizedSampler(10, 1, 1).load_state_dict(saved(sampler.state_dict()))
-    with pytest.raises(SamplingError, match=r"alpha and eps \(0.5, 1e-08\) expected, found those of \(1, 1e-08\)"):
+    with pytest.raises(SamplingError, match=r"alpha and eps \(0.5, 1e-08\), found those of \(1, 1e-08\)"):
         PrioritizedSampler(20, 0.5, 1).load_state_dict(saved(sampler.state_dict()))

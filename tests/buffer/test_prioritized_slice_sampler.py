@@ -171,7 +171,7 @@ def test_what_is_hidden_goes_on_being_hidden_in_a_state() -> None:
 
 def test_bad_sizes() -> None:
     storage = episodes(ListedStorage(64), 6)
-    with pytest.raises(SamplingError, match="divisible into slices of 4 steps expected, found 10"):
+    with pytest.raises(SamplingError, match=r"batch_size \(10\) must be a positive multiple of slice_len \(4\)"):
         sampler_of(4).sample(storage, 10)
     with pytest.raises(TypeError, match="either num_slices or slice_len"):
         PrioritizedSliceSampler(64, 1, 1)

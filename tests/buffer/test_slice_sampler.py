@@ -211,28 +211,28 @@ def test_ends_are_marked_where_no_flags_are_stored() -> None:
     ("sizes", "batch_size"), [({"num_slices": 3}, 10), ({"slice_len": 4}, 10), ({"slice_len": 20}, 10)]
 )
 def test_batches_that_cannot_be_divided(sizes: dict[str, int], batch_size: int) -> None:
-    with pytest.raises(SamplingError, match=r"a batch_size divisible into .*slices.* expected, found 10"):
+    with pytest.raises(SamplingError, match=r"batch_size \(10\) must be a positive multiple of"):
         SliceSampler(**sizes).sample(episodes(ListedStorage(60), 50), batch_size)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sizes", [{}, {"num_slices": 3, "slice_len": 4}])
 def test_one_of_both_sizes(sizes: dict[str, int]) -> None:
-    with pytest.raises(TypeError, match="either num_slices or slice_len expected"):
+    with pytest.raises(TypeError, match="either num_slices or slice_len"):
         SliceSampler(**sizes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
 def test_names_that_exclude_each_other(kind: type[SliceSampler]) -> None:
-    with pytest.raises(TypeError, match="either traj_key or trajectory_key expected, found both"):
+    with pytest.raises(TypeError, match="either traj_key or trajectory_key, found both"):
         kind(slice_len=1, traj_key="a", trajectory_key="b")
-    with pytest.raises(TypeError, match="either end_key or end_keys expected, found both"):
+    with pytest.raises(TypeError, match="either end_key or end_keys, found both"):
         kind(slice_len=1, end_key="a", end_keys=["b"])
-    with pytest.raises(ValueError, match="at least 1 expected, found 0"):
+    with pytest.raises(ValueError, match="at least 1, found 0"):
         kind(slice_len=0)
 
 
 def test_an_unknown_weighting() -> None:
-    with pytest.raises(ValueError, match="'step' or 'trajectory' expected, found 'row'"):
+    with pytest.raises(ValueError, match="'step' or 'trajectory', found 'row'"):
         SliceSampler(slice_len=1, weighting="row")  # type: ignore[arg-type]
 
 

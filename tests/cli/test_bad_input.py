@@ -71,8 +71,8 @@ def test_what_is_whole(format: str, exported: Path, cli: Cli, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("format", "message"),
     [
-        ("rlu", "no run in {}; expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN"),
-        ("dopamine", "no run in {}; expected Dopamine's layout: in replay_logs"),
+        ("rlu", "no run found in {}; expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN"),
+        ("dopamine", "no run found in {}; expected Dopamine's layout: in replay_logs"),
         ("minari", "{}/metadata.json is missing; expected Minari's layout"),
         ("lerobot", "{}/meta/info.json is missing; expected LeRobot's layout"),
         ("rlds", "{}/dataset_info.json is missing; expected a version of a dataset of TensorFlow Datasets"),
@@ -93,7 +93,7 @@ def test_hdf5_of_no_format(cli: Cli, tmp_path: Path) -> None:
         file["speed"], file["pixels/left"] = np.zeros(3), np.zeros(3)
     result = cli("convert", tmp_path / "a.h5", tmp_path / "b")
     assert (result.code, result.out) == (5, "")
-    assert result.err.startswith(f"error: no run in {tmp_path / 'a.h5'}: found pixels, speed; expected Minari's")
+    assert result.err.startswith(f"error: no run found in {tmp_path / 'a.h5'}: found pixels, speed; expected Minari's")
     assert all(LAYOUTS[format] in result.err for format in HDF5)
     assert not (tmp_path / "b").exists()
 
@@ -125,7 +125,7 @@ def test_a_file_of_no_format(content: bytes, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(content)
     result = cli("convert", tmp_path / "a.bin", tmp_path / "b")
     assert result.code == 5
-    said = f"error: no run in {tmp_path / 'a.bin'}: expected HDF5, Parquet or npz, found {content[:8]!r}\n"
+    said = f"error: no run found in {tmp_path / 'a.bin'}: expected HDF5, Parquet or npz, found {content[:8]!r}\n"
     assert result.err.startswith(said)
 
 

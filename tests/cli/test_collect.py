@@ -55,7 +55,7 @@ def test_episodes_with_a_policy_in_a_file(cli: Cli, tmp_path: Path) -> None:
             1,
             "note: this runs code of nobody\nerror: nobody cannot be imported: ModuleNotFoundError",
         ),
-        (["CartPole-v1", "--store", "memmap", "--codec", "zstd"], 2, "error: store memmap cannot hold codec"),
+        (["CartPole-v1", "--store", "memmap", "--codec", "zstd"], 2, "error: store memmap does not support codec"),
     ],
 )
 def test_mistakes(cli: Cli, arguments: list[object], code: int, message: str) -> None:

@@ -144,7 +144,7 @@ def test_an_empty_directory(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = cli("convert", tmp_path / "empty", tmp_path / "pong")
     assert result.code == 5
-    assert result.err.startswith(f"error: no run in {tmp_path}/empty: expected files such as")
+    assert result.err.startswith(f"error: no run found in {tmp_path}/empty: expected files such as")
 
 
 def test_several_processes_make_the_same(cli: Cli, pong: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_file_of_no_format(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     result = cli("convert", tmp_path / "notes.txt", tmp_path / "out")
     assert result.code == 5
-    assert "says what is wrong with it" in result.err
+    assert "gives a diagnosis" in result.err
     result = cli("convert", tmp_path / "notes.txt", tmp_path / "out", "--from", "d4rl")
     assert result.code == 3
     assert result.err.startswith(f"error: {tmp_path}/notes.txt is missing or damaged: ")

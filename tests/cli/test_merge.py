@@ -52,7 +52,10 @@ def test_another_codec(cli: Cli, pong: Path, tmp_path: Path) -> None:
     result = cli("merge", pong, tmp_path / "lz4", "-o", tmp_path / "both")
     assert result.code == 1
     assert "codec is lz4:level=1,chunk=8, expected zstd-dict:level=6,chunk=1" in result.err
-    assert "hint: --to zarr --codec zstd-dict:level=6,chunk=1 encodes anew what is of another\n" in result.err
+    assert (
+        "hint: --to zarr --codec zstd-dict:level=6,chunk=1 re-encodes shards that use another store or codec\n"
+        in result.err
+    )
     result = cli(
         "merge", pong, tmp_path / "lz4", "-o", tmp_path / "both", "--codec", "zstd-dict", "--jobs", 1, "--json"
     )

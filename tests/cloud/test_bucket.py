@@ -186,7 +186,7 @@ def test_a_web_server_cannot_be_written(server: GcsServer) -> None:
     [
         ("ftp://host/set", "ftp:// is not supported: expected one of s3://, gs://, az://, http://, https://, file://"),
         ("s3://", "expected s3://BUCKET"),
-        ("https:///set?token=secret", "^https:///set is no URL"),
+        ("https:///set?token=secret", "^https:///set is not a URL"),
         ("https://host/set#secret", "^https://host/set: expected no query"),
         ("https://host/set?token=secret", "https://host/set: expected no query"),
         ("https://me:secret@host/set?token=secret", "https://host/set: expected no query"),

@@ -149,7 +149,7 @@ def test_it_ends_where_it_is_told_to() -> None:
         collector.start()
         collector.start()
         until(lambda: buffer.write_count > 60)
-        with pytest.raises(CollectError, match="expected nobody to iterate"):
+        with pytest.raises(CollectError, match="do not iterate"):
             collector.next()
         collector.async_shutdown(timeout=30)
         count = buffer.write_count

@@ -175,13 +175,13 @@ def test_a_state_of_unknown_shape() -> None:
 
 def test_a_key_that_nobody_supplies() -> None:
     policy = TensorDictModule(lambda goal: goal, in_keys=["goal"], out_keys=["action"])
-    with pytest.raises(CollectError, match="reads 'goal', which nobody supplies: there are 'observation', 'is_init'"):
+    with pytest.raises(CollectError, match="reads 'goal', which is not supplied: there are 'observation', 'is_init'"):
         collected(policy)
 
     def function(td: TensorDictBase) -> TensorDictBase:
         return td.set("action", td["goal"])
 
-    with pytest.raises(CollectError, match=r"reads a key that nobody supplies: .*goal.*; there are 'observation'"):
+    with pytest.raises(CollectError, match=r"reads a key that is not supplied: .*goal.*; there are 'observation'"):
         collected(function)
 
 

@@ -250,7 +250,7 @@ class DatasetExporterContract:
         try:
             self.export(dataset.path, path)
         except ExportError as exc:
-            assert f"holds what is called {name}, found {other}" in str(exc)  # noqa: PT017
+            assert f"requires a field called {name}, found {other}" in str(exc)  # noqa: PT017
             assert exc.hint == f"rlx preprocess SRC DST --transform rename:{other}={name}"  # noqa: PT017
             assert not path.parent.exists()
         else:

@@ -130,7 +130,7 @@ class StorageContract(ABC):
 
     def test_a_row_that_holds_nothing(self) -> None:
         storage = self.make(10)
-        with pytest.raises(IndexError, match="row 0 holds nothing"):
+        with pytest.raises(IndexError, match="row 0 is empty"):
             storage.get(np.array([0]))
         storage.append(steps(range(6)))
         for row in (6, 9, 10, -1):
@@ -142,7 +142,7 @@ class StorageContract(ABC):
     def test_every_lane_knows_what_it_holds(self) -> None:
         storage = self.make(10, ndim=2)
         storage.append(steps([[1, 2], [3, 4]]))
-        with pytest.raises(IndexError, match="row 2 holds nothing"):
+        with pytest.raises(IndexError, match="row 2 is empty"):
             storage.get(np.array([0, 5, 2]))
 
     def test_steps_of_another_schema(self) -> None:

@@ -153,7 +153,7 @@ def test_no_cluster_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address or "//")
-    with pytest.raises(EngineError, match="is no address"):
+    with pytest.raises(EngineError, match="is not an address"):
         RayEngine(2, Silent(), address)
 
 

@@ -142,7 +142,7 @@ def test_a_run_that_the_directory_lacks(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match=r"no run Pong/4 in .*files; there is Pong/5"):
         from_directory(files, tmp_path / "set", "Pong/4")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceNotFoundError, match=r"no run in .*empty: expected files such as"):
+    with pytest.raises(SourceNotFoundError, match=r"no run found in .*empty: expected files such as"):
         from_directory(tmp_path / "empty", tmp_path / "set")
 
 

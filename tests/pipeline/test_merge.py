@@ -138,7 +138,10 @@ class TestOtherForms:
             DatasetError, match=r"o: codec is zstd:level=5,chunk=4, expected zstd-dict.* as in"
         ) as error:
             merged([a, other], tmp_path / "c")
-        assert error.value.hint == "--to zarr --codec zstd-dict:level=6,chunk=1 encodes anew what is of another"
+        assert (
+            error.value.hint
+            == "--to zarr --codec zstd-dict:level=6,chunk=1 re-encodes shards that use another store or codec"
+        )
         memmap = make(tmp_path / "m", [[2]], codec="none", store="memmap")
         with pytest.raises(DatasetError, match=r"m: store is memmap, expected zarr as in"):
             merged([a, memmap], tmp_path / "c")

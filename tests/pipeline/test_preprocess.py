@@ -175,7 +175,7 @@ def test_a_failure_leaves_finished_shards_and_the_next_run_goes_on(source: Path,
 
 def test_a_worker_that_dies_is_told_with_what_it_had_at_hand(source: Path, tmp_path: Path) -> None:
     destination = tmp_path / "made"
-    with pytest.raises(PartialError, match=r"a worker process died; .*at hand were trajectories") as caught:
+    with pytest.raises(PartialError, match=r"a worker process died; .*unfinished trajectories are") as caught:
         run(source, destination, named("dies_on_three"), jobs=2)
     assert "2 to 4" in str(caught.value)
     assert caught.value.hint == "run the same command again; if memory was short, with --num-workers 1"

@@ -92,7 +92,7 @@ def test_it_lands_below_home_by_its_id(server: GcsServer, home: Path, dataset: P
 @pytest.mark.parametrize("id", ["../../secret", "/etc/rlx", ".hidden", "a//b", "a\\..\\b"])
 def test_an_id_does_not_lead_out_of_home(id: str, server: GcsServer, home: Path, dataset: Path, tmp_path: Path) -> None:
     replace(Manifest.load(dataset), id=id).save(dataset)
-    with pytest.raises(DatasetError, match="is no path below") as refused:
+    with pytest.raises(DatasetError, match="is not a path below") as refused:
         pulled(f"{server.url}/set", None)
     assert refused.value.hint == "choose a directory with -o"
     assert not home.exists()

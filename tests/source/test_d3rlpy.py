@@ -136,7 +136,7 @@ VERSIONS: dict[str, tuple[Any, str]] = {
     "a number": (replace("version", 2.1), "version: expected text, found float64"),
     "of fixed length": (replace("version", np.bytes_("1.9")), "is of d3rlpy's version 1.9, expected 2.1"),
     "empty": (replace("version", ""), "is of d3rlpy's version , expected 2.1"),
-    "no UTF-8": (replace("version", b"\xff\xfe"), "version is damaged: expected text, found b'.*', which is no UTF-8"),
+    "no UTF-8": (replace("version", b"\xff\xfe"), "version is damaged: expected text, found b'.*', which is not UTF-8"),
     "in chunks": (
         replace("version", ["1.9"], dtype=h5py.string_dtype(), chunks=(1,)),
         "is of d3rlpy's version 1.9, expected 2.1",

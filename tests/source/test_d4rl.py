@@ -206,7 +206,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "no rewards": (delete("rewards"), "rewards is missing"),
     "a group for a dataset": (group_instead("actions"), "actions: expected a dataset, found a group"),
     "few actions": (replace("actions", np.zeros((11, 3), "f4")), "actions: expected 12 rows, found 11"),
-    "many flags": (replace("terminals", np.zeros((12, 2))), r"terminals: expected a flag a step, found \[12, 2\]"),
+    "many flags": (replace("terminals", np.zeros((12, 2))), r"terminals: expected one flag per step, found \[12, 2\]"),
     "few time-outs": (replace("timeouts", np.zeros(3)), "timeouts: expected 12 rows, found 3"),
     "many rewards": (replace("rewards", np.zeros((12, 2))), "reward: expected one number a step"),
     "many dimensions": (replace("actions", np.zeros((12, *[1] * 17))), "shape .*: expected at most 16 non-negative"),

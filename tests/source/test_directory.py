@@ -57,7 +57,7 @@ def test_urls_that_cannot_be_read(source: str) -> None:
 
 @pytest.mark.parametrize("source", ["http://", "http://[", "http://host:port/"])
 def test_what_is_no_url(source: str) -> None:
-    with pytest.raises(SourceError, match="is no URL"):
+    with pytest.raises(SourceError, match="is not a URL"):
         open_base(source)
 
 

@@ -143,7 +143,7 @@ def npy(header: bytes, data: bytes = b"") -> bytes:
         (npy(UINT8 % b"1000000, 84, 84"), "claim of 7,056,000,000"),
         (npy(UINT8 % b"536870912,", random.Random(0).randbytes(600_000)), "an array of at most 268,435,456 bytes"),
         (npy(UINT8 % b"3,", b"12"), "1 more bytes"),
-        (npy(UINT8 % b"3,", b"1234"), "more data behind it"),
+        (npy(UINT8 % b"3,", b"1234"), "trailing data"),
     ],
 )
 def test_npy_that_is_none(tmp_path: Path, content: bytes, message: str) -> None:

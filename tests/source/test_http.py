@@ -392,7 +392,7 @@ def test_a_server_that_keeps_failing(base: HttpBase, server: GcsServer, here: Pa
     server.fault("*", Fault(status=503), times=None)
     with pytest.raises(DownloadError, match=r"found 503 Service Unavailable \(tried 3 times\)") as caught:
         base.fetch(NAME, here, Silent())
-    assert caught.value.hint == "run the same command again: it goes on from what has arrived"
+    assert caught.value.hint == "run the same command again to resume"
     assert len(server.requests) == QUICK.attempts
 
 

@@ -194,7 +194,7 @@ def test_without_a_table_of_tasks(tmp_path: Path) -> None:
     (path / "meta/tasks.parquet").unlink()
     source = open_lerobot(path)
     assert "task" not in source.schema
-    assert source.notes["not_taken"] == {"task_index": "there is no meta/tasks.parquet"}
+    assert source.notes["not_taken"] == {"task_index": "meta/tasks.parquet is missing"}
 
 
 @pytest.mark.parametrize(

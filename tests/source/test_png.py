@@ -66,7 +66,7 @@ def test_other_encoders_and_extra_chunks() -> None:
         pytest.param(png(chunk(b"IDAT", zlib.compress(ROWS)), shape=(84, 60000)), "expected a PNG of 84x84", id="wide"),
         pytest.param(png(chunk(b"IDAT", zlib.compress(ROWS)), colour=2), "expected a PNG of 84x84", id="colour"),
         pytest.param(png(chunk(b"IDAT", zlib.compress(ROWS)), depth=16), "expected a PNG of 84x84", id="16 bit"),
-        pytest.param(png(chunk(b"IDAT", zlib.compress(ROWS))) + b"x", "behind IEND, found 1 ", id="tail"),
+        pytest.param(png(chunk(b"IDAT", zlib.compress(ROWS))) + b"x", "trailing data after IEND: 1 ", id="tail"),
         pytest.param(png(chunk(b"IDAT", zlib.compress(ROWS)))[:-12], "cut off", id="no end"),
         pytest.param(png(), "7,140 deflated bytes", id="no data"),
         pytest.param(png(chunk(b"IDAT", zlib.compress(ROWS[:-1]))), "7,140 deflated bytes, found 7,139", id="short"),

@@ -114,7 +114,7 @@ def test_splits_are_told_apart(tmp_path: Path) -> None:
     only = find_run(path, None, "rlds:split=test")
     assert "split" not in only.schema
     assert [one.steps for one in read(only, 0)] == [3]
-    with pytest.raises(SourceError, match="there is no split 'dev', expected one of train, test"):
+    with pytest.raises(SourceError, match="unknown split 'dev', expected one of train, test"):
         find_run(path, None, "rlds:split=dev")
 
 
@@ -130,7 +130,7 @@ def test_texts(tmp_path: Path) -> None:
     (found,) = read(source, 0)
     assert found["instruction"].tolist() == said[:3]
     assert found["words"].tolist() == [["lift", ""], ["r\u00e9", "x"], ["lift", ""]]
-    assert source.notes["not_taken"] == {"code": "bytes that are no UTF-8 text"}
+    assert source.notes["not_taken"] == {"code": "bytes that are not UTF-8 text"}
     later = example(4, **{**features, "instruction": (_TEXTS, [b"ok", b"\xff\xfe", b"", b""])})
     with pytest.raises(CorruptShardError, match=r"record 1: steps/instruction: expected UTF-8 text, found b.\\xff"):
         read(open_rlds(write(tmp_path / "b", [example(4, **features), later], step)), 0)
@@ -162,7 +162,7 @@ def test_an_episode_of_one_row_has_no_step(tmp_path: Path) -> None:
     assert (trajectory.episode, trajectory["raw"].tolist()) == (1, [0, 1])
 
 
-NO_FLAG = "expected a flag a step, found none"
+NO_FLAG = "expected one flag per step, found none"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ NO_FLAG = "expected a flag a step, found none"
         ({"raw": (_TEXTS, [b"1234"] * 3)}, "steps/raw: expected 8 bytes a step, found 4"),
         ({"raw": (_INTEGERS, [1, 2, 3])}, "steps/raw: expected a text a step, found 3 numbers"),
         ({"is_last": None}, f"steps/is_last: {NO_FLAG}"),
-        ({"is_last": (_INTEGERS, [])}, "steps/is_last: expected a step at least"),
+        ({"is_last": (_INTEGERS, [])}, "steps/is_last: expected at least one step"),
         ({"is_last": (_INTEGERS, [1, 0, 1])}, "steps/is_last: expected it of the last step only"),
         ({"is_terminal": (_FLOATS, [0.0] * 3)}, f"steps/is_terminal: {NO_FLAG}"),
         ({"is_terminal": (_INTEGERS, [])}, "steps/is_terminal, steps/is_first: expected 3 rows, found 0 and 3"),

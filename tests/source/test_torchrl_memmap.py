@@ -125,7 +125,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], type[SourceError], str]] = {
     "flags of no value": (
         leaf("done", at="next", shape=[9, 0]),
         CorruptShardError,
-        r"next/done: expected one flag a step, found bool\[0\]",
+        r"next/done: expected one flag per step, found bool\[0\]",
     ),
     "negative": (leaf("action", shape=[9, -1]), CorruptShardError, "action: shape: expected a list of numbers"),
     "no list": (leaf("action", shape="9"), CorruptShardError, "action: shape: expected a list of numbers"),

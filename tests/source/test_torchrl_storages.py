@@ -281,7 +281,7 @@ def test_what_does_not_go_on_is_kept_once_and_named(tmp_path: Path, name: str, k
     for number, path in enumerate((name, f"next/{name}")):
         steps[tuple(path.split("/"))] = torch.arange(30) + 100 * number
     source = open_torchrl(_written(tmp_path, steps))
-    assert source.notes["not_taken"] == {left: f"{kept} does not go on from step to step"}
+    assert source.notes["not_taken"] == {left: f"{kept} does not continue from step to step"}
     found = np.concatenate([one[name] for one in read(source, 0)])
     assert found.tolist() == steps[tuple(kept.split("/"))].tolist()
     assert len(read(source, 0)) == len(episodes([steps]))

@@ -96,7 +96,7 @@ def test_another_dataset_is_refused(half: Path, changed: dict[str, object], name
 
 def test_a_foreign_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(DatasetExistsError, match=r"thesis\.tex, which is no part of a dataset"), claimed(tmp_path):
+    with pytest.raises(DatasetExistsError, match=r"thesis\.tex, which is not part of a dataset"), claimed(tmp_path):
         raise AssertionError("a foreign directory was claimed")
     with pytest.raises(DatasetExistsError, match="holds a file"), claimed(tmp_path / "thesis.tex"):
         raise AssertionError("a file was claimed")

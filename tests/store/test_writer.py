@@ -47,7 +47,7 @@ REFUSED = {
     "an open end": ([open_block(3, 0)], "open trajectory"),
     "another episode where one is open": (
         [open_block(3, 0), make_block([2], first_episode=1)],
-        "goes on with episode 1",
+        "continues episode 1",
     ),
     "a trajectory without a step": ([make_block([])] * 2 + [replace(WHOLE, lengths=np.array([8, 0]))], "no step"),
     "a column short": ([replace(WHOLE, episodes=np.array([0]))], "episodes has 1 rows, expected 2"),

@@ -356,7 +356,7 @@ def test_an_observation_is_what_was_seen_after_the_step_before() -> None:
         return steps
 
     told = message(late(functions.same, function), per="trajectory")
-    assert "trajectory 3: next observation of a step is not observation of the step behind it" in told
+    assert "trajectory 3: next observation of a step is not observation of the following step" in told
 
 
 def test_an_observation_is_what_was_seen_after_the_step_before_across_blocks() -> None:

@@ -109,7 +109,7 @@ def test_only_the_fields_that_are_named() -> None:
     assert changed.data["observation/left"] is block.data["observation/left"]
     assert changed.data["observation/right"].shape == (4, 2, 2)
     assert Resize(2, 2).apply(block, schema).data["observation/left"].shape == (4, 2, 2)
-    with pytest.raises(TransformError, match="there is no field 'observation'"):
+    with pytest.raises(TransformError, match="unknown field 'observation'"):
         Resize(2, 2, ("observation",)).schema(schema)
 
 

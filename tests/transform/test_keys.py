@@ -81,7 +81,7 @@ def test_cat_tensors() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("select:keys=nothing", "there is no field 'nothing': expected one of observation/place"),
+        ("select:keys=nothing", "unknown field 'nothing': expected one of observation/place"),
         ("exclude:keys=reward", "reward would be gone: expected reward, terminated, truncated in every step"),
         ("rename:truncated=cut", "truncated would be gone: expected reward, terminated, truncated in every step"),
         ("exclude:keys=observation", "no field of role 'observation'"),
@@ -89,7 +89,7 @@ def test_cat_tensors() -> None:
         ("rename:action", "expected OLD=NEW"),
         ("rename:action=index", "'index' is taken"),
         ("rename:action=observation/x", "has role step, expected observation"),
-        ("cat_tensors:in_keys=observation,out_key=x", "there is no field 'observation'"),
+        ("cat_tensors:in_keys=observation,out_key=x", "unknown field 'observation'"),
         ("cat_tensors:in_keys=observation/place+action,out_key=x", "expected one role, and one shape"),
         (
             "cat_tensors:in_keys=observation/place,out_key=observation/goal",
