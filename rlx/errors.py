@@ -40,7 +40,7 @@ class RlxError(Exception):
     """Base class of all errors that the user can fix, or that the environment caused; none quotes a secret of a URL.
 
     Args:
-        message: what failed, with the offending value, and what was expected; lower case, no full stop.
+        message: the failure, with the offending value, and the expected one; lower case, no full stop.
         hint: a command or an action that fixes it.
     """
 
@@ -49,7 +49,7 @@ class RlxError(Exception):
         self.hint = None if hint is None else without_secrets(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process boundaries by pickle, which knows nothing of keyword arguments.
+        # Exceptions cross process boundaries by pickle, which drops keyword arguments.
         return _rebuild, (type(self), str(self), self.hint)
 
 

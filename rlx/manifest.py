@@ -188,7 +188,7 @@ class Manifest:
         described["schema"] = self.schema.to_json()
         described["shards"] = [asdict(shard) for shard in self.shards]
         text = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False)
-        # What stands for the bytes of a name that is not UTF-8 becomes JSON's own escape.
+        # Surrogates, for bytes of a name that is not UTF-8, become JSON's own escapes.
         body = text.encode("utf-8", "backslashreplace")[:-2]
         return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
 

@@ -84,5 +84,5 @@ def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
         if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
             stored = batch.get(key, None)
             tensor = tensor if stored is None else stored | tensor.reshape(stored.shape)
-        # What is said of a row holds for all steps of a row that is a trajectory.
+        # A value of a row applies to all steps of a row that is a trajectory.
         batch.set(key, expand_as_right(tensor, batch) if tensor.ndim < batch.batch_dims else tensor)

@@ -33,7 +33,7 @@ ORIGIN: Path = ("_origin",)
 IS_INIT: Path = ("is_init",)
 UNKNOWN = 0  # the digest of a step that has no evidence
 
-# What a step may hold both now and next, and what need not be the same of two steps that follow each other.
+# Fields that a step may hold both now and next, and that may differ between consecutive steps.
 _FLAGS = ("done", "terminated", "truncated", "is_init")
 _VALUES = ("state_value", "action_value", "chosen_action_value")
 _AT_ONCE = 256  # steps whose observations are read at a time

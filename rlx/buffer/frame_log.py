@@ -77,7 +77,7 @@ class FrameLog:
             dictionary = reference_dictionary([np.stack(self._references)])
             self._codecs.append(ZstdChunks(self.frame_bytes, self._level, dictionary))
             self._references.clear()
-            self._filled = _PIECE  # what is compressed against it needs a piece of its own
+            self._filled = _PIECE  # frames compressed against it need a piece of their own
 
     def _room(self, needed: int) -> int:
         """Return bytes left in the current piece; a new one if those are fewer than needed."""

@@ -11,7 +11,7 @@ from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.trajectory_keys import Path, as_path
 from rlx.errors import SchemaMismatchError
 
-# What tells trajectories apart: alike in all steps, and kept where the index of trajectories finds it.
+# Keys that tell trajectories apart: alike in all steps, and kept where the trajectory index reads them.
 _FLAGS = ("done", "terminated", "truncated", "is_init", "traj_ids")
 _PRESENT = "_present"
 

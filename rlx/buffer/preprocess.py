@@ -140,9 +140,9 @@ class Workers:
                 mapping.write(span)
                 yield
             return
-        # What lies in files every process reads for itself; of what is in memory they are sent their chunks.
+        # Every process reads files itself; of steps in memory, each is sent its chunks.
         in_files = isinstance(mapping.storage, DatasetStorage | MappedStorage)
-        # What __main__ or a notebook defines, and lambdas, plain pickle cannot send.
+        # Plain pickle cannot send lambdas and definitions of __main__ or a notebook.
         sent = cloudpickle.dumps(mapping if in_files else replace(mapping, storage=None))
         tasks = ((sent, span, None if in_files else cloudpickle.dumps(mapping.read(*span))) for span in spans)
         if self.pool is not None:
@@ -186,7 +186,7 @@ def _write(task: _Task) -> None:
 
 
 def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list[Span]:
-    """Return the chunks that so many steps are cut into.
+    """Return the chunks into which the steps are cut.
 
     Args:
         steps: how many.

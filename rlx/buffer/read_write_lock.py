@@ -36,7 +36,7 @@ class ReadWriteLock:
         on_fork(self, ReadWriteLock._renew, before=ReadWriteLock._hold, in_parent=ReadWriteLock._let_go)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What another process gets a copy of, nobody reads or writes there yet.
+        # A copy in another process has no readers or writers yet.
         return type(self), ()
 
     @contextmanager

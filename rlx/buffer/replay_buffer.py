@@ -291,7 +291,7 @@ class ReplayBuffer(Preprocessing):
             with self._lock.write():
                 self._discard()  # draws of the parent, which other workers have too
                 self._worker = worker
-        # What is read ahead has the buffer's own size.
+        # Batches read ahead have the buffer's own size.
         if self._prefetcher is not None and size == self._batch_size:
             return self._prefetcher.take()
         with self._lock.read():

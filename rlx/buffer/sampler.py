@@ -121,7 +121,7 @@ class SamplerWithoutReplacement(SeededSampler):
         self.shuffle = shuffle
         self._epoch = 0
         self._drawn = 0
-        self._length = 0  # of the epoch under way; 0 when there is none
+        self._length = 0  # of the epoch under way; 0 between epochs
         self._ran_out = False
 
     @property

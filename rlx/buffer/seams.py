@@ -27,7 +27,7 @@ class Seams:
     def __init__(self, size: int, lanes: int) -> None:
         self._size = size
         self._lanes = lanes
-        # What the next step of each lane must start from to continue the last one.
+        # The start that the next step of each lane needs to continue the last one.
         self._expects = np.full(lanes, UNKNOWN, np.int64)
         self._origin = np.full(lanes, -1, np.int64)
 

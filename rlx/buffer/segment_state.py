@@ -12,7 +12,7 @@ from rlx.buffer.segments import Segments, empty_segments
 from rlx.errors import SchemaMismatchError
 
 _COLUMNS = {"segments": 8, "trajectories": 3, "waiting": 5}
-# What older checkpoints do not have: evidence of what follows what.
+# Columns that older checkpoints lack: evidence of the order of segments.
 _DIGESTS = {"segments": 2, "trajectories": 0, "waiting": 1}
 
 

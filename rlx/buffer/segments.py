@@ -152,7 +152,8 @@ class Segments:
         self._serial += len(lane)
 
     def _number(self, run: NDArray[np.void], first: Rows, known: NDArray[np.void]) -> Rows:
-        """Return [m] the segment of each run: a new one, or the newest of its lane if the run goes on exactly there."""
+        """Return [m] the segment of each run: a new one, or the newest of its lane if the run continues exactly
+        there."""
         newest = self.log.last(run["lane"][first])
         joins = (newest >= 0) & (known["tail"] == newest) & (run["time"][first] == self.ring.tail[run["lane"][first]])
         number = np.full(len(run), -1)

@@ -89,7 +89,7 @@ class SliceSampler(SeededSampler):
         self._starts: SliceStarts | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was counted is counted again elsewhere rather than sent there.
+        # Counts are recomputed elsewhere rather than sent there.
         return self.__dict__ | {"_starts": None}
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
@@ -193,7 +193,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self.shuffle = shuffle
         self._epoch = 0
         self._drawn = 0
-        self._trajectories = 0  # of the epoch under way; 0 when there is none
+        self._trajectories = 0  # of the epoch under way; 0 between epochs
         self._generation: int | None = None
         self._ran_out = False
 

@@ -53,7 +53,7 @@ class RingTrajectoryIndex:
             rows = ring.row_at(np.arange(len(ring)))
             ids, done, links = columns(rows)
             start, last, run = _runs(rows // ring.size, ids, done, links)
-            # What a lane has lost belonged to the trajectory that it starts with now, for all that is known.
+            # As far as is known, steps lost in a lane belonged to the trajectory that it starts with now.
             is_first = np.diff(run[0], prepend=-1) != 0
             lost = (is_first & (ring.head[run[0]] > 0)).astype(np.int64)
             index._segments.append(*run, **_evidence(links, start, last) | {"lost": lost})
@@ -220,7 +220,7 @@ class RingTrajectoryIndex:
             return
         if self._columns is None:
             raise ValueError("an index without columns cannot learn what changed")
-        # In this order: threads that ask at once do the same work, and none sees what is stale as settled.
+        # In this order: concurrent threads do the same work, and none takes a stale index for a settled one.
         self._segments = _recut(self._segments, self._columns, self._stale)
         self._stale = None
 
@@ -242,7 +242,7 @@ def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dic
         links.settle(start, last)
     fresh = links.fresh[start]
     evidence = {"detached": fresh, "begins": links.begins(start), "expects": links.expects(last)}
-    # A run that is new, but not where an episode starts, has lost steps: nobody knows how many.
+    # A run that is new, but not where an episode starts, has lost an unknown number of steps.
     return evidence | {"lost": (~fresh).astype(np.int64)} if links.is_told else evidence
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode
     from obstore.store import ObjectStore
 
-# What a killed process loses of every transfer at most, roughly.
+# Bytes of every transfer that a killed process loses at most, roughly.
 _PIECE_BYTES = 1 << 16
 # S3 takes 10,000 parts at most, of 5 MiB at least but for the last.
 _PART_BYTES = 8 << 20

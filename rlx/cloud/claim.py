@@ -47,7 +47,7 @@ def check_claim(location: Location, manifest: Manifest) -> None:
         if content != manifest.encode():
             raise DatasetLockedError(
                 f"{location.url}: another push has taken over, of {_parsed(location, content).id}",
-                hint="wait for it, then see what is there: rlx inspect " + location.url,
+                hint="wait for it, then inspect the result: rlx inspect " + location.url,
             )
 
 
@@ -64,7 +64,7 @@ def _seen(location: Location, manifest: Manifest, *, overwrite: bool) -> Stored 
         raise DatasetLockedError(
             f"{location.url}: another dataset, {claimed.id}, is being pushed there, or its push was interrupted: "
             f"{different}",
-            hint="wait for it, or run that push again; if nobody does, --overwrite replaces what it sent",
+            hint="wait for it, or run that push again; --overwrite replaces an abandoned one",
         )
     return seen
 

@@ -19,7 +19,7 @@ from rlx.fork import ThisProcessOnly
 # Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste
 # little, and where neighbours are wanted they are fetched together anyhow.
 PAGE_BYTES = 1 << 14
-# A request takes as long as some hundred kilobytes: so many pages in between are fetched rather than left out.
+# A request takes as long as some hundred kilobytes: this many pages in between are fetched rather than skipped.
 _MAX_GAP = 4
 _MAX_RUN = 256
 _REQUESTS = 64

@@ -80,7 +80,7 @@ class Background:
                     with self._turn:
                         self._is_working = False
                         self._turn.notify_all()
-        except BaseException as exc:  # for whoever asks next; a thread has nobody to tell
+        except BaseException as exc:  # for the next caller; a thread cannot report it
             self._error = exc
             logger.warning("collecting in the background ended: %s: %s", type(exc).__name__, exc)
 

@@ -46,7 +46,7 @@ class BaseCollector(FreeRunning):
 
     Args:
         actors: what starts the workers.
-        equipment: what each of them is made of.
+        equipment: the config of each of them.
         module: the policy, if it is a module.
         plan: how steps become batches.
         delivery: post-processing of batches.
@@ -82,7 +82,7 @@ class BaseCollector(FreeRunning):
         )
         self._here.check()
         actors.__enter__()
-        # Also where nobody shuts it down: what they do is given up, not waited for.
+        # Also without a shutdown: running work is abandoned, not waited for.
         self._close = weakref.finalize(self, actors.__exit__, GeneratorExit, GeneratorExit(), None)
         on_fork(self, BaseCollector._leave)
         try:
@@ -324,7 +324,7 @@ class BaseCollector(FreeRunning):
             taken = [one._replace(steps=_cut(one.steps)) for one in taken]
         portions = [Portion(steps, ids) for _, steps, ids in taken]
         is_batched, envs = self._described[0].is_batched, taken[-1].share.envs
-        if envs < len(taken[-1].ids):  # the last steps of all: there are no other portions
+        if envs < len(taken[-1].ids):  # the last steps of all, without other portions
             return self._masked(joined(portions, 0, is_batched=True)[:envs])
         return self._masked(joined(portions, self._plan.cat_results, is_batched=is_batched))
 

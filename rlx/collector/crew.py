@@ -58,7 +58,7 @@ class Crew:
 
     Args:
         actors: what starts their processes.
-        equipment: what each is made of.
+        equipment: the config of each.
         length_of: says of a worker and its environment how many steps of it, at most, it will be ordered to make.
         slots: orders of a worker that may be open at once.
         weights: that the policy has.
@@ -148,7 +148,7 @@ class Crew:
                     member.exchange.put_weights(weights)
 
     def detach(self) -> None:
-        """Have workers of this process go on with copies of the policy."""
+        """Make workers of this process continue with copies of the policy."""
         for member in self._members:
             member.actor.call(Detach()).result()
 

@@ -92,7 +92,7 @@ def _joined(first: Steps, second: Steps) -> Steps:
         for name, rows in more.items():
             to = column(target, name, rows[:, 0], joined.length + extra)
             for env, (now, count) in enumerate(zip(first.counts, second.counts, strict=True)):
-                # The second part's first observation is the one behind the first part's last step.
+                # The second part's first observation follows the first part's last step.
                 to[env, now : now + count + extra] = rows[env, : count + extra]
     return joined
 

@@ -14,7 +14,7 @@ from rlx.collector.written import IS_INIT
 from rlx.engine.shared_arrays import SharedArrays
 
 _OUTCOME = ("reward", "terminated", "truncated")
-# Room for last observations: one for so many steps; where episodes are shorter, the others travel by value.
+# Space for last observations: one per this many steps; of shorter episodes, the overflow is sent by value.
 _STEPS_A_FINAL = 8
 
 

@@ -15,7 +15,7 @@ PREFIX = "info/"
 _FINAL = ("final_obs", "final_observation", "final_info")
 _KINDS = "biuf"
 _Row = tuple[np.dtype[Any], tuple[int, ...]]
-# What a key that has not appeared by the end of the first batch is taken for.
+# The assumed type of a key that has not appeared by the end of the first batch.
 _NUMBER: _Row = (np.dtype(np.float64), ())
 
 

@@ -49,7 +49,7 @@ def load_exported(path: Path) -> torch.nn.Module:
     if not path.is_file():
         raise PolicyNotFoundError(f"policy file {path} does not exist")
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # torch logs the traceback of what is said here in a line
+    logging.disable(logging.WARNING)  # torch logs the traceback; one line is enough here
     try:
         _check_constants(path)
         with _only_tensors():
@@ -66,7 +66,7 @@ def load_exported(path: Path) -> torch.nn.Module:
 
 
 def _check_constants(path: Path) -> None:
-    """Raise CollectError if a file holds constants that torch would unpickle, whatever it is told."""
+    """Raise CollectError if a file holds constants that torch would unpickle with any arguments."""
     names: list[str] = torch._C.PyTorchFileReader(str(path)).get_all_records()
     # torch finds members whatever their case.
     if pickled := [name for name in names if any(kind in name.lower() for kind in ("custom_obj_", "opaque_obj_"))]:

@@ -66,7 +66,7 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
     found = instance(found)
     if not callable(found):
         raise CollectError(f"policy is a {type(found).__name__}: expected a function of observations")
-    if has_torch():  # without torch nobody can have made a module, or a function of TensorDicts
+    if has_torch():  # without torch it is neither a module nor a function of TensorDicts
         from rlx.collector.module_policy import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
         from rlx.collector.tensordict_policy import (  # noqa: PLC0415
             TensorDictPolicy,
@@ -103,7 +103,7 @@ def instance(found: Any) -> Any:
 
 def is_module(found: Any) -> bool:
     """Return whether it is a torch module."""
-    # By name: a policy that is none does not make torch be imported.
+    # By name, so that other policies do not import torch.
     return any(
         f"{kind.__module__}.{kind.__qualname__}" == "torch.nn.modules.module.Module" for kind in type(found).__mro__
     )

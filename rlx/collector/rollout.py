@@ -183,7 +183,7 @@ class Rollout:
         return truncated | (is_long if recorded is None else is_long & recorded)
 
     def _reset_limited(self, cut: NDArray[np.bool_], final: Finals, at: NDArray[np.int64]) -> None:
-        """Begin new episodes where one was cut that the environment would go on with."""
+        """Begin new episodes where one was cut that the environment would continue."""
         if not cut.any():
             return
         for env in np.flatnonzero(cut).tolist():

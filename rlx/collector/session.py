@@ -64,7 +64,7 @@ class Session:
         self._num_envs = n
         self._policy = policy.policy(environment, seeds_of(seed, number, n, 1, first_env))
         self._exploration = "DETERMINISTIC" if policy.deterministic else "RANDOM"
-        # What a policy draws from global generators follows from the seed; random actions have their own.
+        # A policy's draws from global generators follow from the seed; random actions have generators of their own.
         self._is_seeded = policy.text != "random"
         self._chunks = np.random.SeedSequence(seed, spawn_key=(number, 2, first_env))
         self._infos = Infos(n, info_keys)

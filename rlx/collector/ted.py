@@ -54,7 +54,7 @@ def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
     """
     all_steps = [steps for steps, _ in _completed(portions)]
     length = all_steps[0].length
-    # The row behind the last step is not in ``now``: the next batch begins with that one.
+    # The row after the last step is not in ``now``: the next batch begins with it.
     now = _joined([_at(steps.observation, slice(None, -1)) for steps in all_steps])
     following = _joined([_at(steps.observation, slice(1, None)) for steps in all_steps])
     first = 0

@@ -129,7 +129,7 @@ class TorchRLEnv(gymnasium.Env[Any, Any]):
         self.torchrl_name = self._adapter.name
         self.observation_space = self._adapter.observation_space
         self.action_space = self._adapter.action_space
-        self._begun: TensorDictBase | None = None  # of an episode that TorchRL has begun and nobody has asked for yet
+        self._begun: TensorDictBase | None = None  # of an episode that TorchRL has begun ahead of its reset
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the first observation of an episode: of the one that TorchRL began when the last one ended, if it

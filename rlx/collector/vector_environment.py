@@ -52,7 +52,7 @@ class VectorEnvironment:
         self.spec: Mapping[str, Any] = _spec(env)
         self._env = env
         self._as_seeds = as_seeds
-        # What gymnasium's own environments do that do not say.
+        # The mode of gymnasium's own environments that do not declare one.
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._ended = np.zeros(self.num_envs, bool)
         self._here: ThisProcessOnly | None = None

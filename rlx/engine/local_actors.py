@@ -29,7 +29,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 _END = b""  # No pickle is empty.
 # Not multiprocessing's own way to start a process, which imports the user's script there once more, and at the end of
-# this process waits for those that nobody closed.
+# this process waits for those left open.
 _BOOT = "import sys; sys.path[:] = sys.argv[2:]; from rlx.engine.local_actors import serve; serve(sys.argv[1])"
 _LOOK_S = 0.1
 _GRACE_S = 5.0  # For a function's ``close``, before its process is killed.
@@ -188,7 +188,7 @@ class LocalActor(Generic[T, R]):
         self._pipe.close()
 
     def _comes(self) -> bool:
-        """Waits for an answer, or the end of the process; whether it has not hung."""
+        """Wait for an answer, or the end of the process; return whether it has not hung."""
         if self._watch is None:
             return True
         self._watch.restart()
@@ -208,7 +208,7 @@ class LocalActor(Generic[T, R]):
             return False
 
     def _settle(self, answer: bytes) -> None:
-        # A function of its own: what is local to the loop would be kept until the next answer.
+        # A separate function: locals of the loop would be kept until the next answer.
         with self._lock:
             future = self._pending.popleft()
         settle(future, answer)
@@ -246,7 +246,7 @@ def serve(fds: str) -> None:
             while (task := tasks.get()) != _END:
                 pipe.send_bytes(answered(function, task))
         finally:
-            # What ends anyway is not to raise SystemExit where Python can but print it.
+            # An ending process must not raise SystemExit where Python can only print it.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     finally:
         if callable(close := getattr(function, "close", None)):
@@ -260,9 +260,9 @@ def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> No
             tasks.put(pipe.recv_bytes())
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     time.sleep(_ORPHAN_GRACE_S)
-    os.killpg(os.getpid(), signal.SIGKILL)  # with all that it has started: nobody else is left to end them
+    os.killpg(os.getpid(), signal.SIGKILL)  # with its children, which nothing else would end
 
 
 def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is closed now is not to be disturbed
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # do not disturb a close in progress
     raise SystemExit(1)

@@ -70,7 +70,7 @@ def _imported() -> "ModuleType":
         from ray._private import worker  # noqa: PLC0415  (as above)
     except ImportError as exc:
         raise MissingExtraError("Ray is not installed", hint="pip install 'rlx[ray]'") from exc
-    # What befalls workers is printed on stdout, which is the result's, and no argument of Ray's prevents it.
+    # Ray prints workers' events on stdout, which is for results, and has no argument to prevent it.
     worker.print_to_stdstream = _log
     ray_package: ModuleType = ray
     return ray_package

@@ -95,7 +95,7 @@ class RayEngine:
 
     def _watch_progress(self) -> None:
         while not self._ends.wait(_REPORT_S):
-            # They come late, or never if their machine is lost; then they start anew.
+            # They come late, or never if their machine is lost; then they start again.
             with suppress(self._ray.exceptions.RayError):
                 for number, totals in self._ray.get(self._reports.take.remote(), timeout=_PATIENCE_S).items():
                     self._advance(number, totals)

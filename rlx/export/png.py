@@ -10,7 +10,7 @@ from rlx.export.pictures import Arranged, channels_last
 from rlx.schema import Field
 
 _LEVEL = 1
-# Grey, colour, and colour with transparency; what other numbers of channels mean is nobody's convention.
+# Grey, colour, and colour with transparency; other numbers of channels have no conventional meaning.
 _CHANNELS = frozenset({1, 3, 4})
 
 

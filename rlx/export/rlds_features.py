@@ -15,7 +15,7 @@ from rlx.schema import Field, Role, Schema
 
 STEPS = "steps"
 EPISODE_ID = "episode_id"
-# What RLDS itself says of a step.
+# Fields that RLDS defines for a step.
 _FLAGS = ("is_first", "is_last", "is_terminal")
 DISCOUNT = "discount"
 _DISCOUNT = Field("float32", (), Role.NEXT)

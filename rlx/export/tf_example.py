@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
-# What protobuf, and so every reader, takes.
+# The limit of protobuf, and so of every reader.
 MAX_BYTES = 2**31 - 1
 _IN_MEMORY_BYTES = 2**16
 _PIECE_BYTES = 2**17

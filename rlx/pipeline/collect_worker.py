@@ -180,7 +180,7 @@ class Worker:
         )
 
     def _is_spent(self, lease: Lease, steps: int, episodes: int) -> bool:
-        # What is less than a step of every environment only the last lease may take: it leaves some steps out.
+        # Only the last work unit may be less than a step of every environment: it leaves some steps out.
         least = 1 if lease.is_last and lease.episodes is None else self._environment.num_envs
         return self._has_all(lease, steps, episodes) or lease.steps - steps < least
 

@@ -66,8 +66,8 @@ class Workers:
     """Worker pool that collects until its budgets are spent.
 
     Args:
-        run: what for.
-        pots: one for each worker; some may be the same.
+        run: the run to collect for.
+        pots: the budget of each worker; some may share one.
         num_envs: environments of each worker.
     """
 

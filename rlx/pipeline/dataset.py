@@ -64,7 +64,7 @@ class Dataset(stored.Dataset):
         Raises:
             TransformError: a transform is unknown, does not suit, or a function fails; names the trajectory.
             DatasetExistsError: the destination was made otherwise, is this dataset, or lies in it.
-            PartialError: a worker died; what was finished is kept.
+            PartialError: a worker died; finished shards are kept.
         """
         from rlx.pipeline.preprocess import preprocess  # noqa: PLC0415  (most datasets are only read)
         from rlx.pipeline.recipe import Recipe  # noqa: PLC0415

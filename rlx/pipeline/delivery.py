@@ -87,7 +87,7 @@ class Fetching:
             if theirs is None:
                 mine = self._fetched[name] = Future()
         if theirs is not None:
-            # Whoever came first is fetching it right now and waits for nobody, so this cannot lock up.
+            # The first thread is fetching it right now without waiting for others, so this cannot deadlock.
             theirs.result()
             return
         try:

@@ -60,7 +60,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
         "npz": ForeignFormat(npz.recognises, npz.open_npz),
     }
 )
-# What some of is there although something is missing: members of an HDF5 file, or files of a directory.
+# Marks of a format, found although others are missing: members of an HDF5 file, or files of a directory.
 _MARKS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "minari": ("data/metadata.json", "data/main_data.hdf5", "main_data.hdf5"),

@@ -23,7 +23,7 @@ _NAMED = 4  # parents that a merged dataset is named after
 def merge(
     sources: Sequence[Path], destination: Path, options: Options, *, encode: bool = False, progress: Progress
 ) -> Report:
-    """Put the shards of several datasets into one, in the order given; go on with one half done.
+    """Put the shards of several datasets into one, in the order given; resume an unfinished merge.
 
     Shards are renumbered. Trajectories keep the episode numbers of their source, so a number may occur twice. Notes
     that differ between the datasets name the shards that they are about.

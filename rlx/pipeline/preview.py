@@ -17,7 +17,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
-# Whole trajectories of at least so many steps are looked at.
+# Whole trajectories of at least this many steps are previewed.
 _STEPS = 2048
 
 

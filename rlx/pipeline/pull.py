@@ -36,7 +36,7 @@ def pull(
 ) -> TransferReport:
     """Copy a dataset here, every file checked on its way. A shard is listed when all its files are here.
 
-    Shards that are listed here already are not fetched again. A file that had arrived in part goes on from there.
+    Shards that are listed here already are not fetched again. The download of a partial file is resumed.
 
     Args:
         url: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
@@ -208,7 +208,7 @@ def _named_apart(url: str) -> Iterator[None]:
         raise CorruptShardError(f"{url} is a file and a directory, says the manifest") from exc
 
 
-# What is wrong with one file need not be wrong with another.
+# A failure of one file need not affect another.
 _SPARED = (DownloadError, CorruptShardError, SourceNotFoundError)
 
 

@@ -93,7 +93,7 @@ def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask,
     own = task.directory.with_suffix(f".{platform.node()}-{os.getpid()}.partial")
     for left in own.parent.glob(f"{glob.escape(task.directory.stem)}.*.*"):
         with suppress(FileNotFoundError):  # somebody else is sweeping
-            # Renamed first: then nobody can add a file to what is being removed.
+            # Renamed first, so that no process adds files during the removal.
             shutil.rmtree(left.rename(left.with_suffix(".swept")))
     result = work(replace(task, directory=own), progress)
     try:

@@ -14,7 +14,7 @@ from rlx.manifest import ShardRecord
 from rlx.store.dictionary import REFERENCE_ROWS
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
-# Few, so that what is made faster than it can be written does not fill the memory.
+# Few, so that steps made faster than they are written do not fill the memory.
 _WAITING_BLOCKS = 8
 _LOOK_S = 0.1
 
@@ -75,7 +75,7 @@ class ShardThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Ctrl-C may have come as the thread began: it runs then, and nobody knows of its shard.
+        # Ctrl-C may have come as the thread began: it runs then, and its shard is unknown.
         self._is_left = True
         if self._shard is not None:
             self._put(self._shard, _AbandonedError(), wants_error=False)
@@ -84,7 +84,7 @@ class ShardThread:
     def _put(
         self, shard: "Future[ShardRecord]", item: Block | _AbandonedError | None, *, wants_error: bool = True
     ) -> None:
-        # Whoever waits for room in the queue must learn that nobody takes anything out any more.
+        # Producers that wait for the queue must learn that its consumer has ended.
         while not shard.done():
             try:
                 self._blocks.put(item, timeout=_LOOK_S)

@@ -92,7 +92,7 @@ def split(
     part: int | None = None,
     progress: Progress,
 ) -> list[Report]:
-    """Share a dataset out to several; go on with those half done.
+    """Split a dataset into several; resume unfinished ones.
 
     Trajectories keep their order, and shards their numbers. A shard whose trajectories all go to one part is linked;
     the others are read and re-encoded.

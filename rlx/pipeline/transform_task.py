@@ -8,7 +8,7 @@ from rlx.pipeline.shard_task import ShardResult, ShardTask, convert_shard
 from rlx.pipeline.transformed import Transformed
 from rlx.progress import Progress, Silent
 
-# Tells which trajectories a worker has at hand, in its unfinished shard.
+# Names the trajectories that a worker is processing, in its unfinished shard.
 AT_HAND = "at"
 
 

@@ -81,14 +81,14 @@ class Base(Protocol):
             name: which file.
             directory: where to put it: it becomes ``directory / name``. Local files stay where they are.
             progress: is advanced in ``bytes``, also by local ones; reports each byte once.
-            cancel: stops the transfer; what has arrived is kept and the next call goes on from there.
+            cancel: stops the transfer; partial files are kept and the next call resumes.
 
         Raises:
             SourceNotFoundError: the file does not exist.
             ForbiddenError: the server refuses.
             DownloadError: the transfer kept failing.
             CorruptShardError: what arrived kept differing from the checksum that the server gives.
-            DiskFullError: no room; what has arrived is kept and the next call goes on from there.
+            DiskFullError: no space is left; partial files are kept and the next call resumes.
             concurrent.futures.CancelledError: ``cancel`` was set.
         """
 

@@ -28,7 +28,7 @@ _KEYS = ("version", "num_episodes", "columns")
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
 _VERSION = "2.1"
 _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
-# Of several observations, the place in the tuple stands behind the episode's number.
+# Of several observations, the place in the tuple follows the episode's number.
 _OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})(?:_\d{1,9})?")
 LAYOUT = (
     "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "

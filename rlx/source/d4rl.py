@@ -24,12 +24,12 @@ from rlx.source.one_file import OneFile
 from rlx.source.row_episodes import shard_bounds, without_outcome
 
 KEYS = ("observations", "actions", "rewards", "terminals")
-# What the first version of d3rlpy adds to the same layout; its episodes end where these flags stand.
+# Flags that the first version of d3rlpy adds to the same layout; its episodes end where they are set.
 EPISODE_ENDS = "episode_terminals"
 _NEXT = "next_observations"
 LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
 _METADATA = "metadata/"
-# What rlx's exporter knows of the trajectories: D4RL passes over metadata.
+# The table of trajectories that rlx's exporter writes: D4RL skips metadata.
 TABLE = f"{_METADATA}trajectories/"
 TABLE_COLUMNS = ("length", "episode", "from_reset", "final_recorded", "cut")
 _PIECE_ROWS = 2**16

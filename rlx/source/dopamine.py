@@ -127,7 +127,7 @@ class Dopamine:
                     with NpyStream(path) as stream:
                         return stream.dtype.name, stream.shape[1:]
                 except CorruptShardError:
-                    continue  # to be told by the shard that reads it; the others are sound
+                    continue  # reported by the shard that reads it; the others are sound
         return _ATARI
 
     @cached_property

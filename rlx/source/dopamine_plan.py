@@ -216,7 +216,7 @@ class _Builder:
         if len(bad):
             slot = bad[0] % file.capacity
             raise self._corrupt("$store$_terminal", file, f"expected zero padding in slot {slot}, found a step")
-        is_zero[here - start] = False  # known padding is none to look for
+        is_zero[here - start] = False  # known padding need not be searched
         self._padding_due = due[due >= stop]
         self._terminals.append(terminals)
         self._zeros.append(start + np.flatnonzero(is_zero) if self._can_truncate else np.empty(0, np.int64))

@@ -111,7 +111,7 @@ class Rows:
             before.finish()
             before.stream.close()
         stream = NpyStream(self._path(file, name))
-        # What was verified once need not be read to its end again.
+        # A verified file need not be read to its end again.
         self._streams[name] = _Opened(stream, file, is_verified=before is not None and file == before.file)
         dtype, shape = self._kinds[name]
         expected = (self._plan.capacity, *shape)

@@ -26,7 +26,7 @@ FROM_RESET = "trajectories/from_reset"
 CUT = "trajectories/cut"
 INIT = "is_init"
 TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
-# What a scan reads besides the observations, as far as it is there.
+# Fields that a scan reads besides the observations, if present.
 SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 _OF_START = (TRAJECTORY, EPISODE, FROM_RESET, INIT, MASK)
 _DIGEST_BYTES = 16

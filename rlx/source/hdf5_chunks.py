@@ -105,7 +105,7 @@ def _length(found: h5py.Dataset, filters: list[tuple[int, _Values]], mask: int, 
 
 def _inflate(data: bytes, values: _Values, most: int) -> bytes | int:  # noqa: ARG001
     inflating = zlib.decompressobj()
-    # What comes out may be a checksum longer, or deflated once more.
+    # The output may be a checksum longer, or deflated once more.
     room = 2 * most + _SLACK_BYTES
     inflated = inflating.decompress(data, room)
     # The library inflates to the end, also what a filter within takes no notice of.

@@ -22,7 +22,7 @@ from rlx.source.provenance import KEY, told_notes
 
 _MAX_DEPTH = 16
 _CHECKED_BYTES = 2**26
-# What h5py raises where a file is damaged.
+# Exceptions of h5py for a damaged file.
 _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
 

@@ -112,7 +112,7 @@ class HttpBase:
             return session.request(
                 method,
                 self._url(name, secrets=True),
-                # Or Google Cloud Storage unwraps what is stored as Content-Encoding: gzip.
+                # Otherwise Google Cloud Storage decompresses objects stored as Content-Encoding: gzip.
                 headers={"Accept-Encoding": "gzip", **headers},
                 stream=True,
                 timeout=(self.connect_timeout_s, self.read_timeout_s),
@@ -247,7 +247,7 @@ def _raw_chunks(response: requests.Response) -> Iterator[bytes]:
 
 
 def _shut(response: requests.Response) -> None:
-    # The body has just ended and its connection is given back: nobody is blocked.
+    # The body has just ended and its connection is returned, so nothing blocks.
     with suppress(RuntimeError, ValueError, OSError):
         response.raw.shutdown()
 

@@ -16,10 +16,10 @@ from rlx.store.arrow import to_rows
 
 DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
 TASK = "task"
-# What follows from the place of a step.
+# Columns derived from the position of a step.
 _DERIVED = frozenset({"frame_index", "episode_index", "index"})
 _NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, "task_index"})
-# What is read of info.json, or follows from the files.
+# Keys of info.json that are read, or derived from the files.
 _OF_FILES = """
 codebase_version total_episodes total_frames total_tasks total_chunks total_videos chunks_size data_files_size_in_mb
 video_files_size_in_mb data_path video_path features

@@ -10,7 +10,7 @@ from rlx.store.arrow import to_rows
 
 FILE_NAME = "meta/tasks.parquet"
 TASK_INDEX = "task_index"
-# What pandas calls an index without a name, as LeRobot's is in some releases.
+# Pandas' name of an unnamed index, as LeRobot's is in some releases.
 _NAMES = (TASK, "__index_level_0__")
 _SCANNED_ROWS = 2**14
 

@@ -140,7 +140,7 @@ def _leaves(root: Path, prefix: str, batch: tuple[int, ...], depth: int) -> Iter
             continue
         path = prefix + name
         if not _NAME.fullmatch(name):
-            # Whatever file it would be read from: a name may lead out of the directory.
+            # Before any file is opened: a name may lead out of the directory.
             yield path, None
         elif "type" not in entry:
             yield path, _kind(entry, batch, f"{directory / METADATA}: {name}")

@@ -31,7 +31,7 @@ METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
 STEPS_PER_SHARD = 100_000
 _MAX_METADATA_BYTES = 64 * 2**20
-# What is read of the metadata, or follows from the data.
+# Keys of the metadata that are read, or derived from the data.
 _METADATA = """
 total_episodes total_steps data_format jpeg_encoding observation_space action_space env_spec dataset_id minari_version
 dataset_size

@@ -8,7 +8,7 @@ import numpy as np
 
 _MAX_BYTES = 10_000
 _MAGIC = re.compile(rb"\x93NUMPY[\x01\x02]\x00")
-# Python 2, which wrote some of these files, puts an L behind long integers.
+# Python 2, which wrote some of these files, puts an L after long integers.
 _HEADER = re.compile(
     r"\{'descr': '([<|][biuf]\d{1,2}|<U[1-9]\d{0,8}|\|S[1-9]\d{0,8})', 'fortran_order': (True|False), "
     r"'shape': \(((?:\d{1,18}L?, ?){0,8}(?:\d{1,18}L?)?)\), \} *\n"

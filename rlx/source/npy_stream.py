@@ -16,7 +16,7 @@ from rlx.source.npy_header import MalformedNpyError, read_header
 
 # Deflate packs at most 258 bytes into two bits: a file can hold no more than this many times its size.
 MAX_RATIO = 1032
-# What fits the processor's cache: inflating into larger pieces halves the speed.
+# Fits the processor's cache: inflating into larger pieces halves the speed.
 _PIECE_BYTES = 256 * 1024
 # 64 million actions: a file of Dopamine has one million.
 _MAX_SMALL_BYTES = 2**28

@@ -87,7 +87,7 @@ def opened(path: Path) -> Iterator[ParquetFile]:
     check_readable(path)
     _, parquet = pyarrow()
     with translated(path):
-        # Else pyarrow reads ahead all row groups that are asked for, and keeps what it has read of each.
+        # Else pyarrow reads ahead all requested row groups and keeps them.
         file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     try:
         with translated(path):

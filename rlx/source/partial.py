@@ -1,4 +1,4 @@
-"""The part of a file that has arrived, kept so that a broken transfer or a killed process goes on from there.
+"""The part of a file that has arrived, kept so that a broken transfer or a killed process resumes.
 
 ``<name>.partial`` holds the bytes, ``<name>.partial.json`` the version of the file they belong to. The file
 gets its name once all bytes are there and are what the checksums say.
@@ -80,7 +80,7 @@ class Partial:
         """Keep the next bytes; return how many of them were never here before."""
         assert self._file is not None
         while data:
-            # Unbuffered, so that what a full disk refuses is not counted: the digests are of what is there.
+            # Unbuffered, so that bytes refused by a full disk are not counted: the digests are of the file.
             written = self._file.write(data)
             self._digests.update(data[:written])
             data = data[written:]

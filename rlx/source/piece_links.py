@@ -53,8 +53,8 @@ class Links:
 
     Args:
         joins: [p] the piece that each one follows; -1 where none is known.
-        goes_on: [p] whether the episode goes on in a later piece although a flag stands at the end of this one.
-        resumes: [p] whether a piece goes on from one before.
+        goes_on: [p] whether the episode continues in a later piece although a flag is set at the end of this one.
+        resumes: [p] whether a piece continues an earlier one.
         is_known: [p] whether an earlier piece of the same trajectory id has not ended.
     """
 

@@ -21,7 +21,7 @@ _HEIGHT, _WIDTH = FRAME_SHAPE
 _ROW_BYTES = 1 + _WIDTH  # the filter's number comes first
 _INFLATED_BYTES = _HEIGHT * _ROW_BYTES
 _PLACE_BYTES = (_HEIGHT + 1) * _ROW_BYTES  # with the empty row
-_STACKED_FRAMES = 64  # what is being worked on stays in the processor's cache
+_STACKED_FRAMES = 64  # keeps the working set in the processor's cache
 _LAST_FILTER = 4
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -17,7 +17,7 @@ KEY = "rlx"
 # Of a file in a directory of a format that has no such place.
 FILE_NAME = "provenance.json"
 _MAX_BYTES = 2**20
-# Notes of how another file was read, which whoever reads this one makes anew.
+# Notes of how another file was read, which reading this one recreates.
 _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WITHOUT_OUTCOME, SCHEMA})
 
 

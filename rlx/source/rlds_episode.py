@@ -98,7 +98,7 @@ class Episode:
         try:
             check_field(name, self._schema[name], rows, f"steps/{name}", start)
         except CorruptShardError as exc:
-            raise MalformedFeatureError(str(exc)) from exc  # to be told with the record's number
+            raise MalformedFeatureError(str(exc)) from exc  # reported with the record's number
         return rows
 
     def _feature(self, name: str) -> Values:

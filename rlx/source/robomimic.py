@@ -22,7 +22,7 @@ from rlx.source.row_episodes import RowEpisode, shard_bounds, without_outcome
 _DEMO = re.compile(r"demo_(\d{1,9})")
 _OBS, _NEXT, _DONES = "obs", "next_obs", "dones"
 _KNOWN = frozenset({_OBS, _NEXT, _DONES, "actions", "rewards"})
-# What rlx's exporter knows of a trajectory: attributes, which robomimic passes over.
+# Attributes of a trajectory that rlx's exporter writes and robomimic skips.
 _TOLD = ("episode", "truncated", "from_reset", "final_recorded", "cut")
 _ATTRIBUTES = frozenset({"num_samples", *_TOLD})
 LAYOUT = "expected robomimic's layout: data/demo_<i> with actions [N, A], rewards [N], dones [N] and obs/<key> [N, ...]"

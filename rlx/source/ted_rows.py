@@ -16,7 +16,7 @@ from rlx.source.finite import check_finite
 from rlx.source.needed_fields import missing_field
 
 _FLAGS = ("terminated", "truncated")
-# What follows from these at the root of TED, and what says where the steps belong.
+# Keys derived from these at the root of TED, and keys of trajectories.
 _TOLD = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not continue from step to step"

@@ -16,7 +16,7 @@ from rlx.source.ted_rows import ted_fields
 from rlx.source.ted_run import Place, TedRun, make_run, scanned
 from rlx.source.time_dimension import time_dimension
 
-# What ReplayBuffer.dumps writes: the storage in a directory of its own, and beside it what the buffer's parts know.
+# The layout of ReplayBuffer.dumps: the storage in a directory, and beside it the state of the buffer's parts.
 _BUFFER = "buffer_metadata.json"
 _STORAGE = "storage"
 _STORAGE_METADATA = "storage_metadata.json"

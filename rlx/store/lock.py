@@ -80,7 +80,7 @@ def writer_of(dataset: Path) -> str | None:
             except BlockingIOError:
                 return _read_pid(file)
     except OSError:
-        return None  # no such file, or one that we may not read: nobody writes it that we could know of
+        return None  # a missing or unreadable lock file: no known writer
     return None
 
 

@@ -14,7 +14,7 @@ from rlx.store.codec import Codec
 from rlx.store.raw_file import RawFileWriter, raw_length, raw_reader
 
 META = "meta.json"
-# What tensordict writes beside the fields; it reads a directory without the last two as well.
+# Metadata that tensordict writes beside the fields; it also reads a directory without the last two.
 _TENSORDICT = {"shape": [], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
 
 

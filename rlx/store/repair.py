@@ -79,7 +79,7 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
     """
     dataset = locate(path)
     if not (dataset / manifest.FILE_NAME).exists():
-        Manifest.load(dataset)  # says what is missing, before a lock file is made where there is no dataset
+        Manifest.load(dataset)  # raises before a lock file is created where no dataset exists
     with lock.writing(dataset):
         try:
             listed = Manifest.load(dataset)

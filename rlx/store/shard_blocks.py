@@ -71,7 +71,7 @@ def _chosen(shards: Shards, number: int, trajectories: NDArray[np.int64] | None,
         before = np.cumsum(length) - length
         picked = picked[before < steps]
         length, whole = np.minimum(length, steps - before)[: len(picked)], length[: len(picked)]
-        # What follows the last step of a trajectory that is cut is the observation of its next one.
+        # The last step of a cut trajectory is followed by the observation of its next step.
         final_recorded = final_recorded[: len(picked)] | (length < whole)
         cut = cut[: len(picked)] | (length < whole)
     columns = (table.start[picked], table.episode[picked], table.from_reset[picked], final_recorded, cut)

@@ -24,9 +24,9 @@ from rlx.store.raw_file import close_quietly
 
 INDEX_ENTRY_BYTES = 16
 CRC_BYTES = 4
-# Reading so much at once is worth asking the kernel for all of it before.
+# A read of this size is worth asking the kernel for read-ahead.
 _LONG_BYTES = 1 << 16
-# Up to so many chunks, a loop finds where they lie sooner than numpy does.
+# Up to this many chunks, a loop locates them faster than numpy.
 _FEW = 64
 
 

@@ -133,7 +133,7 @@ class Shards:
             # Opened before, or every field would open them.
             self.each(self.__getitem__, np.unique(numbers).tolist())
             found = files.at_once(read, list(self.schema.fields), depth=1)
-        # A guess at the next time: threads cost as much as reading what is in the cache.
+        # A guess for the next call: threads cost as much as reading from the cache.
         self._is_cached = files.traffic.requests == before
         return found
 

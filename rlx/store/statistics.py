@@ -18,7 +18,7 @@ from rlx.store.array import Rows
 # Of observations of MIN_ROW_BYTES or more, every such row enters the statistics: looking at all would double the work.
 SAMPLED_EVERY = 16
 MAX_ACTIONS = 1024
-# Of numbers of 16 bits, so many squares add up to less than 2**53.
+# This many squares of 16-bit numbers add up to less than 2**53.
 _EXACT_NUMBERS = 2**20
 # Over the trajectories that are whole episodes; shards of rlx 0.1.0 lack these.
 WHOLE = WHOLE_RETURN, WHOLE_LENGTH = "whole_return", "whole_length"

@@ -93,7 +93,7 @@ class StepReader:
         """
         n, starts = len(places.steps), places.starts
         local = places.steps + places.trajectory - self._shards.first_row[places.shard]
-        # The last step of each run of steps is followed by an observation that is none of theirs.
+        # The last step of each run of steps is followed by an observation outside the run.
         ends = np.append(starts[1:], n)[: len(starts)] - 1
         wanted = np.concatenate([local, local[ends] + 1])
         shard = np.concatenate([places.shard, places.shard[ends]])

@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
     DAMAGED = "damaged"  # it was read, and is wrong, or it is missing
     UNLISTED = "unlisted"  # it is not part of the dataset
-    UNREADABLE = "unreadable"  # it is there, and nobody can say whether it is right
+    UNREADABLE = "unreadable"  # it exists, but cannot be checked
 
 
 @dataclass(frozen=True, slots=True)

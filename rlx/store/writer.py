@@ -111,7 +111,7 @@ class ShardWriter:
         self._segments = _Segments()
 
     def append(self, block: Block) -> None:
-        """Add the steps of a block, which goes on where the last one ended.
+        """Add the steps of a block, which continues the last one.
 
         Raises:
             SchemaMismatchError: the block does not fit the schema, or the open trajectory.

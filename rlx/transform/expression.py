@@ -20,7 +20,7 @@ Columns = Mapping[str, NDArray[Any]]
 MAX_CHARACTERS = 1000
 _MAX_DEPTH = 100
 _NUMBER, _TRUTH = "a number", "a condition"
-# What an expression may look at, and what that is.
+# Names that an expression may use, and their values.
 NAMES = MappingProxyType(
     {
         "id": _NUMBER,
@@ -41,7 +41,7 @@ _TOKEN = re.compile(
     r" *(?:(?P<word>[A-Za-z_]\w*)|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w)|[<>=!]=|[<>+\-*/%()]|(?P<else>.))",
     re.ASCII | re.DOTALL,
 )
-# Python's keyword becomes a name of the same length, which nobody can write, so that all places stay what they are.
+# Python's keyword becomes a name of the same length, not writable by users, so that all offsets stay the same.
 _SAFE = {"return": "Return"}
 _INSTEAD = {"&": "and", "|": "or", "~": "not", "!": "not", "=": "=="}
 _Operation = Callable[[Any, Any], Any]
@@ -107,7 +107,7 @@ class Expression:
         try:
             return ast.parse(source, mode="eval").body
         except SyntaxError as exc:
-            # Where the end is missing, Python points at the start of the line or behind it.
+            # Where the end is missing, Python points at the start of the line or past it.
             place = exc.offset - 1 if exc.offset else len(source)
             raise self._error(place, "this is out of place" if source[place:] else "the end is missing") from exc
         except (RecursionError, MemoryError) as exc:

@@ -18,7 +18,7 @@ from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
 from rlx.transform.selections import Filter, Subsample
 from rlx.transform.spans import FrameSkip, NStep
 
-# Frozen dataclasses: their fields are the parameters. One with a field ``text`` gets all that stands behind the colon.
+# Frozen dataclasses: their fields are the parameters. A field ``text`` gets everything after the colon.
 TRANSFORMS: Mapping[str, Any] = MappingProxyType(
     {
         "resize": Resize,

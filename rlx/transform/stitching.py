@@ -23,7 +23,7 @@ class Stitching:
 
     def __init__(self, schema: Schema) -> None:
         self._observations = schema.names(Role.OBSERVATION)
-        self._open: tuple[int, int] | None = None  # the trajectory that goes on, and the step that it goes on with
+        self._open: tuple[int, int] | None = None  # the trajectory that continues, and its next step
         self._behind: Mapping[str, Rows] = {}  # the observations [1, ...] that its last step led to
 
     def block(

@@ -20,7 +20,7 @@ _MAX_ROWS = 18
 _UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 14.0, 12.0, 26.0
 _LETTER = 6.2  # about the width of one
-_PATCH = 24.0  # beside a name, with what is between two
+_PATCH = 24.0  # beside a name, with the gap between two
 
 
 def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, height: float) -> Drawing:

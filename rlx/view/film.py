@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # A GIF is held in memory while it is written.
 MAX_FRAMES = {"gif": 600, "mp4": 100_000}
 _PALETTE_FRAMES = 12
-_MAX_GIF_FPS = 50  # browsers show what is quicker slowly
+_MAX_GIF_FPS = 50  # browsers slow down faster films
 
 
 def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:

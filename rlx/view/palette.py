@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _COLOURS = 256
-_OF_PICTURES = 208  # the rest is for what is written below them
+_OF_PICTURES = 208  # the rest is for the captions
 _PIECE = 2**12  # colours whose nearest are found together
 
 
@@ -30,7 +30,7 @@ class Palette:
             first = _near_to_all(pictures)
         colours = list(dict.fromkeys([*first, *rest]))[:_COLOURS]
         self._channels = [channels(colour) for colour in colours]
-        # Every colour there is: its place in the palette, or -1 where nobody has asked yet which is nearest.
+        # Every colour: its place in the palette, or -1 before its nearest one is looked up.
         self._places = np.full(2**24, -1, np.int16)
         self._places[colours] = np.arange(len(colours))
 

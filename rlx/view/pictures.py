@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Frames = NDArray[np.uint8]
-_MIN_SIDE = 16  # pixels; what is smaller is no picture
+_MIN_SIDE = 16  # pixels; smaller arrays are not pictures
 _MAX_COLOURS = 256  # of a PNG with a palette
 
 

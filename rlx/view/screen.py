@@ -48,7 +48,7 @@ class Screen:
             height, width = episode.frames(self._field, self._rows[:1]).shape[1:3]
             self.scale = max(1, round(_WIDTH / width))
             width, self._top = width * self.scale, height * self.scale
-        # What is narrow gets a border, so that the words below have room.
+        # A narrow picture gets a border, so that the words below fit.
         self.width = max(width, 300) + max(width, 300) % 2
         self._left = (self.width - width) // 2
         self.height = self._top + _PANEL + self._top % 2

@@ -138,7 +138,7 @@ class Transformed:
             return self._transform.around(rows, keys, self._below)
         if isinstance(self._transform, Pointwise):
             return self._transform(self._below.read(rows, keys))
-        # What keys a callable needs is known to it alone.
+        # Only the callable knows which keys it needs.
         steps: TensorDictBase = self._transform(self._below.read(rows))
         if steps.batch_size[:1] != (len(rows),):
             raise ValueError(

@@ -91,7 +91,7 @@ def discounted(rewards: NDArray[np.float64], gamma: float) -> NDArray[np.float64
     blocks = -(-steps // _BLOCK)
     padded = np.zeros((count, blocks * _BLOCK))
     padded[:, :steps] = rewards
-    distance = np.arange(_BLOCK)[:, None] - np.arange(_BLOCK)  # of a reward in a block behind a step in it
+    distance = np.arange(_BLOCK)[:, None] - np.arange(_BLOCK)  # of a reward in a block, after a step in it
     weights = np.where(distance >= 0, gamma ** np.maximum(distance, 0), 0.0)
     result = padded.reshape(count, blocks, _BLOCK) @ weights
     beyond = gamma ** np.arange(_BLOCK, 0, -1)
