@@ -171,7 +171,7 @@ class Schema:
             found = self.fields.get(name)
             if found is None or found.role != role or found.shape != () or found.is_text:
                 raise SchemaMismatchError(
-                    f"schema: {name}: expected one number a step with role {role!r}, found {found}"
+                    f"schema: {name}: expected one number per step with role {role!r}, found {found}"
                 )
             if name in _FLAGS and found.dtype != "bool":
                 raise SchemaMismatchError(f"schema: {name} is {found.dtype}, expected bool")

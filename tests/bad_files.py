@@ -246,7 +246,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "another file format": (described(fileFormat="riegeli"), "fileFormat: expected tfrecord, found 'riegeli'"),
         "objects": (
             example("reward", lambda rows: [b"x"] * len(rows)),
-            "steps/reward: expected float32[] a step, found",
+            "steps/reward: expected float32[] per step, found",
         ),
         "NaN seen": (
             example("observation", lambda rows: np.append(rows[:-1], np.float32(NAN))),
@@ -291,7 +291,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "objects": (
             at("next/meta.json", members(lambda one: {"reward": {**one["reward"], "dtype": "object"}})),
-            "next/reward: expected one number a step, found no numbers",
+            "next/reward: expected one number per step, found no numbers",
         ),
         "NaN seen": (
             at("observation.memmap", numbers(value(NAN, 0))),

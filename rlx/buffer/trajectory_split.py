@@ -81,7 +81,7 @@ def _done(flat: TensorDictBase, key: NestedKey) -> NDArray[np.bool_] | None:
 
 def _one_a_step(values: torch.Tensor, key: NestedKey) -> NDArray[Any]:
     if values.numel() != len(values):
-        raise SchemaMismatchError(f"{key!r} of shape {list(values.shape)}: expected one a step")
+        raise SchemaMismatchError(f"{key!r} of shape {list(values.shape)}: expected one per step")
     column: NDArray[Any] = values.reshape(-1).cpu().numpy()
     return column
 

@@ -113,7 +113,7 @@ def split_url(url: str) -> SplitResult:
     Example:
         >>> split_url("http://host:99999/set")
         Traceback (most recent call last):
-        rlx.errors.SourceError: http://host:99999/set is no URL: expected a host, perhaps with a port up to 65535
+        rlx.errors.SourceError: http://host:99999/set is not a URL: expected a host, perhaps with a port up to 65535
     """
     with suppress(ValueError):
         parts = urlsplit(url)
@@ -121,7 +121,7 @@ def split_url(url: str) -> SplitResult:
         return parts
     # What urllib says may quote a part of a password.
     raise SourceError(
-        f"{url} is no URL: expected a host, perhaps with a port up to 65535",
+        f"{url} is not a URL: expected a host, perhaps with a port up to 65535",
         hint="quote what is special in a password: %2F for a slash" if "@" in url else None,
     )
 

@@ -143,6 +143,6 @@ def _action(schema: Schema) -> str:
             return names[0]
     found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
     raise ExportError(
-        f"d3rlpy holds one discrete action or one vector of floats a step, found {found}",
+        f"d3rlpy holds one discrete action or one vector of floats per step, found {found}",
         hint="--to minari holds actions of any kind",
     )

@@ -98,5 +98,5 @@ def _check(experience: Experience) -> None:
     ):
         if len(names) != 1:
             raise ExportError(
-                f"D4RL holds one {kind} a step, found {', '.join(names)}", hint="--to minari holds any number"
+                f"D4RL holds one {kind} per step, found {', '.join(names)}", hint="--to minari holds any number"
             )

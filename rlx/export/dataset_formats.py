@@ -80,7 +80,7 @@ def export_dataset(
 def _check_actions(schema: Schema, exporter: DatasetExporter) -> None:
     if not any(map(is_action, schema)):
         raise ExportError(
-            f"{exporter.title} holds an action a step, found only {', '.join(schema)}",
+            f"{exporter.title} holds an action per step, found only {', '.join(schema)}",
             hint="--to zarr keeps steps without actions",
         )
 

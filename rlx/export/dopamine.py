@@ -128,13 +128,13 @@ def _check(schema: Schema) -> None:
     check_names(DopamineExporter.title, schema)
     observations, actions = observation_fields(schema), action_fields(schema)
     if len(observations) != 1:
-        raise ExportError(f"Dopamine's layout holds one observation a step, found {', '.join(observations)}")
+        raise ExportError(f"Dopamine's layout holds one observation per step, found {', '.join(observations)}")
     if schema[observations[0]].is_text:
         raise ExportError(f"Dopamine's layout holds observations of numbers, found text in {observations[0]}")
     is_discrete = [schema[name].shape == () and schema[name].numpy_dtype.kind in "iu" for name in actions]
     if is_discrete != [True]:
         found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in actions)
         raise ExportError(
-            f"Dopamine's layout holds one discrete action a step, found {found}",
+            f"Dopamine's layout holds one discrete action per step, found {found}",
             hint="--to minari holds actions of any kind",
         )

@@ -99,7 +99,7 @@ class MinariExporter:
         leaves = _leaves(schema)
         for name in (*observation_fields(schema), *action_fields(schema)):
             if schema[name].is_text and schema[name].shape:
-                raise ExportError(f"Minari holds one text a step, found {name} {list(schema[name].shape)}")
+                raise ExportError(f"Minari holds one text per step, found {name} {list(schema[name].shape)}")
         held = {leaf.name for leaf in leaves.values()}
         losses = common_losses(experience, episodes=True)
         losses += left_out([name for name in extra_fields(schema) if name not in held])

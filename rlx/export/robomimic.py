@@ -149,5 +149,5 @@ def _action(schema: Schema) -> str:
             return names[0]
     found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
     raise ExportError(
-        f"robomimic holds one action of floats a step, found {found}", hint="--to minari holds actions of any kind"
+        f"robomimic holds one action of floats per step, found {found}", hint="--to minari holds actions of any kind"
     )

@@ -192,7 +192,7 @@ class Workers:
         self._ask(place)
 
     def _restart(self, place: _Place, death: ActorDiedError) -> None:
-        lost = f"and the {place.steps} steps that it had made and that are in no finished shard are collected anew"
+        lost = f"and the {place.steps} steps that it had made and that are in no finished shard are collected again"
         self._deaths.add(place.number, death, lost)
         place.actor = self._run.start(place.number, place.listed_episodes)
 

@@ -88,7 +88,7 @@ def _episode_table(root: Path) -> list[list[int]]:
     if numbers != list(range(len(numbers))):
         raise CorruptShardError(f"{root / _EPISODES}: {_EPISODE}: expected 0, 1, 2 and so on, found {numbers[:20]}")
     if bad := [length for length in lengths if not 0 < length < _MAX_NUMBER]:
-        raise CorruptShardError(f"{root / _EPISODES}: {_LENGTH}: expected at least a step, found {bad[0]}")
+        raise CorruptShardError(f"{root / _EPISODES}: {_LENGTH}: expected at least one step, found {bad[0]}")
     return columns
 
 

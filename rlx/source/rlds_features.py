@@ -54,11 +54,11 @@ class Feature:
         size = math.prod(self.shape)
         if self.encoding == "none":
             if not isinstance(values, np.ndarray) or len(values) % max(1, size):
-                raise MalformedFeatureError(f"expected {self.dtype}{list(self.shape)} a step, found {_found(values)}")
+                raise MalformedFeatureError(f"expected {self.dtype}{list(self.shape)} per step, found {_found(values)}")
             rows = values[start * size : stop * size].astype(self.dtype, casting="unsafe")
             return rows.reshape(stop - start, *self.shape)
         if not isinstance(values, list):
-            raise MalformedFeatureError(f"expected a text a step, found {_found(values)}")
+            raise MalformedFeatureError(f"expected a text per step, found {_found(values)}")
         if self.encoding == "text":
             return self._texts(values, start, stop)
         made = np.empty((stop - start, *self.shape), self.dtype)
@@ -69,7 +69,7 @@ class Feature:
     def _texts(self, values: list[memoryview], start: int, stop: int) -> NDArray[Any]:
         size = math.prod(self.shape)
         if len(values) % max(1, size):
-            raise MalformedFeatureError(f"expected {size:,} texts a step, found {_found(values)}")
+            raise MalformedFeatureError(f"expected {size:,} texts per step, found {_found(values)}")
         made = np.empty((stop - start) * size, object)
         try:
             made[:] = [str(value, "utf-8") for value in values[start * size : stop * size]]
@@ -86,7 +86,7 @@ class Feature:
     def _numbers(self, value: memoryview) -> NDArray[Any]:
         expected = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         if len(value) != expected:
-            raise MalformedFeatureError(f"expected {expected:,} bytes a step, found {len(value):,}")
+            raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(value):,}")
         return np.frombuffer(value, self.dtype).reshape(self.shape)
 
 

@@ -158,7 +158,7 @@ def _check_single(path: str, kind: RowType | None, place: str) -> None:
     if kind is None or kind[0] == TEXT or kind[1] not in ((), (1,)):
         found = "no numbers" if kind is None or kind[0] == TEXT else f"{kind[0]}{list(kind[1])}"
         what = "flag" if path in (TERMINATED, TRUNCATED, DONE) else "number"
-        raise CorruptShardError(f"{place}: {path}: expected one {what} a step, found {found}")
+        raise CorruptShardError(f"{place}: {path}: expected one {what} per step, found {found}")
 
 
 def _row_type(name: str, kind: RowType | None) -> RowType | None:

@@ -62,7 +62,7 @@ def test_a_transform_has_no_part_in_it(tmp_path: Path) -> None:
 
 
 def test_an_empty_buffer(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no step to apply"):
+    with pytest.raises(ValueError, match="no steps to apply"):
         ReplayBuffer(storage=LazyTensorStorage(3)).preprocess(doubled, dest=tmp_path / "made")
 
 

@@ -214,7 +214,11 @@ def test_an_export_stays_unless_it_is_to_be_replaced(cli: Cli, pong: Path, tmp_p
     [
         (("--to", "d4rl", "--codec", "zstd"), 2, "error: --codec requires --to zarr or memmap, found --to d4rl"),
         (("--to", "d4rl", "--shards", "7"), 5, "error: Pong/5 has no shard 7"),
-        (("--to", "robomimic"), 1, "error: robomimic holds one action of floats a step, found action int64[]\nhint: "),
+        (
+            ("--to", "robomimic"),
+            1,
+            "error: robomimic holds one action of floats per step, found action int64[]\nhint: ",
+        ),
         (("--to", "minari"), 1, "error: {}: Minari wants a name that ends in a version\nhint: give out-v0 as "),
     ],
 )

@@ -236,7 +236,7 @@ class DatasetExporterContract:
         """As they are of files: what rlx writes it can read."""
         chosen = schema(_VECTOR)
         dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
-        with pytest.raises(ExportError, match="holds an action a step, found only observation, reward, terminated"):
+        with pytest.raises(ExportError, match="holds an action per step, found only observation, reward, terminated"):
             self.export(dataset.path, path)
         assert not path.parent.exists()
 

@@ -26,7 +26,7 @@ CUT = (
 CHOSEN = {**SAMPLES, **RICH}
 LOST = {sample: [FINAL, CUT] for sample in SAMPLES}
 REFUSED = {
-    "multi-discrete actions": r"one discrete action or one vector of floats a step, found action int64\[2\]",
+    "multi-discrete actions": r"one discrete action or one vector of floats per step, found action int64\[2\]",
     "dict actions": r"found action/move float32\[1\], action/turn float32\[1\]",
     "texts": "d3rlpy holds observations of numbers, found text in observation/mission",
 }

@@ -27,7 +27,7 @@ from tests.factories import write_dataset
 
 FINAL = "the final observation of 5 of 5 trajectories"
 ENDS = "truncations: 2 of 5 trajectories did not terminate, and end as if they had"
-VECTOR = r"one discrete action a step, found action float32\[2\]"
+VECTOR = r"one discrete action per step, found action float32\[2\]"
 SHARED = Path(__file__).parents[2] / "../shared/data/dqn"
 HELD = ("discrete actions", "pictures")
 
@@ -35,10 +35,10 @@ HELD = ("discrete actions", "pictures")
 class TestDopamine(DatasetExporterContract):
     format = "dopamine"
     refused: ClassVar = {sample: VECTOR for sample in SAMPLES if sample not in HELD} | {
-        "dict observations": "one observation a step, found observation/camera, observation/arm/angle",
-        "multi-discrete actions": r"one discrete action a step, found action int64\[2\]",
+        "dict observations": "one observation per step, found observation/camera, observation/arm/angle",
+        "multi-discrete actions": r"one discrete action per step, found action int64\[2\]",
         "dict actions": r"found action/move float32\[1\], action/turn float32\[1\]",
-        "texts": "one observation a step, found observation/mission, observation/place",
+        "texts": "one observation per step, found observation/mission, observation/place",
     }
     rich = True
     always: ClassVar = [FINAL, ENDS]

@@ -32,7 +32,7 @@ from tests.contracts.source import Trajectory, read
 from tests.factories import write_dataset
 
 REFUSED = {
-    "discrete actions": r"one action of floats a step, found action int64\[\]",
+    "discrete actions": r"one action of floats per step, found action int64\[\]",
     "pictures": r"found action int64\[\]",
     "multi-discrete actions": r"found action int64\[2\]",
     "dict actions": "found action/move float32",

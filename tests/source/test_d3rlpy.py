@@ -107,7 +107,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         r"observations_2: expected float32\[3\], found float32\[4\]",
     ),
     "another dtype": (replace("actions_2", np.zeros((6, 2))), r"actions_2: expected float32\[2\], found float64\[2\]"),
-    "rewards of several": (replace("rewards_0", np.zeros((4, 2), "f4")), "reward: expected one number a step"),
+    "rewards of several": (replace("rewards_0", np.zeros((4, 2), "f4")), "reward: expected one number per step"),
     "text": (objects("rewards_2"), "rewards_2: expected rows of numbers, found object"),
     "infinite rewards": (
         replace("rewards_1", np.array([[np.inf]], "f4")),

@@ -208,7 +208,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "few actions": (replace("actions", np.zeros((11, 3), "f4")), "actions: expected 12 rows, found 11"),
     "many flags": (replace("terminals", np.zeros((12, 2))), r"terminals: expected one flag per step, found \[12, 2\]"),
     "few time-outs": (replace("timeouts", np.zeros(3)), "timeouts: expected 12 rows, found 3"),
-    "many rewards": (replace("rewards", np.zeros((12, 2))), "reward: expected one number a step"),
+    "many rewards": (replace("rewards", np.zeros((12, 2))), "reward: expected one number per step"),
     "many dimensions": (replace("actions", np.zeros((12, *[1] * 17))), "shape .*: expected at most 16 non-negative"),
     "text": (objects("rewards"), "rewards: expected rows of numbers, found object"),
     "complex numbers": (replace("actions", np.zeros((12, 3), "c8")), "actions: expected rows of numbers"),

@@ -297,7 +297,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
         CorruptShardError,
         "length is missing",
     ),
-    "no steps": (column(EPISODES, "length", row(0, 0)), CorruptShardError, "length: expected at least a step, found 0"),
+    "no steps": (
+        column(EPISODES, "length", row(0, 0)),
+        CorruptShardError,
+        "length: expected at least one step, found 0",
+    ),
     "a gap": (
         column(EPISODES, "episode_index", row(1, 7)),
         CorruptShardError,

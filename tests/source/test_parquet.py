@@ -104,8 +104,8 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
         ({"observation": None}, "observation is missing"),
         ({"action": None}, "action is missing"),
         ({"observation": [b"x"] * 9}, "observation: neither numbers nor text"),
-        ({"next/reward": ["x"] * 9}, "next/reward: expected one number a step, found no numbers"),
-        ({"next/reward": [[1.0, 2.0]] * 9}, "reward: expected one number a step"),
+        ({"next/reward": ["x"] * 9}, "next/reward: expected one number per step, found no numbers"),
+        ({"next/reward": [[1.0, 2.0]] * 9}, "reward: expected one number per step"),
         (
             {
                 "observation/a": [1.0] * 9,
@@ -129,7 +129,7 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
         ({"action": [1] * 8 + [None]}, "action: expected a value in every row, found 1 nulls"),
         ({"next/terminated": ["no"] * 9}, "next/terminated: expected one flag per step, found no numbers"),
         ({"next/truncated": [[0, 1]] * 9}, r"next/truncated: expected one flag per step, found int64\[2\]"),
-        ({"collector/traj_ids": [[]] * 9}, r"collector/traj_ids: expected one number a step"),
+        ({"collector/traj_ids": [[]] * 9}, r"collector/traj_ids: expected one number per step"),
         ({"next/terminated": [False] * 8 + [None]}, "next/terminated: expected a value in every row, found 1 nulls"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_row_of_text_is_one_at_least() -> None:
 
 
 def test_a_reward_or_a_flag_is_no_text() -> None:
-    with pytest.raises(SchemaMismatchError, match="reward: expected one number a step"):
+    with pytest.raises(SchemaMismatchError, match="reward: expected one number per step"):
         Schema({**SMALL.fields, "reward": Field("string", (), Role.NEXT)})
 
 

@@ -269,7 +269,7 @@ BAD = {
     "too many": (lambda steps: torch.cat([steps, steps]), "other values of index: expected those of the steps"),
     "backwards": (lambda steps: steps[[3, 2, 1, 0]], "other values of index"),
     "shifted": (changed(index=lambda steps: steps["index"] + 100), "other values of index"),
-    "no reward": (lambda steps: steps.exclude(("next", "reward")), "reward: expected one number a step"),
+    "no reward": (lambda steps: steps.exclude(("next", "reward")), "reward: expected one number per step"),
     "no next": (lambda steps: steps.exclude(("next", "observation")), "it returns observation and no next observation"),
     "another type": (
         changed(action=lambda steps: steps["action"].double()),
