@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from rlx.api.checking import verify as verify
     from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
+    from rlx.api.transferring import pull as pull
+    from rlx.api.transferring import push as push
     from rlx.pipeline.dataset import Dataset as Dataset
 
     __version__: str
 
 # `open` is left out because it would hide the builtin, and `collector` because it needs an extra.
-__all__ = ["Dataset", "__version__", "buffer", "datasets", "errors", "merge", "repair", "verify"]
+__all__ = ["Dataset", "__version__", "buffer", "datasets", "errors", "merge", "pull", "push", "repair", "verify"]
 
 # Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage (rlx.view,
 # rlx.doctor, rlx.export): importing the subpackage would replace it.
@@ -30,6 +32,8 @@ _MODULES = {
     "Dataset": "rlx.pipeline.dataset",
     "merge": "rlx.api.merging",
     "open": "rlx.api.opening",
+    "pull": "rlx.api.transferring",
+    "push": "rlx.api.transferring",
     "repair": "rlx.api.checking",
     "verify": "rlx.api.checking",
 }

@@ -42,10 +42,9 @@ def pull(
     Verifies the checksum of every file. Credentials, which public data do not need, come from the environment
     variables of each cloud's own tools. Needs rlx[cloud]. To read a few steps without a copy, use rlx sample URL.
     """
-    from rlx.pipeline.pull import pull as pull_dataset
-    from rlx.pipeline.transfers import JOBS
+    import rlx
 
     output: Output = ctx.obj
     with interruptible("received files are kept"), showing(output, f"pull {url}") as progress:
-        report = pull_dataset(url, out, jobs=jobs or JOBS, overwrite=overwrite, progress=progress)
+        report = rlx.pull(url, out, jobs=jobs, overwrite=overwrite, progress=progress)
     show_transfer(output, report, "fetched")

@@ -41,10 +41,9 @@ def push(
     credentials come from the environment variables of each cloud's own tools, such as AWS_ENDPOINT_URL and
     AWS_ACCESS_KEY_ID. Needs rlx[cloud].
     """
-    from rlx.pipeline.push import push as push_dataset
-    from rlx.pipeline.transfers import JOBS
+    import rlx
 
     output: Output = ctx.obj
     with interruptible(f"files sent so far stay at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
-        report = push_dataset(dataset, url, jobs=jobs or JOBS, overwrite=overwrite, progress=progress)
+        report = rlx.push(dataset, url, jobs=jobs, overwrite=overwrite, progress=progress)
     show_transfer(output, report, "sent")

@@ -56,13 +56,17 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
         transferred: the library's report.
         verb: past participle for the summary: ``sent``.
     """
-    report, failures = transferred.report, transferred.report.failures.values()
+    failures = transferred.failures.values()
     # A retry cannot fix files that are damaged or missing at the location.
     lasting = failures and not any(isinstance(failure, DownloadError) for failure in failures)
     hint = mend_hint(transferred.url) if lasting else _RESUME_HINT
-    error = _error(report, hint=hint)
-    said = f"{verb} {plural(transferred.files, 'file')}, {size(transferred.bytes)}; {transferred.url}"
-    output.show({**transferred.to_json(), **(describe(error) if error else {})}, *_summary(report), said)
+    error = _error(transferred, hint=hint)
+    moved = f"{plural(transferred.transferred_files, 'file')}, {size(transferred.transferred_bytes)}"
+    output.show(
+        {**transferred.to_json(), **(describe(error) if error else {})},
+        *_summary(transferred),
+        f"{verb} {moved}; {transferred.url}",
+    )
     if error is not None:
         output.complain(error)
         raise typer.Exit(exit_code(error))

@@ -45,7 +45,7 @@ def pull(
         overwrite: whether to start afresh where there is a dataset.
         progress: receives ``bytes`` and ``shards``.
 
-    Returns: The report of the local dataset; its ``report.failures`` are the shards that could not be fetched, or were
+    Returns: The report of the local dataset; its ``failures`` are the shards that could not be fetched, or were
         damaged.
 
     Raises:
@@ -72,7 +72,7 @@ def pull(
             _take_over(remote, writer)
     seconds = time.perf_counter() - started
     report = Report.of(path, writer.manifest, seconds, pulling.steps, skipped_shards=skipped, failures=pulling.failures)
-    return TransferReport(report, location.url, pulling.files, pulling.bytes)
+    return TransferReport.adding(report, url=location.url, files=pulling.files, num_bytes=pulling.bytes)
 
 
 def _pending(remote: Manifest, writer: DatasetWriter, location: Location) -> list[ShardRecord]:

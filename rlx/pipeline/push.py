@@ -103,7 +103,7 @@ def _push(local: Dataset, location: Location, jobs: int, progress: Progress, *, 
     skipped = len(local.manifest.shards) - len(sending.shards)
     seconds = time.perf_counter() - started
     report = Report.of(local.path, local.manifest, seconds, steps, skipped_shards=skipped)
-    return TransferReport(report, location.url, sending.files, sending.bytes)
+    return TransferReport.adding(report, url=location.url, files=sending.files, num_bytes=sending.bytes)
 
 
 def _same_dataset(local: Dataset, location: Location) -> Manifest:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from rlx.errors import DownloadError, SourceError
@@ -14,26 +14,30 @@ JOBS = 8
 T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class TransferReport:
-    """A dataset at its destination, and the number of bytes transferred.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReport(Report):
+    """A dataset at its destination, and what was transferred.
 
     Args:
-        report: the dataset.
         url: the location at the other end.
-        files: how many were transferred.
-        bytes: of these.
+        transferred_files: files transferred in this run.
+        transferred_bytes: bytes of these files.
     """
 
-    report: Report
     url: str
-    files: int
-    bytes: int
+    transferred_files: int
+    transferred_bytes: int
+
+    @classmethod
+    def adding(cls, report: Report, *, url: str, files: int, num_bytes: int) -> "TransferReport":
+        """Return a report with what was transferred."""
+        kept = {each.name: getattr(report, each.name) for each in fields(report)}
+        return cls(**kept, url=url, transferred_files=files, transferred_bytes=num_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
-        moved = {"url": self.url, "transferred_files": self.files, "transferred_bytes": self.bytes}
-        return {**self.report.to_json(), **moved}
+        moved = {name: getattr(self, name) for name in ("url", "transferred_files", "transferred_bytes")}
+        return {**Report.to_json(self), **moved}
 
 
 def transfer(

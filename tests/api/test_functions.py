@@ -74,3 +74,17 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
     library, command = (rlx.open(tmp_path / name).manifest for name in ("library", "command"))
     assert library.lineage == command.lineage
     assert rlx.merge(datasets, tmp_path / "library", codec="zstd").skipped_shards == 4
+
+
+def test_push_and_pull(tmp_path: Path, cli: Cli) -> None:
+    dataset = made(tmp_path / "a")
+    sent = rlx.push(dataset, str(tmp_path / "bucket"))
+    assert (
+        sent.transferred_files == len([file for file in dataset.rglob("*") if file.is_file()]) - 2
+    )  # the lock and the manifest
+    assert all(hasattr(sent, key) for key in sent.to_json())
+    assert shown(cli, "push", dataset, tmp_path / "bucket")["transferred_files"] == 0
+    got = rlx.pull(str(tmp_path / "bucket"), tmp_path / "b", jobs=2)
+    assert (got.dataset, got.steps, got.failed_shards) == (tmp_path / "b", 16, [])
+    assert got.to_json().keys() == shown(cli, "pull", tmp_path / "bucket", "-o", tmp_path / "b").keys()
+    assert rlx.verify(got.dataset).ok

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import rlx
 from rlx.store.verification import verify
 from tests.conftest import Cli
 from tests.factories import make_block, write_dataset
@@ -118,8 +119,8 @@ def test_ctrl_c(cli: Cli, pong: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlx.pipeline.pull.pull", interrupted)
-    monkeypatch.setattr("rlx.pipeline.push.push", interrupted)
+    monkeypatch.setattr(rlx, "pull", interrupted)
+    monkeypatch.setattr(rlx, "push", interrupted)
     for arguments, kept in (
         (f"pull {pong}", "received files are kept"),
         (f"push {pong} {tmp_path}", "files sent so far stay"),

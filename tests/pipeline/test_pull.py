@@ -75,17 +75,17 @@ def test_what_arrives_is_what_lay_there(
     assert tree(tmp_path / "here") == tree(dataset)
     assert verify(tmp_path / "here").ok
     num_files = len(tree(dataset)) - 1
-    assert (report.files, report.bytes, report.report.skipped_shards) == (num_files, report.report.bytes, 0)
-    assert tally.done == tally.expected == {"bytes": report.bytes, "shards": 3}
+    assert (report.transferred_files, report.transferred_bytes, report.skipped_shards) == (num_files, report.bytes, 0)
+    assert tally.done == tally.expected == {"bytes": report.transferred_bytes, "shards": 3}
     again = pulled(url, tmp_path / "here")
-    assert (again.files, again.bytes, again.report.skipped_shards) == (0, 0, 3)
+    assert (again.transferred_files, again.transferred_bytes, again.skipped_shards) == (0, 0, 3)
     assert tree(tmp_path / "here") == tree(dataset)
     assert again.to_json()["dataset"] == str(tmp_path / "here")
     assert (again.to_json()["transferred_bytes"], again.to_json()["failed_shards"]) == (0, [])
 
 
 def test_it_lands_below_home_by_its_id(server: GcsServer, home: Path, dataset: Path) -> None:
-    assert pulled(f"{server.url}/set", None).report.dataset == home / "Test/1"
+    assert pulled(f"{server.url}/set", None).dataset == home / "Test/1"
     assert tree(home / "Test/1") == tree(dataset)
 
 
@@ -96,7 +96,7 @@ def test_an_id_does_not_lead_out_of_home(id: str, server: GcsServer, home: Path,
         pulled(f"{server.url}/set", None)
     assert refused.value.hint == "choose a directory with -o"
     assert not home.exists()
-    assert len(rlx.open(pulled(f"{server.url}/set", tmp_path / "here").report.dataset)) == 240
+    assert len(rlx.open(pulled(f"{server.url}/set", tmp_path / "here").dataset)) == 240
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/../../../evil", "..", "a\\b", ".bashrc", "a//b", ""])
@@ -126,8 +126,8 @@ def test_a_manifest_that_takes_a_name_twice(name: str, dataset: Path, server: Gc
     files = {**manifest.shards[0].files, name: FileRecord(0, "00000000")}
     replace(manifest, shards=[replace(manifest.shards[0], files=files), *manifest.shards[1:]]).save(dataset)
     report = pull(f"{server.url}/set", tmp_path / "here", jobs=1, progress=Silent())
-    assert "says the manifest" in str(report.report.failures["00000"])
-    assert report.report.shards == 2
+    assert "says the manifest" in str(report.failures["00000"])
+    assert report.shards == 2
 
 
 def test_only_new_shards_are_fetched(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_only_new_shards_are_fetched(tmp_path: Path) -> None:
     manifest = Manifest.load(tmp_path / "set")
     replace(manifest, notes={"reward": "clipped"}).save(tmp_path / "set")
     report = pulled(url, tmp_path / "here")
-    assert (report.report.skipped_shards, report.report.steps) == (2, 240)
-    assert report.bytes == manifest.shards[2].bytes
+    assert (report.skipped_shards, report.steps) == (2, 240)
+    assert report.transferred_bytes == manifest.shards[2].bytes
     assert tree(tmp_path / "here") == tree(tmp_path / "set")
 
 
@@ -173,15 +173,15 @@ def test_a_damaged_object_is_named_and_its_shard_not_listed(
     whole = (dataset / FRAMES).read_bytes()
     (dataset / FRAMES).write_bytes(whole[:5000] + b"\xff" + whole[5001:])
     report = pulled(f"{server.url}/set", tmp_path / "here")
-    (failure,) = report.report.failures.values()
+    (failure,) = report.failures.values()
     assert isinstance(failure, CorruptShardError)
     assert f"{server.url}/set/{FRAMES} arrived corrupt: expected crc32c" in str(failure)
     assert f"shard 00001: {failure}" in caplog.text
-    assert (report.report.failed_shards, check_listed(tmp_path / "here")) == (["00001"], ["00000", "00002"])
+    assert (report.failed_shards, check_listed(tmp_path / "here")) == (["00001"], ["00000", "00002"])
     (dataset / FRAMES).write_bytes(whole)
     again = pulled(f"{server.url}/set", tmp_path / "here")
     # All but the one that was damaged had arrived.
-    assert (again.bytes, again.report.skipped_shards) == (len(whole), 2)
+    assert (again.transferred_bytes, again.skipped_shards) == (len(whole), 2)
     assert tree(tmp_path / "here") == tree(dataset)
 
 
@@ -191,14 +191,14 @@ def test_an_object_of_another_length(more: int, dataset: Path, server: GcsServer
     found = (whole + bytes(4))[: len(whole) + more]
     (dataset / FRAMES).write_bytes(found)
     report = pulled(f"{server.url}/set", tmp_path / "here")
-    assert f"has {len(found):,} bytes, expected {len(whole):,}" in str(report.report.failures["00001"])
+    assert f"has {len(found):,} bytes, expected {len(whole):,}" in str(report.failures["00001"])
     assert check_listed(tmp_path / "here") == ["00000", "00002"]
 
 
 def test_an_object_that_is_gone(dataset: Path, server: GcsServer, tmp_path: Path) -> None:
     (dataset / FRAMES).unlink()
     report = pulled(f"{server.url}/set", tmp_path / "here")
-    assert isinstance(report.report.failures["00001"], SourceNotFoundError)
+    assert isinstance(report.failures["00001"], SourceNotFoundError)
     assert check_listed(tmp_path / "here") == ["00000", "00002"]
 
 
@@ -217,7 +217,7 @@ def test_a_file_goes_on_where_it_stopped(dataset: Path, server: GcsServer, tmp_p
     ranges = [request.range for request in server.requests[asked:] if request.name.endswith(FRAMES)]
     assert ranges == [f"bytes={arrived}-"]
     assert tree(tmp_path / "here") == tree(dataset)
-    assert report.bytes < report.report.bytes - arrived
+    assert report.transferred_bytes < report.bytes - arrived
 
 
 def test_what_had_arrived_is_not_told_again(dataset: Path, server: GcsServer, tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ def test_what_had_arrived_is_not_told_again(dataset: Path, server: GcsServer, tm
     first = pulled(f"{server.url}/set", tmp_path / "here")
     server.heal()
     again = pulled(f"{server.url}/set", tmp_path / "here")
-    assert (again.files, again.bytes) == (1, (dataset / FRAMES).stat().st_size)
-    assert first.files == len(tree(dataset)) - 2  # that file, and the manifest
+    assert (again.transferred_files, again.transferred_bytes) == (1, (dataset / FRAMES).stat().st_size)
+    assert first.transferred_files == len(tree(dataset)) - 2  # that file, and the manifest
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -250,7 +250,7 @@ def test_what_arrived_of_another_version_is_forgotten(dataset: Path, tmp_path: P
     stat = {"name": FRAMES, "url": "elsewhere", "bytes": size, "crc32c": "deadbeef"}
     arriving.with_name("0.partial.json").write_text(json.dumps(stat))
     (tmp_path / "here/source/pull/shards/00001/zarr.json").write_bytes(b"none of it")
-    assert pulled(str(dataset), tmp_path / "here").bytes == Manifest.load(dataset).bytes
+    assert pulled(str(dataset), tmp_path / "here").transferred_bytes == Manifest.load(dataset).bytes
     assert tree(tmp_path / "here") == tree(dataset)
 
 
@@ -268,10 +268,10 @@ def test_a_server_that_fails_for_some_files(
     monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 1)
     server.fault("*shards/00002/*", Fault(status=503), times=None)
     report = pulled(f"{server.url}/set", tmp_path / "here")
-    assert isinstance(report.report.failures["00002"], DownloadError)
+    assert isinstance(report.failures["00002"], DownloadError)
     assert check_listed(tmp_path / "here") == ["00000", "00001"]
     server.heal()
-    assert pulled(f"{server.url}/set", tmp_path / "here").report.skipped_shards == 2
+    assert pulled(f"{server.url}/set", tmp_path / "here").skipped_shards == 2
     assert tree(tmp_path / "here") == tree(dataset)
 
 
@@ -322,14 +322,14 @@ def test_no_room(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_dataset_without_shards(tmp_path: Path) -> None:
     write(tmp_path / "set", 0)
     report = pulled(str(tmp_path / "set"), tmp_path / "here")
-    assert (report.files, report.report.shards) == (0, 0)
+    assert (report.transferred_files, report.shards) == (0, 0)
     assert tree(tmp_path / "here") == tree(tmp_path / "set")
 
 
 def test_what_was_pulled_can_be_pushed_and_pulled_again(dataset: Path, bucket: str, tmp_path: Path) -> None:
     push(dataset, bucket, progress=Silent())
     pulled(bucket, tmp_path / "one")
-    assert push(tmp_path / "one", bucket, progress=Silent()).files == 0
+    assert push(tmp_path / "one", bucket, progress=Silent()).transferred_files == 0
     push(tmp_path / "one", f"{bucket}/copy", progress=Silent())
     pulled(f"{bucket}/copy", tmp_path / "two")
     assert tree(tmp_path / "two") == tree(dataset)
@@ -348,5 +348,5 @@ def test_ctrl_c_keeps_what_has_arrived(dataset: Path, tmp_path: Path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             pull(str(dataset), tmp_path / "here", jobs=1, progress=Silent())
     report = pulled(str(dataset), tmp_path / "here")
-    assert report.bytes < report.report.bytes
+    assert report.transferred_bytes < report.bytes
     assert tree(tmp_path / "here") == tree(dataset)

@@ -55,9 +55,9 @@ def test_all_of_it_is_there(dataset: Path, url: str) -> None:
     report = push(dataset, url, progress=tally)
     assert content(open_location(url)) == files(dataset)
     num_bytes = sum(len(one) for name, one in files(dataset).items() if name != "rlx.json")
-    assert (report.files, report.bytes) == (len(files(dataset)) - 1, num_bytes)
+    assert (report.transferred_files, report.transferred_bytes) == (len(files(dataset)) - 1, num_bytes)
     assert tally.done["bytes"] == tally.expected["bytes"] == num_bytes
-    assert (report.report.steps, report.report.shards, report.report.skipped_shards) == (24, 3, 0)
+    assert (report.steps, report.shards, report.skipped_shards) == (24, 3, 0)
     assert report.to_json() | {"seconds": 0, "steps_per_second": 0} == {
         "dataset": str(dataset),
         "id": "Test/1",
@@ -81,7 +81,7 @@ def test_again_sends_nothing(dataset: Path, url: str) -> None:
     sent(dataset, url)
     before = open_location(url).stat("rlx.json")
     report = sent(dataset, url)
-    assert (report.files, report.bytes, report.report.skipped_shards) == (0, 0, 3)
+    assert (report.transferred_files, report.transferred_bytes, report.skipped_shards) == (0, 0, 3)
     assert open_location(url).stat("rlx.json") == before
 
 
@@ -96,8 +96,8 @@ def test_only_new_shards_are_sent(tmp_path: Path, url: str) -> None:
     assert read_manifest(open_location(url)).missing == ["00002"]
     report = sent(write(tmp_path / "set", 3), url)
     assert {name.split("/")[1] for name in content(open_location(url)) if "/" in name} == {"00000", "00001", "00002"}
-    assert report.report.skipped_shards == 2
-    assert report.bytes == rlx.open(tmp_path / "set").manifest.shards[2].bytes
+    assert report.skipped_shards == 2
+    assert report.transferred_bytes == rlx.open(tmp_path / "set").manifest.shards[2].bytes
     assert content(open_location(url)) == files(tmp_path / "set")
 
 
@@ -107,7 +107,7 @@ def test_what_is_missing_or_cut_there_is_sent_again(dataset: Path, url: str) -> 
     gone, cut = list(files(dataset))[-1], "shards/00001/action/c/0"
     location.delete([gone])
     location.put(cut, [b"x"], bytes=1, crc32c="00000000")
-    assert sent(dataset, url).files == 2
+    assert sent(dataset, url).transferred_files == 2
     assert content(location) == files(dataset)
 
 
@@ -124,7 +124,7 @@ def test_another_dataset_is_not_written_over(dataset: Path, tmp_path: Path, url:
         sent(remade, url)
     assert content(open_location(url)) == before
     report = sent(other, url, overwrite=True)
-    assert report.files == len(files(other)) - 1
+    assert report.transferred_files == len(files(other)) - 1
     assert content(open_location(url)) == files(other)
 
 
@@ -165,7 +165,7 @@ def test_what_is_listed_nowhere_goes_last(dataset: Path, url: str) -> None:
     sent(dataset, url)
     location = open_location(url)
     location.put("shards/00007/zarr.json", [b"{}"], bytes=2, crc32c="00000000")
-    assert sent(dataset, url).files == 0
+    assert sent(dataset, url).transferred_files == 0
     assert content(location) == files(dataset)
 
 
@@ -229,8 +229,8 @@ def test_an_interrupted_push_goes_on(dataset: Path, bucket: str, monkeypatch: py
     assert 4 <= there < len(files(dataset)) - 1
     tally = Tally()
     report = push(dataset, url, progress=tally)
-    assert report.files == len(files(dataset)) - 1 - there
-    assert tally.done["bytes"] == tally.expected["bytes"] == report.report.bytes
+    assert report.transferred_files == len(files(dataset)) - 1 - there
+    assert tally.done["bytes"] == tally.expected["bytes"] == report.bytes
     assert content(open_location(url)) == files(dataset)
 
 
