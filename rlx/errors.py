@@ -102,7 +102,7 @@ class CorruptDatasetError(DatasetError):
 
 
 class FormatVersionError(DatasetError):
-    """This rlx does not support the format version of the dataset."""
+    """The dataset has a format version that this rlx does not support."""
 
 
 class SchemaMismatchError(DatasetError):

@@ -90,7 +90,7 @@ def _is_number(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether this is a number of things, of at most 63 bits."""
+    """Return whether this is a count, of at most 63 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST // 2
 
 

@@ -121,7 +121,7 @@ def rows_at(source: StepSource, places: Rows) -> Rows:
 
 
 def _place(rank: int | None, world: int | None) -> tuple[int, int]:
-    """This process's rank and how many there are.
+    """Return this process's rank and the number of ranks.
 
     Raises:
         ValueError: one was given without the other, or the rank is not below the number.

@@ -17,7 +17,7 @@ _DIGESTS = {"segments": 2, "trajectories": 0, "waiting": 1}
 
 
 def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
-    """The stored part of every trajectory.
+    """Return the stored part of every trajectory.
 
     Returns:
         ``segments`` [n, 8], in the order of their writing: lane, stored steps, trajectory, steps lost before,

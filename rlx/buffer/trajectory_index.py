@@ -71,7 +71,7 @@ class RingTrajectoryIndex:
         return index
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The links between segments, as int64 tensors whose length is the number of segments."""
+        """Return the links between segments, as int64 tensors whose length is the number of segments."""
         self._settle()
         return save_segments(self._segments)
 

@@ -105,7 +105,7 @@ def check_no_url(path: str | os.PathLike[str]) -> None:
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a URL.
+    """Return the parts of a URL.
 
     Raises:
         SourceError: its host or port is none.

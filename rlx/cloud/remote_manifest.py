@@ -6,7 +6,7 @@ from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest
 
 
 def read_manifest(location: Location) -> Manifest:
-    """The manifest of the dataset at a location.
+    """Return the manifest of the dataset at a location.
 
     Raises:
         DatasetNotFoundError: the location holds no dataset.

@@ -130,7 +130,7 @@ class Crew:
             return Delivery(worker, given.order, _steps(member.exchange, given.slot, answer))
 
     def made_progress(self, worker: int) -> None:
-        """Told that steps of a worker are kept, whatever becomes of it."""
+        """Take note that steps of a worker are kept, even if it dies."""
         self._deaths.made_progress(worker)
 
     def halt(self, number: int) -> None:

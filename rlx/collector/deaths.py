@@ -11,7 +11,7 @@ MOST_DEATHS = 3
 
 
 class Deaths:
-    """How often each worker died since its last progress: what it made and what is kept."""
+    """How often each worker died since its last progress: only steps that are kept count as progress."""
 
     def __init__(self) -> None:
         self._counts = Counter[int]()
@@ -22,7 +22,7 @@ class Deaths:
         Args:
             worker: its number.
             death: how.
-            lost: what is dropped with it.
+            lost: the loss, in words.
 
         Raises:
             WorkerLostError: it died ``MOST_DEATHS`` times without progress.
@@ -36,5 +36,5 @@ class Deaths:
         logger.warning("worker %d died (%s): another takes its place, %s", worker, death, lost)
 
     def made_progress(self, worker: int) -> None:
-        """Begin the count of a worker anew."""
+        """Reset the count of a worker."""
         self._counts[worker] = 0

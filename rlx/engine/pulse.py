@@ -28,12 +28,12 @@ class Pulse:
         return self._count[0]
 
     def beat(self) -> None:
-        """Begins a step, or ends it."""
+        """Begin a step, or end it."""
         self._count[0] += 1
 
 
 class PulseWatch:
-    """Says when a process has hung: in one step, or because it was stopped.
+    """Detector of a hung process: in one step, or because it was stopped.
 
     Args:
         pulse: of the process.
@@ -45,11 +45,11 @@ class PulseWatch:
         self.restart()
 
     def restart(self) -> None:
-        """Begins to wait anew."""
+        """Restart the wait."""
         self._count, self._since = self._pulse.count, time.monotonic()
 
     def has_hung(self, *, is_stopped: bool) -> bool:
-        """Whether the step under way, or the stop of the process, has lasted too long."""
+        """Return whether the step under way, or the stop of the process, has lasted too long."""
         count = self._pulse.count
         if count != self._count or not (count % 2 or is_stopped):
             self.restart()

@@ -152,7 +152,8 @@ class Ingest:
 
 
 def _also_from(manifest: Manifest, origin: str) -> Manifest:
-    """The manifest of a dataset whose next shards come from this base; those before may have come from another."""
+    """Return the manifest of a dataset whose next shards come from this base;
+    those before may have come from another."""
     noted = manifest.notes.get(ORIGIN, [])
     bases = list(dict.fromkeys([*(noted if isinstance(noted, list) else [noted]), origin]))
     return replace(manifest, notes={**manifest.notes, ORIGIN: bases if len(bases) > 1 else origin})

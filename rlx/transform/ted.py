@@ -35,7 +35,7 @@ class Made:
     roles: Mapping[str, Role]
 
     def schema(self) -> Schema:
-        """The schema of a step.
+        """Return the schema of a step.
 
         Raises:
             TransformError: no dataset can hold it.
