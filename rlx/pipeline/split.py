@@ -34,7 +34,7 @@ class Division:
     """How a dataset is shared out; which trajectory goes to which part depends on nothing else.
 
     Args:
-        fractions: of each part; what they leave of 1 is left out.
+        fractions: of each part; if they sum to less than 1, the remaining fraction is dropped.
         by: of what these are fractions.
         seed: of the choice.
 

@@ -77,7 +77,7 @@ def test_a_dopamine_directory(tmp_path: Path, format: str | None) -> None:
 
 
 def test_a_directory_of_another_format(files: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFoundError, match="no run in"):
+    with pytest.raises(SourceNotFoundError, match="no run found in"):
         convert(files, tmp_path / "set", Options(), source_format="dopamine", progress=Silent())
     with pytest.raises(DatasetNotFoundError, match="no dataset at"):
         convert(files, tmp_path / "set", Options(), source_format="rlx", progress=Silent())
@@ -92,7 +92,7 @@ def test_several_runs_are_named(files: Path, tmp_path: Path) -> None:
 
 
 def test_there_is_no_source(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFoundError, match="no run in"):
+    with pytest.raises(SourceNotFoundError, match="no run found in"):
         converted(tmp_path / "nothing", tmp_path / "set")
     assert not (tmp_path / "set").exists()
 
