@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlx.api.checking import verify as verify
     from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
+    from rlx.api.splitting import split as split
     from rlx.api.transferring import pull as pull
     from rlx.api.transferring import push as push
     from rlx.pipeline.dataset import Dataset as Dataset
@@ -24,7 +25,19 @@ if TYPE_CHECKING:
     __version__: str
 
 # `open` is left out because it would hide the builtin, and `collector` because it needs an extra.
-__all__ = ["Dataset", "__version__", "buffer", "datasets", "errors", "merge", "pull", "push", "repair", "verify"]
+__all__ = [
+    "Dataset",
+    "__version__",
+    "buffer",
+    "datasets",
+    "errors",
+    "merge",
+    "pull",
+    "push",
+    "repair",
+    "split",
+    "verify",
+]
 
 # Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage (rlx.view,
 # rlx.doctor, rlx.export): importing the subpackage would replace it.
@@ -35,6 +48,7 @@ _MODULES = {
     "pull": "rlx.api.transferring",
     "push": "rlx.api.transferring",
     "repair": "rlx.api.checking",
+    "split": "rlx.api.splitting",
     "verify": "rlx.api.checking",
 }
 _PACKAGES = ["buffer", "collector", "datasets", "errors"]

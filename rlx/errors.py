@@ -28,6 +28,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     ├─ ForkError                    an object was used after a fork
     ├─ EngineError                  no connection to a cluster, or its workers lack a package
     ├─ ExportError                  the format does not support the data
+    ├─ OptionError                  also a ValueError
     ├─ UnknownFormatError           the file name has no known extension
     ├─ PartialError                 some shards failed; the others are complete
     └─ MissingExtraError            also an ImportError
@@ -155,6 +156,10 @@ class EngineError(RlxError):
 
 class ExportError(RlxError):
     """The target format does not support the data."""
+
+
+class OptionError(RlxError, ValueError):
+    """An option is out of range, or does not go with another one."""
 
 
 class UnknownFormatError(RlxError):

@@ -9,6 +9,7 @@ from rlx.errors import (
     CorruptShardError,
     DatasetNotFoundError,
     ForbiddenError,
+    OptionError,
     PartialError,
     PolicyNotFoundError,
     RlxError,
@@ -38,6 +39,7 @@ _CODES: Mapping[type[RlxError], int] = MappingProxyType(
     {
         UsageError: USAGE,
         CodecError: USAGE,
+        OptionError: USAGE,
         UnknownFormatError: USAGE,
         CorruptShardError: CORRUPT,
         CorruptDatasetError: CORRUPT,

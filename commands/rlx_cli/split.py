@@ -6,14 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rlx.api.lineage import command_line
-from rlx.errors import DatasetError
-from rlx_cli.exit_codes import UsageError
 from rlx_cli.options import DatasetArgument, DebugOption, JobsOption, JsonOption, OverwriteOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
-from rlx_cli.writing import write_options
 
 
 class By(StrEnum):
@@ -78,43 +74,21 @@ def split(
     than 1, the remaining fraction is dropped. Shards that go to one part whole, as all do with --by shard, are
     hard-linked.
     """
-    from rlx.home import locate
-    from rlx.pipeline import split as pipeline
+    import rlx
+    from rlx.api.splitting import destinations
 
     output: Output = ctx.obj
-    path = locate(dataset)
-    numbers = range(1, len(fractions) + 1) if part is None else [part]
-    destinations = _destinations(path, out or [], list(numbers))
-    shares = ",".join(map(str, fractions))
-    command = command_line(
-        "split",
-        [dataset],
-        {"fractions": shares, "by": None if by == By.TRAJECTORY else by, "seed": seed or None},
-    )
-    options = write_options(store="zarr", codec=None, shards=None, jobs=jobs, overwrite=overwrite, command=command)
-    try:
-        division = pipeline.Division(fractions, pipeline.By(by), seed)
-    except DatasetError as exc:
-        raise UsageError(str(exc), hint="rlx split --help") from exc
-    with resumable(destinations[0]), showing(output, f"split {dataset}") as progress:
-        reports = pipeline.split(
-            path,
-            destinations,
-            division,
-            options,
-            part=None if part is None else part - 1,
+    first, *_ = destinations(dataset, len(fractions), part, out)
+    with resumable(first), showing(output, f"split {dataset}") as progress:
+        reports = rlx.split(
+            dataset,
+            fractions,
+            by=by,
+            seed=seed,
+            part=part,
+            output=out,
+            jobs=jobs,
+            overwrite=overwrite,
             progress=progress,
         )
     show_reports(output, reports, as_list=part is None)
-
-
-def _destinations(dataset: Path, out: list[Path], numbers: list[int]) -> list[Path]:
-    if len(out) == len(numbers):
-        return out
-    if len(out) > 1:
-        raise UsageError(
-            f"found {len(out)} times -o for {len(numbers)} parts: expected one for each, or one for all",
-            hint="rlx split --help",
-        )
-    stem = out[0] if out else dataset
-    return [stem.with_name(f"{stem.name}-{number}") for number in numbers]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import DatasetError, DatasetExistsError
+from rlx.errors import DatasetError, DatasetExistsError, OptionError
 from rlx.pipeline.assembly import Assembly, Portion, assemble
 from rlx.pipeline.convert import StoredDataset
 from rlx.pipeline.local_runs import check_apart
@@ -39,7 +39,7 @@ class Division:
         seed: of the choice.
 
     Raises:
-        DatasetError: the fractions are none.
+        OptionError: the fractions are none.
     """
 
     fractions: Sequence[float]
@@ -49,11 +49,11 @@ class Division:
     def __post_init__(self) -> None:
         text = ",".join(map(str, self.fractions))
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
-            raise DatasetError(f"fractions {text}: expected numbers above 0, at most 1")
+            raise OptionError(f"fractions {text}: expected numbers above 0, at most 1")
         if math.fsum(self.fractions) > 1 + _EXACT:
-            raise DatasetError(f"fractions {text} add up to {math.fsum(self.fractions):g}, expected at most 1")
+            raise OptionError(f"fractions {text} add up to {math.fsum(self.fractions):g}, expected at most 1")
         if self.seed < 0:
-            raise DatasetError(f"seed {self.seed}: expected 0 or more")
+            raise OptionError(f"seed {self.seed}: expected 0 or more")
 
     def parts(self, count: int) -> NDArray[np.int64]:
         """Return [count] the part of each of ``count`` trajectories or shards; -1 for those that are left out.

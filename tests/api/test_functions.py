@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rlx
-from rlx.errors import DatasetNotFoundError
+from rlx.errors import DatasetNotFoundError, OptionError
 from rlx.store.layout import SHARDS
 from tests.conftest import Cli
 from tests.factories import make_block, write_dataset
@@ -88,3 +88,19 @@ def test_push_and_pull(tmp_path: Path, cli: Cli) -> None:
     assert (got.dataset, got.steps, got.failed_shards) == (tmp_path / "b", 16, [])
     assert got.to_json().keys() == shown(cli, "pull", tmp_path / "bucket", "-o", tmp_path / "b").keys()
     assert rlx.verify(got.dataset).ok
+
+
+def test_split(tmp_path: Path, cli: Cli) -> None:
+    dataset = made(tmp_path / "a")
+    train, test = rlx.split(dataset, [0.7, 0.3], seed=1, output=[tmp_path / "train", tmp_path / "test"])
+    printed = cli("split", dataset, "--fractions", "0.7,0.3", "--seed", 1, "-o", tmp_path / "part", "--json").out
+    assert [one["steps"] for one in json.loads(printed)] == [train.steps, test.steps]
+    assert train.steps + test.steps == 16
+    assert rlx.open(test.dataset).manifest.lineage == rlx.open(tmp_path / "part-2").manifest.lineage
+    (only,) = rlx.split(str(dataset), [0.7, 0.3], seed=1, part=2, output=tmp_path / "test")
+    assert (only.dataset, only.skipped_shards) == (test.dataset, only.shards)
+    for wrong in ({"fractions": [0.7, 0.7]}, {"fractions": [1.0], "seed": -1}):
+        with pytest.raises(OptionError, match="expected"):
+            rlx.split(dataset, **wrong)
+    with pytest.raises(OptionError, match="2 directories for 3 parts"):
+        rlx.split(dataset, [0.5, 0.3, 0.2], output=["a", "b"])

@@ -81,6 +81,7 @@ def test_version(cli: Cli) -> None:
         (errors.DatasetLockedError, 1),
         (errors.DownloadError, 1),
         (errors.CodecError, 2),
+        (errors.OptionError, 2),
         (errors.UnknownFormatError, 2),
         (errors.FileAccessError, 1),
         (UsageError, 2),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError
+from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, OptionError
 from rlx.manifest import Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
@@ -79,7 +79,7 @@ class TestDivision:
         ],
     )
     def test_what_is_no_division_is_named(self, fractions: list[float], problem: str) -> None:
-        with pytest.raises(DatasetError, match=problem):
+        with pytest.raises(OptionError, match=problem):
             Division(fractions)
 
     @pytest.mark.parametrize(("by", "problem"), [(By.TRAJECTORY, "0.01 of 20 trajectories"), (By.SHARD, "4 shards")])
