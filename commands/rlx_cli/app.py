@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Annotated, cast
 
 import typer
@@ -31,6 +32,18 @@ from rlx_cli.streams import abandon, secure
 from rlx_cli.verify import verify
 from rlx_cli.view import view
 
+# What pydantic, which validates Typer's values, says, and what rlx says instead.
+_PYDANTIC: Mapping[str, str] = MappingProxyType(
+    {
+        "Value error, ": "",
+        "Input should be (less than or equal to|at most) ": "expected at most ",
+        "Input should be (greater than or equal to|at least) ": "expected at least ",
+        "Input should be a valid integer.*": "expected a whole number",
+        "Input should be a valid number.*": "expected a number",
+        "Input should be ": "expected ",
+    }
+)
+_NOT_MAPPED = "failed to map segment"  # a library of torch that does not fit under ulimit -v
 _CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 # Typer does not export the root of its usage errors.
 _TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -146,7 +159,7 @@ def _translated(error: Exception) -> RlxError | None:
         return _usage_error(error)
     if isinstance(error, OSError):
         return _system_error(error)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _NOT_MAPPED in str(error)):
         return _no_memory(error)
     return _path_error(error) if isinstance(error, RuntimeError) else None
 
@@ -169,7 +182,7 @@ def _path_error(error: RuntimeError) -> RlxError | None:
     return None
 
 
-def _no_memory(error: MemoryError) -> RlxError:
+def _no_memory(error: Exception) -> RlxError:
     said = f": {error}" if str(error) else ""
     translated = RlxError(
         f"not enough memory{said}", hint="use a smaller batch or fewer workers, or raise the limit: ulimit -v unlimited"
@@ -183,7 +196,8 @@ def _usage_error(error: Exception) -> UsageError:
     context = getattr(error, "ctx", None)
     message: str = error.format_message()  # type: ignore[attr-defined]
     command = context.command_path if context else "rlx"
-    message = message.replace("Value error, ", "")  # prefix of pydantic, which validates Typer's values
+    for pattern, words in _PYDANTIC.items():
+        message = re.sub(pattern, words, message)
     choice = _CHOICE.search(message)
     suggestion = did_you_mean(choice[1], re.findall("'([^']*)'", choice[2])) if choice else None
     return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=suggestion or f"{command} --help")

@@ -51,3 +51,18 @@ def test_exit_codes_of_what_is_misspelt(cli: Cli, tmp_path: Path) -> None:
     ):
         result = cli(*command)
         assert (result.code, result.err[:7]) == (code, "error: "), (command, result)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--envs", "100000000", "'--envs': expected at most 65536"),
+        ("--envs", "0", "'--envs': expected at least 1"),
+        ("--envs", "many", "'--envs': expected a whole number"),
+        ("--epsilon", "much", "'--epsilon': expected a number"),
+        ("--epsilon", "2", "'--epsilon': expected at most 1"),
+    ],
+)
+def test_numbers_are_refused_in_the_words_of_rlx(option: str, value: str, message: str, cli: Cli) -> None:
+    result = cli("collect", "CartPole-v1", option, value)
+    assert (result.code, result.err.splitlines()[0]) == (2, f"error: invalid value for {message}")
