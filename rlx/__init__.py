@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlx import errors as errors
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
+    from rlx.api.listing import list_runs as list_runs
     from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
     from rlx.api.splitting import split as split
@@ -31,6 +32,7 @@ __all__ = [
     "buffer",
     "datasets",
     "errors",
+    "list_runs",
     "merge",
     "pull",
     "push",
@@ -43,6 +45,7 @@ __all__ = [
 # rlx.doctor, rlx.export): importing the subpackage would replace it.
 _MODULES = {
     "Dataset": "rlx.pipeline.dataset",
+    "list_runs": "rlx.api.listing",
     "merge": "rlx.api.merging",
     "open": "rlx.api.opening",
     "pull": "rlx.api.transferring",

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from rlx.errors import FileAccessError, RlxError
+from rlx.errors import FileAccessError, OptionError, RlxError
 from rlx.file_access import file_error
 from rlx.suggestion import did_you_mean
 from rlx_cli.collect import collect
@@ -128,6 +128,11 @@ def _run(output: Output) -> int:
         with output.logging():
             # Typer returns the code of an Exit, which Ctrl-C becomes as well, or None.
             code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
+    except OptionError as error:
+        command = next((word for word in sys.argv[1:] if word in _COMMANDS), "")
+        usage = UsageError(str(error), hint=error.hint or f"rlx {command} --help")
+        usage.__cause__ = error
+        return _fail(output, usage)
     except RlxError as error:
         return _fail(output, error)
     except SystemExit as error:

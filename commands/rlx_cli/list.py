@@ -1,9 +1,8 @@
 """``rlx list``: list local datasets and downloadable runs."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,33 +46,22 @@ def list_runs(
 
     With --source, lists the runs of that directory or server; otherwise uses a built-in list of RL Unplugged.
     """
+    from rlx.api.listing import each_once, here_and_there
     from rlx.home import dataset_ids
-    from rlx.pipeline.catalog import local_runs, remote_runs
     from rlx.source.rl_unplugged import GAMES
     from rlx.suggestion import did_you_mean
 
     output: Output = ctx.obj
-    if remote and local:
-        raise typer.BadParameter("--remote and --local are mutually exclusive")
-    here = [] if remote else [entry for entry in local_runs() if entry.is_of(game)]
-    there = [] if local else remote_runs(source, game)
-    names = {entry.id for entry in here}
+    here, there = here_and_there(remote=remote, local=local, game=game, source=source)
     parts: list[str | Table] = [_here_table(here)] if here else []
     for (base, asked), runs in groupby(there, key=lambda entry: (entry.source, entry.asked)):
         parts += [""] if parts else []
         parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
-    output.show([_document(entry) for entry in (*here, *(run for run in there if run.id not in names))], *parts)
+    output.show([entry.to_json() for entry in each_once(here, there)], *parts)
     if not here and not there:
         games = {*(id.split("/")[0] for id in dataset_ids()), *GAMES}
         suggestion = did_you_mean(game, games) if game is not None and game not in games else None
         output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list for {game}"))
-
-
-def _document(entry: "CatalogEntry") -> dict[str, Any]:
-    """Return the JSON document of an entry; unknown episode statistics, as of downloadable runs, are left out."""
-    found = asdict(entry)
-    unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length") if found[key] is None]
-    return {key: value for key, value in found.items() if key not in unknown}
 
 
 def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":

@@ -1,6 +1,7 @@
 """Which runs there are: on this machine, and where they can be had."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rlx.errors import RlxError
 from rlx.home import dataset_ids, home
@@ -54,6 +55,12 @@ class CatalogEntry:
     def is_of(self, game: str | None) -> bool:
         """Return whether it is a run of this game, in any case; None stands for all games."""
         return game is None or self.game.lower() == game.lower()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on; unknown episode statistics, as of downloadable runs, are left out."""
+        found = asdict(self)
+        unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length") if found[key] is None]
+        return {key: value for key, value in found.items() if key not in unknown}
 
 
 def local_runs() -> list[CatalogEntry]:

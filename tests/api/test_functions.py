@@ -104,3 +104,13 @@ def test_split(tmp_path: Path, cli: Cli) -> None:
             rlx.split(dataset, **wrong)
     with pytest.raises(OptionError, match="2 directories for 3 parts"):
         rlx.split(dataset, [0.5, 0.3, 0.2], output=["a", "b"])
+
+
+def test_list_runs(home: Path, cli: Cli) -> None:
+    made(home / "Pong" / "5")
+    listed = rlx.list_runs(game="pong")
+    assert [run.id for run in listed] == ["Pong/5", "Pong/1", "Pong/2", "Pong/3", "Pong/4"]
+    assert json.loads(cli("list", "--game", "pong", "--json").out) == [run.to_json() for run in listed]
+    assert [run.steps for run in rlx.list_runs(local=True)] == [16]
+    with pytest.raises(OptionError, match="mutually exclusive"):
+        rlx.list_runs(local=True, remote=True)

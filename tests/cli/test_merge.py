@@ -72,5 +72,6 @@ def test_what_is_wrong_is_named(cli: Cli, pong: Path, tmp_path: Path) -> None:
     assert (result.code, "fractions 0.9,0.2 add up to 1.1, expected at most 1" in result.err) == (2, True)
     result = cli("split", pong, "--fractions", "0.4,0.3,0.3", "-o", tmp_path / "a", "-o", tmp_path / "b")
     assert (result.code, "found 2 directories for 3 parts" in result.err) == (2, True)
+    assert "hint: rlx split --help" in result.err
     result = cli("merge", pong, pong, "-o", tmp_path / "out")
     assert (result.code, "is given twice" in result.err) == (1, True)
