@@ -205,9 +205,9 @@ def test_an_empty_buffer(tmp_path: Path) -> None:
 
 def test_paths_that_hold_something_else(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(DatasetExistsError, match="is no checkpoint"):
+    with pytest.raises(DatasetExistsError, match="is not a checkpoint"):
         filled(RandomSampler()).dumps(tmp_path)
-    with pytest.raises(DatasetExistsError, match="is no checkpoint"):
+    with pytest.raises(DatasetExistsError, match="is not a checkpoint"):
         filled(RandomSampler()).dumps(tmp_path / "mine.txt")
     with pytest.raises(DatasetNotFoundError):
         buffer(RandomSampler()).loads(tmp_path)

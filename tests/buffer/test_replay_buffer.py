@@ -115,7 +115,7 @@ def test_batch_sizes_that_do_not_go_together() -> None:
         buffer().sample(0)
     with pytest.raises(ValueError, match="expected 1 or more"):
         buffer(batch_size=0)
-    with pytest.raises(ValueError, match="expected a batch_size to read ahead"):
+    with pytest.raises(ValueError, match="prefetch requires batch_size"):
         buffer(prefetch=2)
 
 

@@ -48,7 +48,7 @@ def test_collect_with_workers(tmp_path: Path, number: signal.Signals, is_group: 
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130 if number == signal.SIGINT else 128 + number, "")
     assert err.startswith("error: interrupted; ")
-    assert err.endswith("hint: run the same command again with --resume\n")
+    assert err.endswith("hint: run the same command with --resume\n")
     assert len(err.splitlines()) == 2
     assert {problem.problem for problem in verify(path).problems} <= {UNLISTED}
 

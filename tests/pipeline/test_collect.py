@@ -250,7 +250,7 @@ def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)
     assert child.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
-    assert number == signal.SIGKILL or "run the same command again with --resume" in errors
+    assert number == signal.SIGKILL or "run the same command with --resume" in errors
     listed = Manifest.load(path)
     assert len(listed.missing) == 1
     assert verify(path).ok

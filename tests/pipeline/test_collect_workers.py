@@ -199,7 +199,7 @@ def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)
     assert child.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
-    assert number == signal.SIGKILL or "run the same command again with --resume" in errors
+    assert number == signal.SIGKILL or "run the same command with --resume" in errors
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     listed = Manifest.load(path)
     assert len(listed.missing) == 2
