@@ -22,9 +22,9 @@ from tests.contracts.source import read
 from tests.factories import write_dataset
 
 REFUSED = {
-    "dict observations": "one observation a step",
-    "dict actions": "one action a step",
-    "texts": "one observation a step",
+    "dict observations": "one observation per step",
+    "dict actions": "one action per step",
+    "texts": "one observation per step",
 }
 
 

@@ -84,6 +84,14 @@ def tree(dataset: Path) -> dict[str, str]:
     }
 
 
+def tree_from_anywhere(dataset: Path) -> dict[str, str]:
+    """The same, whichever base the files came from: the manifest without the note of its origin."""
+    listed = json.loads((dataset / "rlx.json").read_text())
+    listed["notes"].pop("origin", None)
+    del listed["crc32c"]
+    return {**tree(dataset), "rlx.json": json.dumps(listed)}
+
+
 def shard_trees(dataset: Path) -> dict[str, str]:
     """The same of the shards alone."""
     return {name: digest for name, digest in tree(dataset).items() if name.startswith("shards/")}

@@ -37,6 +37,7 @@ from tests.pipeline.datasets import (
     shard_trees,
     trajectories,
     tree,
+    tree_from_anywhere,
     write_dopamine,
     write_rlu,
 )
@@ -59,7 +60,7 @@ def server(files: Path) -> Iterator[GcsServer]:
 @pytest.fixture
 def undisturbed(files: Path, tmp_path: Path) -> dict[str, str]:
     """The dataset as it comes from the directory."""
-    return tree(from_directory(files, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset)
+    return tree_from_anywhere(from_directory(files, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset)
 
 
 def gets(server: GcsServer, name: str) -> int:
@@ -70,7 +71,7 @@ def test_the_same_bytes_as_from_a_directory(server: GcsServer, undisturbed: dict
     for jobs in (1, 2):
         report = fetch(quick(server), tmp_path / f"{jobs}", jobs=jobs)
         assert not report.failures
-        assert tree(report.dataset) == undisturbed
+        assert tree_from_anywhere(report.dataset) == undisturbed
     assert [gets(server, name) for name in RLU_NAMES] == [2] * 4
 
 
@@ -94,7 +95,7 @@ def test_everything_goes_wrong_at_once(
     base = quick(server, read_timeout_s=0.2)
     report = download_with(base, tmp_path / "set", tally)
     assert not report.failures
-    assert tree(report.dataset) == undisturbed
+    assert tree_from_anywhere(report.dataset) == undisturbed
     assert len(server.requests) >= 4 + 2 + sum(map(len, faults.values())) + 4
     assert tally.done["shards"] == tally.expected["shards"] == 4
     assert tally.done["steps"] == report.steps
@@ -178,7 +179,7 @@ def test_one_shard_fails_and_the_others_do_not(
     server.heal()
     again = fetch(quick(server), tmp_path / "set", jobs=jobs)
     assert (again.failed_shards, again.skipped_shards) == ([], 3)
-    assert tree(again.dataset) == undisturbed
+    assert tree_from_anywhere(again.dataset) == undisturbed
     assert [gets(server, RLU_NAMES[shard]) for shard in (0, 2, 3)] == [1, 1, 1]
 
 
@@ -193,13 +194,13 @@ def test_a_shard_that_is_corrupt_at_its_source(
     assert check_listed(failed.dataset) == ["00000", "00001", "00003"]
     assert not (failed.dataset / "source" / RLU_NAMES[2]).exists()
     (files / RLU_NAMES[2]).write_bytes(whole)
-    assert tree(fetch(quick(server), tmp_path / "set").dataset) == undisturbed
+    assert tree_from_anywhere(fetch(quick(server), tmp_path / "set").dataset) == undisturbed
 
 
 def test_the_first_shard_is_late(server: GcsServer, undisturbed: dict[str, str], tmp_path: Path) -> None:
     """The dictionary is made from the first shard, however late it arrives."""
     server.fault(RLU_NAMES[0], Fault(trickle=(200, 0.01)))
-    assert tree(fetch(quick(server), tmp_path / "set").dataset) == undisturbed
+    assert tree_from_anywhere(fetch(quick(server), tmp_path / "set").dataset) == undisturbed
 
 
 def test_the_first_shard_never_comes(server: GcsServer, files: Path, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ class TestRawFiles:
         server.fault(RLU_NAMES[2], Fault(cut_after=0), times=QUICK.attempts - 1)
         assert fetch(quick(server), tmp_path / "set").failed_shards == ["00002"]
         assert plan_states(server, tmp_path / "set") == ["done", "done", "partial", "done"]
-        assert tree(fetch(quick(server), tmp_path / "set").dataset) == undisturbed
+        assert tree_from_anywhere(fetch(quick(server), tmp_path / "set").dataset) == undisturbed
         assert server.requests[-1].range == "bytes=1000-"
 
 
@@ -393,7 +394,7 @@ class TestFullDisk:
             subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
             report = fetch(quick(server), small_disk / "set", jobs=jobs, codec=raw)
         assert report.skipped_shards == len(listed)
-        assert tree(report.dataset) == tree(undisturbed.dataset)
+        assert tree_from_anywhere(report.dataset) == tree_from_anywhere(undisturbed.dataset)
 
     def test_it_is_full_of_other_things(self, tmp_path: Path, small_disk: Path) -> None:
         files = write_rlu(tmp_path / "files")

@@ -21,7 +21,7 @@ from tests.pipeline.datasets import (
     from_directory,
     listed,
     quick,
-    tree,
+    tree_from_anywhere,
     wait_until,
     write_dopamine,
     write_rlu,
@@ -59,7 +59,7 @@ def kill_at_random(
         whole = check_listed(destination)
         # At once: workers that were not killed are only just learning that they are alone.
         finish(destination)
-    assert tree(destination) == wanted
+    assert tree_from_anywhere(destination) == wanted
     assert set(check_listed(destination)) >= set(whole)
     return len(whole)
 
@@ -69,7 +69,9 @@ def count_files(directory: Path) -> int:
 
 
 def kill_downloads(server: GcsServer, tmp_path: Path, seeds: Iterable[int]) -> list[int]:
-    wanted = tree(from_directory(server.directory, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset)
+    wanted = tree_from_anywhere(
+        from_directory(server.directory, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset
+    )
     server.fault("*", TRICKLE, times=None)
     base = quick(server)
     return [
@@ -79,7 +81,7 @@ def kill_downloads(server: GcsServer, tmp_path: Path, seeds: Iterable[int]) -> l
 
 
 def kill_conversions(source: Path, tmp_path: Path, seeds: Iterable[int]) -> list[int]:
-    wanted = tree(converted(source, tmp_path / "undisturbed").dataset)
+    wanted = tree_from_anywhere(converted(source, tmp_path / "undisturbed").dataset)
     return [
         kill_at_random("converted", str(source), lambda path: converted(source, path), wanted, tmp_path, seed)
         for seed in seeds
@@ -105,7 +107,9 @@ def test_killed_again_and_again(server: GcsServer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c(server: GcsServer, tmp_path: Path, jobs: int) -> None:
-    wanted = tree(from_directory(server.directory, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset)
+    wanted = tree_from_anywhere(
+        from_directory(server.directory, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset
+    )
     server.fault(RLU_NAMES[3], Fault(trickle=(10, 0.05)))
     with child("fetch", server.url, tmp_path / "set", jobs) as started:
         wait_until(lambda: len(listed(tmp_path / "set")) >= 2)
@@ -113,7 +117,7 @@ def test_ctrl_c(server: GcsServer, tmp_path: Path, jobs: int) -> None:
         assert started.output() == ("interrupted\n", "")
     assert 2 <= len(check_listed(tmp_path / "set")) < 4
     fetch(quick(server), tmp_path / "set", jobs=jobs)
-    assert tree(tmp_path / "set") == wanted
+    assert tree_from_anywhere(tmp_path / "set") == wanted
 
 
 def test_ctrl_c_while_workers_start(files: Path, tmp_path: Path) -> None:
@@ -126,7 +130,9 @@ def test_ctrl_c_while_workers_start(files: Path, tmp_path: Path) -> None:
 
 
 def test_a_worker_dies(server: GcsServer, tmp_path: Path) -> None:
-    wanted = tree(from_directory(server.directory, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset)
+    wanted = tree_from_anywhere(
+        from_directory(server.directory, tmp_path / "undisturbed", shards=list(RLU_SHARDS)).dataset
+    )
     server.fault(RLU_NAMES[3], Fault(trickle=(50, 0.05)))
     with child("fetch", server.url, tmp_path / "set", 2) as started:
         wait_until(lambda: len(listed(tmp_path / "set")) >= 2)
@@ -139,7 +145,7 @@ def test_a_worker_dies(server: GcsServer, tmp_path: Path) -> None:
     assert errors == ""
     assert 2 <= len(check_listed(tmp_path / "set")) < 4
     fetch(quick(server), tmp_path / "set")
-    assert tree(tmp_path / "set") == wanted
+    assert tree_from_anywhere(tmp_path / "set") == wanted
 
 
 def test_workers_die_with_their_parent(server: GcsServer, tmp_path: Path) -> None:
