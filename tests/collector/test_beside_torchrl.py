@@ -16,7 +16,7 @@ torch_collectors = pytest.importorskip("torchrl.collectors")
 torch_envs = pytest.importorskip("torchrl.envs")
 torch_modules = pytest.importorskip("torchrl.modules")
 
-LANES, STEPS = 2, 150
+LANES, STEPS = 2, 500
 
 
 class Steady(Walk):
@@ -93,7 +93,7 @@ def test_every_key_of_every_batch_is_equal(kind: str) -> None:
             assert batch[key].shape == other[key].shape, key
             assert torch.equal(batch[key], other[key]), key
         resets += int(batch["is_init"].sum())
-    assert resets > 45
+    assert resets > 150
     names = {"actor": [], "GRU": ["recurrent_state"], "LSTM": ["recurrent_state_h", "recurrent_state_c"]}[kind]
     assert all(np.any(found[0][name].numpy()) for name in names), "a state is carried"
 
