@@ -144,7 +144,7 @@ def main() -> None:
             "game": options.game,
             "shards": len(here.manifest.shards),
             "dataset_kb": round(here.manifest.bytes / 1e3),
-            "push": {"s": round(push_s, 2), "files": pushed.files},
+            "push": {"s": round(push_s, 2), "files": pushed.transferred_files},
             "open": {
                 "ms": round(open_ms, 1),
                 "delayed_ms": round(delayed_ms, 1),
