@@ -21,7 +21,7 @@ def verify(dataset: str | os.PathLike[str], *, progress: Progress | None = None)
         progress: reports ``bytes``.
 
     Returns:
-        The problems found; ``ok`` is true if there are none. Damage raises no error.
+        The problems found; ``ok`` is true without problems. Damage is reported, not raised.
 
     Raises:
         DatasetNotFoundError: dataset does not exist.

@@ -108,7 +108,7 @@ def split_url(url: str) -> SplitResult:
     """Return the parts of a URL.
 
     Raises:
-        SourceError: its host or port is none.
+        SourceError: its host or port is invalid.
 
     Example:
         >>> split_url("http://host:99999/set")
@@ -140,7 +140,7 @@ def open_location(location: str | os.PathLike[str]) -> Location:
     """Return the location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
 
     Raises:
-        SourceError: a URL that is none, or of an unknown kind.
+        SourceError: the URL is invalid, or of an unknown kind.
         MissingExtraError: a URL, and obstore is not installed.
     """
     from rlx.cloud.directory import DirectoryLocation  # noqa: PLC0415  (it imports this module)

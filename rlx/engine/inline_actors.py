@@ -54,7 +54,7 @@ class InlineActor(Generic[T, R]):
         future: Future[R] = Future()
         try:
             future.set_result(self._function(task))
-        except SystemExit as exc:  # in a process of its own; this one is the user's, and goes on
+        except SystemExit as exc:  # elsewhere it ends the worker's process; this process is the user's and stays alive
             future.set_exception(WorkerLostError(f"a worker in this process called sys.exit({exc.code!r})"))
         except Exception as exc:  # the caller gets it from the future, as from another process
             future.set_exception(exc)

@@ -142,7 +142,7 @@ def _are_others(times: Any, since: NDArray[Any], fps: float) -> bool:
 
 
 def unknown_columns(file: ParquetFile, known: Sequence[str]) -> list[str]:
-    """Return names of the columns that are none of these."""
+    """Return the names of the other columns."""
     return [name for name in file.names if name not in known]
 
 

@@ -72,7 +72,7 @@ def check_seen(dataset: Path) -> None:
 
 
 def writer_of(dataset: Path) -> str | None:
-    """Return the pid of the process that is writing a dataset; None if there is no writer."""
+    """Return the pid of the process that is writing a dataset; None without a writer."""
     try:
         with (dataset / FILE_NAME).open() as file:
             try:

@@ -129,7 +129,7 @@ class Expression:
         return source
 
     def _kind(self, node: ast.expr, depth: int = 0) -> str:
-        """Return whether a part is a number or true or false; raises where it is none of what may be written."""
+        """Return whether a part is a number or true or false; raise TransformError for any other part."""
         if depth > _MAX_DEPTH:
             raise self._error(node.col_offset, f"nested too deeply, expected {_MAX_DEPTH} levels at most")
         match node:

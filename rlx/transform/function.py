@@ -65,7 +65,7 @@ class Function:
         """Return the function with the schema of what it makes of the first steps of which it leaves any.
 
         Raises:
-            TransformError: it fails on them, or there are no steps.
+            TransformError: it fails on them, or no step reaches it.
         """
         first: tuple[Made, Stretch] | None = None
         for stretch in self.stretches(seen.blocks(), seen.schema, seen.start):
