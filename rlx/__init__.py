@@ -41,8 +41,8 @@ __all__ = [
     "verify",
 ]
 
-# Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage (rlx.view,
-# rlx.doctor, rlx.export): importing the subpackage would replace it.
+# Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage:
+# importing the subpackage would replace it.
 _MODULES = {
     "Dataset": "rlx.pipeline.dataset",
     "list_runs": "rlx.api.listing",

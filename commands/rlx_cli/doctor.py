@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from rlx.doctor.finding import Finding
+    from rlx.checks.finding import Finding
     from rlx.pipeline.doctor import Checkup
 
 

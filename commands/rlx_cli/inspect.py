@@ -84,7 +84,7 @@ def inspect(
 def _write_plot(dataset: str, path: Path) -> None:
     from rlx.store.dataset import Dataset
     from rlx.store.whole import whole
-    from rlx.view.plots import plots_png
+    from rlx.viewer.plots import plots_png
 
     if path.suffix.lower() != ".png":
         raise UnknownFormatError(f"{path.name}: expected a name that ends in .png")

@@ -271,7 +271,7 @@ def _frames(output: Output, columns: "Columns") -> "Table | None":
     """Return the first observations as images, if they are images and the terminal shows colours."""
     from rich.table import Table
 
-    from rlx.view.pictures import pictures
+    from rlx.viewer.pictures import pictures
     from rlx_cli.frames import strip
 
     if not output.stdout.is_terminal or output.stdout.color_system not in ("truecolor", "256"):

@@ -73,7 +73,7 @@ def view(
 
 
 def _write(output: Output, dataset: "Dataset", out: Path, episode: int | None, fps: int | None) -> None:
-    from rlx.view.files import DEFAULT_FPS, write_view
+    from rlx.viewer.files import DEFAULT_FPS, write_view
 
     with showing(output, f"view {out.name}") as progress:
         written = write_view(dataset, out, episode=episode, fps=fps or DEFAULT_FPS, progress=progress)
@@ -87,7 +87,7 @@ def _write(output: Output, dataset: "Dataset", out: Path, episode: int | None, f
 def _serve(output: Output, dataset: "Dataset", port: int, episode: int | None, *, browse: bool) -> None:
     import webbrowser
 
-    from rlx.view.server import HOST, ViewServer
+    from rlx.viewer.server import HOST, ViewServer
 
     try:
         server = ViewServer(dataset, port, episode)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rlx import manifest
 from rlx.block import Block
+from rlx.checks.examination import Examination, Subject, digests, examine
+from rlx.checks.finding import Finding, Severity
 from rlx.cloud.location import is_url
-from rlx.doctor.examination import Examination, Subject, digests, examine
-from rlx.doctor.finding import Finding, Severity
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.pipeline.assembly import Assembly, Portion, assemble
 from rlx.pipeline.convert import StoredDataset, open_source

@@ -12,9 +12,9 @@ from PIL import Image
 from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
-from rlx.view.server import ViewServer
+from rlx.viewer.server import ViewServer
 from tests.conftest import Cli
-from tests.view.datasets import numbers
+from tests.viewer.datasets import numbers
 
 
 @pytest.mark.parametrize(("suffix", "head"), [("png", b"\x89PNG"), ("gif", b"GIF89a"), ("html", b"<!doctype html>")])

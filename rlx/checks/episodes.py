@@ -1,0 +1,259 @@
+"""Checks of boundaries: flags, clocks that go back, episodes that join or repeat, and pieces of one step."""
+
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.checks.finding import MAX_PLACES, Finding, Place, Severity, Tally
+from rlx.checks.pictures import is_picture
+from rlx.checks.window import Window
+from rlx.schema import Role, Schema
+
+# Last words of the names of fields that count up within an episode.
+CLOCKS = re.compile(
+    r"(timestamps?|time|time_stamp|frame_index|frame_id|step_index|step_id|step_count|time_step|timestep)"
+)
+_MIN_DUPLICATE_STEPS = 4
+_MANY = 10
+
+
+class Flags:
+    """Last steps that are flagged both terminated and truncated, or neither."""
+
+    def __init__(self) -> None:
+        self._ends = 0
+        self._both, self._neither = Tally(), Tally()
+
+    def see(self, window: Window) -> None:
+        """Take in the next steps."""
+        last = window.last
+        terminated, truncated = window["terminated"][last], window["truncated"][last]
+        self._ends += len(last)
+        for tally, found in ((self._both, terminated & truncated), (self._neither, ~(terminated | truncated))):
+            steps = last[found.astype(bool)]
+            tally.add(window.trajectory[steps], window.position[steps])
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield trajectories that end with both flags, or with none."""
+        if self._both.count:
+            is_copy = self._both.count == self._ends and self._ends > 1
+            yield Finding(
+                "both-flags",
+                Severity.ERROR if is_copy else Severity.NOTE,
+                "the last step is both terminated and truncated"
+                + (" in every trajectory: one flag looks like a copy of the other" if is_copy else ""),
+                why="a truncated step is bootstrapped and a terminated one is not",
+                remedy="correct the flags where the data were recorded; a learner takes terminated first",
+                **self._both.of(),
+            )
+        if self._neither.count:
+            is_every = self._neither.count == self._ends
+            yield Finding(
+                "no-flag",
+                Severity.ERROR if is_every else Severity.WARNING,
+                "the last step is neither terminated nor truncated" + (" in every trajectory" if is_every else ""),
+                why="a learner cannot tell where an episode ended, and may bootstrap from a state that was never seen",
+                remedy="take such trajectories as pieces: filter them out with --transform 'filter:whole'",
+                **self._neither.of(),
+            )
+
+
+class Clocks:
+    """Timestamps and counters that do not go up, and resets in the middle of a trajectory."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._clocks = [
+            name
+            for name, field in schema.fields.items()
+            if CLOCKS.fullmatch(name.split("/")[-1]) and field.dtype not in ("bool", "string") and field.row_bytes <= 8
+        ]
+        self._resets = [name for name in schema if name.split("/")[-1] == "is_init" and schema[name].dtype == "bool"]
+        self._found = {name: Tally() for name in (*self._clocks, *self._resets)}
+        self._last: dict[str, NDArray[Any]] = {}
+
+    def see(self, window: Window) -> None:
+        """Take in the next steps."""
+        for name in self._clocks:
+            times = window[name].reshape(-1)
+            if not len(times):
+                continue
+            trajectory, position = window.place(name, np.arange(len(times)))
+            back = np.zeros(len(times), bool)
+            back[1:] = times[1:] <= times[:-1]
+            back[position == 0] = False
+            if position[0] > 0 and name in self._last:
+                back[0] = times[0] <= self._last[name]
+            self._last[name] = times[-1]
+            if window.schema[name].role == Role.OBSERVATION:
+                back &= window.recorded
+            found = np.flatnonzero(back)
+            self._found[name].add(trajectory[found], position[found])
+        for name in self._resets:
+            rows = np.logical_or.reduce(window[name].reshape(len(window[name]), -1), axis=1)
+            trajectory, position = window.place(name, np.arange(len(rows)))
+            inside = np.flatnonzero(rows & (position > 0))
+            self._found[name].add(trajectory[inside], position[inside])
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield clocks that go back or stand still, and resets inside a trajectory."""
+        for name, tally in self._found.items():
+            if not tally.count:
+                continue
+            is_reset = name in self._resets
+            yield Finding(
+                "joined" if is_reset else "clock",
+                Severity.ERROR,
+                f"{name} is set in the middle of a trajectory" if is_reset else f"{name} does not go up",
+                why="two episodes are joined, so that returns and slices cross from one into the other"
+                if is_reset
+                else "steps are out of order or repeated, or two episodes are joined",
+                remedy="split the episodes where the data were recorded; --fix leaves these trajectories out",
+                field=name,
+                trajectories=tally.numbers(),
+                **tally.of(),
+            )
+
+
+class Duplicates:
+    """Trajectories that are equal to another one, to the bit.
+
+    Args:
+        others: digests of other datasets' trajectories and what to call each: one that is here too is a leak.
+    """
+
+    def __init__(self, schema: Schema, others: Mapping[bytes, str] | None = None) -> None:
+        self._names = sorted(schema)
+        self._schema = schema
+        self._others = others or {}
+        # Short episodes of a few discrete states repeat by chance.
+        self._is_rich = any(
+            is_picture(schema[name]) or schema[name].dtype.startswith("float")
+            for name in schema.names(Role.OBSERVATION)
+        )
+        self._running = self._fresh()
+        self._steps = 0
+        self.digests: dict[bytes, int] = {}
+        self._twice: list[tuple[int, int]] = []
+        self._leaked: list[tuple[int, str]] = []
+
+    def see(self, window: Window) -> None:
+        """Take in the next steps."""
+        block = window.block
+        data = {name: _bytes_of(block.data[name], is_text=self._schema[name].is_text) for name in self._names}
+        step = row = 0
+        for number, length in enumerate(block.lengths.tolist()):
+            ends = bool(window.closed[number])
+            for name, rows in data.items():
+                # One digest a field, so that it does not matter where blocks cut the trajectory.
+                is_observation = self._schema[name].role == Role.OBSERVATION
+                here = rows[row : row + length + ends] if is_observation else rows[step : step + length]
+                self._running[name].update(here)
+            self._steps += length
+            step, row = step + length, row + length + ends
+            if ends:
+                self._close(window.first + number)
+
+    def _fresh(self) -> dict[str, Any]:
+        return {name: blake2b(digest_size=16) for name in self._names}
+
+    def _close(self, trajectory: int) -> None:
+        digest = blake2b(b"".join(part.digest() for part in self._running.values()), digest_size=16).digest()
+        steps, self._steps, self._running = self._steps, 0, self._fresh()
+        if steps < _MIN_DUPLICATE_STEPS:
+            return
+        if digest in self._others:
+            self._leaked.append((trajectory, self._others[digest]))
+        if digest in self.digests:
+            self._twice.append((trajectory, self.digests[digest]))
+        else:
+            self.digests[digest] = trajectory
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield trajectories that stand twice, here or here and in another dataset."""
+        if self._twice:
+            first, original = self._twice[0]
+            yield Finding(
+                "duplicate",
+                Severity.ERROR if self._is_rich else Severity.NOTE,
+                f"trajectories are stored twice, such as {first}, which equals {original}",
+                count=len(self._twice),
+                why="they are sampled twice as often, and split apart they leak from training into evaluation",
+                remedy="keep one of each: --fix does",
+                places=tuple(Place(number) for number, _ in self._twice[:MAX_PLACES]),
+                trajectories=np.array([number for number, _ in self._twice if self._is_rich], np.int64),
+            )
+        if self._leaked:
+            yield Finding(
+                "leak",
+                Severity.ERROR,
+                f"trajectories are in {self._leaked[0][1]} too",
+                count=len(self._leaked),
+                why="what a learner is evaluated on was in its training data",
+                remedy="keep them in one of the datasets: --fix leaves them out of this one",
+                places=tuple(Place(number) for number, _ in self._leaked[:MAX_PLACES]),
+                trajectories=np.array([number for number, _ in self._leaked], np.int64),
+            )
+
+
+class Lengths:
+    """Trajectories of one step that are pieces, and episodes longer than the environment allows.
+
+    Args:
+        limit: ``max_episode_steps`` of the environment, if it is known.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._ends = 0
+        self._single, self._long = Tally(), Tally()
+
+    def see(self, window: Window) -> None:
+        """Take in the next steps."""
+        last = window.last
+        trajectory, length = window.trajectory[last], window.position[last] + 1
+        segment = trajectory - window.first
+        piece = window.block.cut[segment] | ~window.block.from_reset[segment] & (window.offset == 0)
+        self._ends += len(last)
+        single = (length == 1) & piece
+        self._single.add(trajectory[single], length[single] - 1)
+        if self._limit is not None:
+            too_long = length > self._limit
+            self._long.add(trajectory[too_long], length[too_long] - 1)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield findings of many pieces of one step, and of episodes beyond the limit."""
+        if self._single.count > max(_MANY, self._ends / 2):
+            yield Finding(
+                "broken",
+                Severity.WARNING,
+                f"{self._single.count:,} of {self._ends:,} trajectories are single steps cut out of an episode",
+                why="the next observations did not match the following steps, or each step became a trajectory; "
+                "no slices, stacks or returns can be made of them",
+                remedy="check how next observations and episode ends were recorded",
+                **self._single.of(),
+            )
+        if self._long.count:
+            yield Finding(
+                "too-long",
+                Severity.ERROR,
+                f"trajectories have more steps than the environment's limit of {self._limit:,}",
+                why="episodes are joined, or the time limit that truncated them is not the one noted",
+                remedy="check how the ends of episodes were recorded",
+                trajectories=self._long.numbers(),
+                **self._long.of(),
+            )
+
+
+def _bytes_of(rows: NDArray[Any], *, is_text: bool) -> NDArray[np.uint8]:
+    """Return [n, bytes] of the rows of a field; of texts, a digest of each row."""
+    if is_text:
+        digests = [blake2b(repr(row.tolist() if hasattr(row, "tolist") else row).encode()).digest() for row in rows]
+        return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), -1)
+    contiguous = np.ascontiguousarray(rows)
+    if not contiguous.size:
+        return np.empty((len(rows), 0), np.uint8)
+    return contiguous.reshape(len(rows), -1).view(np.uint8)

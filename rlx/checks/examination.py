@@ -1,0 +1,130 @@
+"""An examination: all checks over all steps of a dataset, in one pass."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.checks.episodes import Clocks, Duplicates, Flags, Lengths
+from rlx.checks.finding import Check, Finding, Severity
+from rlx.checks.joins import Joins
+from rlx.checks.pictures import Pictures
+from rlx.checks.rewards import ClippedRewards, FirstRewards, RewardLag
+from rlx.checks.values import Constant, NotFinite, OutsideSpace
+from rlx.checks.window import windows
+from rlx.progress import Progress, Silent
+from rlx.schema import Schema
+
+_ORDER = {severity: number for number, severity in enumerate(Severity)}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The metadata of a dataset that checks use.
+
+    Args:
+        name: its id; an Atari game is known by it.
+        schema: fields of a step.
+        notes: notes of the manifest or the source.
+    """
+
+    name: str
+    schema: Schema
+    notes: Mapping[str, Any]
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The environment's limit, if it is noted."""
+        spec = self.notes.get("environment_spec")
+        limit = spec.get("max_episode_steps") if isinstance(spec, Mapping) else None
+        return limit if isinstance(limit, int) and limit > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The result of an examination.
+
+    Args:
+        steps: steps that were looked at.
+        trajectories: trajectories that were looked at.
+        findings: the problems, errors first.
+        digests: digest of each distinct trajectory, to compare other datasets with.
+    """
+
+    steps: int
+    trajectories: int
+    findings: Sequence[Finding]
+    digests: Mapping[bytes, int]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no error was found."""
+        return not any(finding.severity == Severity.ERROR for finding in self.findings)
+
+    @property
+    def to_drop(self) -> NDArray[np.int64]:
+        """[n] numbers of the trajectories that ``--fix`` leaves out, ascending."""
+        return np.unique(np.concatenate([np.empty(0, np.int64), *(one.trajectories for one in self.findings)]))
+
+
+def digests(blocks: Iterable[Block], schema: Schema) -> Mapping[bytes, int]:
+    """Return digest of each distinct trajectory and its number, as those of ``examine``, without any other check."""
+    duplicates = Duplicates(schema)
+    for window in windows(blocks, schema):
+        duplicates.see(window)
+    return duplicates.digests
+
+
+def examine(
+    blocks: Iterable[Block],
+    subject: Subject,
+    *,
+    others: Mapping[bytes, str] | None = None,
+    progress: Progress | None = None,
+) -> Examination:
+    """Run all checks over the steps of a dataset.
+
+    Args:
+        blocks: all of its trajectories, or some of them, in order.
+        subject: what else is known of it.
+        others: digests of other datasets' trajectories, and what to call each dataset.
+        progress: receives ``steps``.
+
+    Example:
+        >>> from rlx.block import single
+        >>> schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
+        >>> flags = np.array([False, True])
+        >>> data = {"observation": np.array([[0, 1], [2, 3], [4, np.nan]], "f4"), "action": np.arange(2),
+        ...         "reward": np.ones(2, "f4"), "terminated": flags, "truncated": ~flags & flags}
+        >>> found = examine([single(data, episode=0)], Subject("Toy", schema, {}))
+        >>> found.ok, found.findings[0].what, str(found.findings[0].places[0])
+        (False, 'observation is NaN or infinite', 'trajectory 0 step 2')
+    """
+    progress = progress or Silent()
+    schema = subject.schema
+    duplicates = Duplicates(schema, others)
+    checks: list[Check] = [
+        Flags(),
+        Clocks(schema),
+        duplicates,
+        Lengths(subject.max_episode_steps),
+        Joins(schema),
+        FirstRewards(),
+        RewardLag(schema),
+        ClippedRewards(schema, subject.notes, subject.name),
+        NotFinite(schema),
+        OutsideSpace(schema),
+        Constant(schema),
+        Pictures(schema),
+    ]
+    steps = trajectories = 0
+    for window in windows(blocks, schema):
+        for check in checks:
+            check.see(window)
+        steps, trajectories = steps + window.block.steps, trajectories + window.block.closed
+        progress.advance("steps", window.block.steps)
+    found = [finding for check in checks for finding in check.findings()]
+    return Examination(steps, trajectories, sorted(found, key=lambda one: _ORDER[one.severity]), duplicates.digests)

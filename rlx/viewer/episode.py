@@ -1,0 +1,173 @@
+"""One trajectory for viewing: its rows of observations, actions and outcomes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import SamplingError
+from rlx.quantities import excerpt, number, plural
+from rlx.schema import Role
+from rlx.store.dataset import Dataset
+from rlx.viewer.pictures import Frames, pictures
+
+_MAX_CHARACTERS = 80  # of an action that is text
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One trajectory of L steps, and so of L + 1 rows of observations, or L where the final one was not recorded.
+
+    Args:
+        dataset: whose trajectory it is.
+        number: which.
+
+    Raises:
+        SamplingError: the dataset has no such trajectory.
+    """
+
+    dataset: Dataset
+    number: int
+
+    def __post_init__(self) -> None:
+        count = len(self.dataset.trajectories)
+        if not 0 <= self.number < count:
+            there = f"0 to {count - 1:,}" if count else "none, the dataset is empty"
+            raise SamplingError(f"episode {self.number:,}: expected {there}")
+
+    @property
+    def length(self) -> int:
+        """Steps."""
+        return int(self.dataset.trajectories.length[self.number])
+
+    @property
+    def rows(self) -> int:
+        """Observations that were recorded."""
+        return self.length + int(self.dataset.trajectories.final_recorded[self.number])
+
+    @property
+    def end(self) -> str:
+        """How it ends."""
+        table = self.dataset.trajectories
+        if table.terminated[self.number]:
+            return "terminated"
+        return "truncated" if table.truncated[self.number] else "open"
+
+    @property
+    def title(self) -> str:
+        """The title of the trajectory."""
+        total = number(float(self.dataset.trajectories.returns[self.number]))
+        what = "episode" if self.dataset.trajectories.whole[self.number] else "piece"
+        return f"{what} {self.number:,}  ·  return {total}  ·  {plural(self.length, 'step')}  ·  {self.end}"
+
+    @cached_property
+    def rewards(self) -> NDArray[np.float64]:
+        """[L] reward of each step."""
+        return self._steps("reward").astype(np.float64)
+
+    @cached_property
+    def returns(self) -> NDArray[np.float64]:
+        """[L] sum of the rewards up to and with each step."""
+        return np.cumsum(self.rewards)
+
+    @cached_property
+    def actions(self) -> NDArray[Any] | None:
+        """[L, ...] action of each step, where there is one field of actions."""
+        return self._steps("action") if "action" in self.dataset.schema else None
+
+    def observations(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return [n, ...] rows of an observation, each from 0 to L; L is the final one."""
+        first = int(self.dataset.steps.start[self.number])
+        places = self.dataset.steps.locate(first + np.minimum(rows, self.length - 1))
+        now, then = self.dataset.steps.read_observations(name, places)
+        is_final = (rows == self.length).reshape(-1, *(1 for _ in now.shape[1:]))
+        return np.where(is_final, then, now)
+
+    def frames(self, name: str, rows: NDArray[np.int64]) -> Frames:
+        """Return [n, height, width, 3] rows of an observation that is a picture."""
+        frames = pictures(self.observations(name, rows))
+        assert frames is not None  # whoever asks has asked picture_field
+        return frames
+
+    def action_text(self, step: int) -> str:
+        """Return the action of a step, short."""
+        if self.actions is None:
+            return "-"
+        action = self.actions[step : step + 1].reshape(-1)
+        if action.dtype == object:
+            return excerpt(", ".join(action.tolist()), _MAX_CHARACTERS)
+        if action.dtype.kind in "iub":
+            words = [str(int(value)) for value in action[:4]]
+        else:
+            words = [f"{value:.2f}" for value in action[:4]]
+        return ", ".join(words) + (", ..." if len(action) > 4 else "")
+
+    def _steps(self, name: str) -> NDArray[Any]:
+        first = int(self.dataset.steps.start[self.number])
+        return self.dataset.steps.read(name, self.dataset.steps.locate(np.arange(first, first + self.length)))
+
+
+def notable(dataset: Dataset) -> dict[str, int]:
+    """Return numbers of the best, the median and the worst episode by return; of few, those that exist, each once.
+
+    They are whole episodes; pieces only where a dataset has nothing else.
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> returns, whole = np.array([3.0, 9.0, 1.0, np.nan, 99.0]), np.array([True] * 4 + [False])
+        >>> notable(Fake(trajectories=Fake(returns=returns, whole=whole)))
+        {'best': 1, 'median': 2, 'worst': 3}
+    """
+    table = dataset.trajectories
+    numbers = np.flatnonzero(table.whole if table.whole.any() else np.ones_like(table.whole))
+    order = numbers[np.argsort(np.nan_to_num(table.returns[numbers], nan=-np.inf), kind="stable")]
+    if not len(order):
+        return {}
+    found = {"best": int(order[-1]), "median": int(order[(len(order) - 1) // 2]), "worst": int(order[0])}
+    return {name: one for place, (name, one) in enumerate(found.items()) if one not in list(found.values())[:place]}
+
+
+def spread(rows: int, count: int) -> NDArray[np.int64]:
+    """Return at most ``count`` of the rows, evenly spread, with the first and the last.
+
+    Example:
+        >>> spread(11, 3), spread(2, 5)
+        (array([ 0,  5, 10]), array([0, 1]))
+    """
+    if rows <= count:
+        return np.arange(rows)
+    return np.round(np.linspace(0, rows - 1, count)).astype(np.int64)
+
+
+def shown_rows(episode: Episode, every: int) -> NDArray[np.int64]:
+    """Return every n-th row, from the first, and the last."""
+    rows = np.arange(0, episode.rows, every)
+    return rows if rows[-1] == episode.rows - 1 else np.append(rows, episode.rows - 1)
+
+
+def observation_lines(
+    episode: Episode, rows: NDArray[np.int64], most: int = 6
+) -> list[tuple[str, NDArray[np.float64]]]:
+    """Return names and values [n] of the first numbers of the observations, for those that are not pictures."""
+    lines: list[tuple[str, NDArray[np.float64]]] = []
+    for name in _vectors(episode.dataset):
+        values = episode.observations(name, rows)
+        flat = values.reshape(len(values), -1)[:, : most - len(lines)].astype(np.float64)
+        wide = values[0].size > 1
+        lines += [(f"{name}[{column}]" if wide else name, flat[:, column]) for column in range(flat.shape[1])]
+    return lines
+
+
+def observation_numbers(dataset: Dataset) -> int:
+    """Return how many numbers the observations of a step are."""
+    return sum(math.prod(dataset.schema[name].shape) for name in _vectors(dataset))
+
+
+def _vectors(dataset: Dataset) -> Sequence[str]:
+    return [
+        name for name, field in dataset.schema.fields.items() if field.role == Role.OBSERVATION and not field.is_text
+    ]

@@ -1,0 +1,121 @@
+"""The data of the charts of a dataset: its returns, lengths, rewards and actions, of all steps or of a sample."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.store.dataset import Dataset
+from rlx.store.statistics import merge_statistics
+from rlx.viewer import charts
+from rlx.viewer.drawing import Drawing
+
+MAX_STEPS = 2**21
+_PIECE_STEPS = 2**14
+_MAX_VALUES = 18  # rewards that are counted one by one
+_MAX_PARTS = 6  # of an action
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Figures of a dataset.
+
+    Args:
+        returns: [N] of each trajectory.
+        length: [N] steps of each.
+        whole: [N] whether each is a whole episode.
+        rewards: [n] of the steps that were looked at.
+        action_counts: how often each action was taken, where actions are few whole numbers.
+        actions: [n, k] the first numbers of other actions, of the steps that were looked at.
+        steps_seen: n; all steps, or ``MAX_STEPS`` of them, in pieces that are spread evenly.
+        steps: of the dataset.
+    """
+
+    returns: NDArray[np.float64]
+    length: NDArray[np.int64]
+    whole: NDArray[np.bool_]
+    rewards: NDArray[np.float64]
+    action_counts: Mapping[str, int]
+    actions: NDArray[np.float64]
+    steps_seen: int
+    steps: int
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Overview":
+        """Return the figures of a dataset."""
+        table, pieces = dataset.trajectories, _pieces(len(dataset))
+        statistics = merge_statistics(shard.statistics for shard in dataset.manifest.shards)
+        counts = statistics.get("action", {}).get("counts", {})
+        actions = np.empty((0, 0))
+        if "action" in dataset.schema and not dataset.schema["action"].is_text and not counts:
+            actions = _read(dataset, "action", pieces)
+            actions = actions.reshape(len(actions), math.prod(actions.shape[1:]))[:, :_MAX_PARTS]
+        seen = sum(stop - start for start, stop in pieces)
+        rewards = _read(dataset, "reward", pieces)
+        return cls(table.returns, table.length, table.whole, rewards, counts, actions, seen, len(dataset))
+
+    def drawings(self, width: float, height: float) -> Sequence[Drawing]:
+        """Return all charts: returns over the run, returns, lengths, and then what else there is."""
+        sampled = "" if self.steps_seen == self.steps else f" (of {self.steps_seen:,} steps)"
+        drawings = [
+            self.run(width, height),
+            charts.histogram(f"Returns{self._of_what}", self._returns, width, height),
+            charts.histogram(f"Lengths{self._of_what}, in steps", self._lengths, width, height, "second"),
+        ]
+        drawings.append(self._rewards(f"Rewards{sampled}", width, height))
+        if self.action_counts:
+            drawings.append(charts.shares("Actions", self.action_counts, width, "third"))
+        for part in range(self.actions.shape[1]):
+            name = f"action[{part}]" if self.actions.shape[1] > 1 else "Actions"
+            drawings.append(charts.histogram(f"{name}{sampled}", self.actions[:, part], width, height, "third"))
+        return drawings
+
+    def run(self, width: float, height: float) -> Drawing:
+        """Return the returns over the run."""
+        return charts.returns_over_run(self._returns, self.length, width, height)
+
+    @property
+    def _shown(self) -> NDArray[np.bool_]:
+        """[N] which trajectories count: whole episodes; pieces only in datasets without whole ones."""
+        return self.whole if self.whole.any() else np.ones_like(self.whole)
+
+    @property
+    def _of_what(self) -> str:
+        if self.whole.all():
+            return " of episodes"
+        return " of whole episodes" if self.whole.any() else " of pieces of episodes"
+
+    @property
+    def _returns(self) -> NDArray[np.float64]:
+        return np.where(self._shown, self.returns, np.nan)
+
+    @property
+    def _lengths(self) -> NDArray[np.float64]:
+        return self.length[self._shown].astype(np.float64)
+
+    def _rewards(self, title: str, width: float, height: float) -> Drawing:
+        values, counts = np.unique(self.rewards[np.isfinite(self.rewards)], return_counts=True)
+        if len(values) > _MAX_VALUES:
+            return charts.histogram(title, self.rewards, width, height, "warm")
+        found = {f"{value:g}": int(count) for value, count in zip(values.tolist(), counts, strict=True)}
+        return charts.shares(title, found, width, "warm")
+
+
+def _pieces(steps: int) -> list[tuple[int, int]]:
+    """Return where to look: everywhere, or in pieces that are spread evenly."""
+    if steps <= MAX_STEPS:
+        return [(start, min(start + _PIECE_STEPS, steps)) for start in range(0, steps, _PIECE_STEPS)]
+    count = MAX_STEPS // _PIECE_STEPS
+    starts = np.linspace(0, steps - _PIECE_STEPS, count).astype(np.int64).tolist()
+    return [(start, start + _PIECE_STEPS) for start in starts]
+
+
+def _read(dataset: Dataset, name: str, pieces: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
+    field = dataset.schema[name]
+    parts = [np.empty((0, *field.shape))]
+    for start, stop in pieces:
+        rows = dataset.steps.read(name, dataset.steps.locate(np.arange(start, stop)))
+        parts.append(rows.astype(np.float64))
+    return np.concatenate(parts)
