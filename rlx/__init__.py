@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from rlx.api.splitting import split as split
     from rlx.api.transferring import pull as pull
     from rlx.api.transferring import push as push
+    from rlx.buffer import ReplayBuffer as ReplayBuffer
+    from rlx.collector import Collector as Collector
     from rlx.pipeline.dataset import Dataset as Dataset
 
     __version__: str
 
-# `open` is left out because it would hide the builtin, and `collector` because it needs an extra.
+# `open` is left out because it would hide the builtin, `Collector` and `collector` because they need an extra.
 __all__ = [
     "Dataset",
+    "ReplayBuffer",
     "__version__",
     "buffer",
     "datasets",
@@ -44,7 +47,9 @@ __all__ = [
 # Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage:
 # importing the subpackage would replace it.
 _MODULES = {
+    "Collector": "rlx.collector",
     "Dataset": "rlx.pipeline.dataset",
+    "ReplayBuffer": "rlx.buffer",
     "list_runs": "rlx.api.listing",
     "merge": "rlx.api.merging",
     "open": "rlx.api.opening",

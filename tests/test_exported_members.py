@@ -31,7 +31,17 @@ def test_dir_lists_the_public_names(package: str) -> None:
 
 
 def test_import_rlx_shows_what_rlx_does() -> None:
-    wanted = {"open", "Dataset", "buffer", "collector", "datasets", "errors", "__version__"}
+    wanted = {
+        "open",
+        "Dataset",
+        "ReplayBuffer",
+        "Collector",
+        "buffer",
+        "collector",
+        "datasets",
+        "errors",
+        "__version__",
+    }
     code = "import rlx; names = dir(rlx); print(rlx.buffer, rlx.collector, rlx.errors.RlxError, *names)"
     assert set(subprocess.check_output([sys.executable, "-c", code], text=True).split()) >= wanted
 
@@ -41,7 +51,7 @@ def test_a_star_import_hides_no_builtin() -> None:
     exec("from rlx import *", names)
     assert not (set(names) - {"__builtins__"}) & set(dir(builtins))
     assert names["Dataset"] is rlx.Dataset
-    assert set(dir(rlx)) - set(rlx.__all__) == {"collector", "open"}
+    assert set(dir(rlx)) - set(rlx.__all__) == {"Collector", "collector", "open"}
 
 
 def test_no_function_has_the_name_of_a_submodule() -> None:
