@@ -120,6 +120,7 @@ def sample(
         raise typer.BadParameter("--batches requires --output; a preview shows one batch")
 
     from rlx.pipeline.sampling import Sampling, draw
+    from rlx.pipeline.sampling_room import check_file
     from rlx.store.dataset import Dataset
 
     chosen = _fresh_seed() if seed is None else seed
@@ -135,7 +136,10 @@ def sample(
         replacement=not without_replacement,
         strict_length=not no_strict_length,
     )
-    drawn = _Drawn(draw([Dataset(dataset) for dataset in datasets], sampling))
+    opened = [Dataset(dataset) for dataset in datasets]
+    if name is not None:
+        check_file(opened, sampling, name, None if out == "-" else Path(str(out)))
+    drawn = _Drawn(draw(opened, sampling))
     document = {"datasets": datasets, "seed": chosen}
     if name is None:
         _look(output, document, drawn)

@@ -1,7 +1,6 @@
 """``rlx sample``: batches drawn from datasets, as a learner would get them."""
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
 from rlx.buffer.transform.frame_stack import FrameStack
 from rlx.buffer.transform.n_step import NStep
-from rlx.errors import SamplingError, SchemaMismatchError
-from rlx.quantities import size
+from rlx.errors import SchemaMismatchError
+from rlx.pipeline.sampling_room import check_batch
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset
 from rlx.store.leaf import to_rows
 
-_INDEX_BYTES = 8
 logger = logging.getLogger(__name__)
 
 
@@ -68,7 +66,7 @@ def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDict
         SchemaMismatchError: observations of the datasets have different shapes.
     """
     for dataset in datasets:
-        _check_room(dataset.schema, sampling)
+        check_batch(dataset, sampling)
     _say_what_differs(datasets)
     samplers = [make_sampler(sampling, number) for number in range(len(datasets))]
     buffers = [
@@ -86,19 +84,6 @@ def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDict
         yield joined.sample(sampling.batch_size)
         if not sampling.replacement and any(sampler.ran_out for sampler in samplers):
             return
-
-
-def _check_room(schema: Schema, sampling: Sampling) -> None:
-    """Raise SamplingError for a batch that this machine cannot hold: it would be killed in the middle."""
-    observations = sum(schema[name].row_bytes for name in schema.names(Role.OBSERVATION))
-    step_bytes = schema.row_bytes + 2 * observations * sampling.stack + _INDEX_BYTES * sampling.n_step
-    wanted = sampling.batch_size * step_bytes
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if wanted > there:
-        raise SamplingError(
-            f"a batch of {sampling.batch_size:,} steps takes {size(wanted)}: this machine has {size(there)}",
-            hint="draw smaller batches, shorter stacks or fewer steps of a transition",
-        )
 
 
 def _say_what_differs(datasets: Sequence[Dataset]) -> None:

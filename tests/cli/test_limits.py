@@ -1,5 +1,6 @@
 """Numbers beyond all bounds: refused at once, in words."""
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,11 @@ ENDLESS: list[Sequence[str]] = [
     ["sample", "DATA", "--n-step", "2147483648"],
     ["sample", "DATA", "--slice-len", "2147483648"],
     ["sample", "DATA", "--num-slices", "99999999999999999999"],
+    *(
+        ["sample", "DATA", "--batches", "100000000000000000000", "-o", f"OUT.{suffix}"]
+        for suffix in ("npz", "pt", "h5", "zarr", "parquet", "jsonl")
+    ),
+    ["sample", "DATA", "--batches", "100000000000000000000", "-o", "-", "--format", "npz"],
     ["preprocess", "DATA", "OUT", "--transform", "n_step:n=99999999999"],
     ["collect", "CartPole-v1", "-o", "OUT", "--envs", "100000000"],
     ["collect", "CartPole-v1", "-o", "OUT", "--workers", "100000000"],
@@ -32,7 +38,16 @@ def test_a_number_without_bounds(arguments: Sequence[str], cli: Cli, tmp_path: P
     assert time.monotonic() - started < 60
     assert result.code in (1, 2), result
     assert result.err.startswith("error: "), result.err[-1500:]
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("suffix", ["npz", "pt", "h5", "zarr", "parquet", "jsonl"])
+def test_an_epoch_ends_before_its_batches_do(suffix: str, cli: Cli, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [[make_block([3, 5])]]).path
+    endless = ("--batches", "100000000000000000000", "--batch-size", "4", "--without-replacement")
+    result = cli("sample", data, *endless, "-o", tmp_path / f"out.{suffix}", "--json")
+    assert result.code == 0, result
+    assert json.loads(result.out)["steps"] == 8
 
 
 def test_exit_codes_of_what_is_misspelt(cli: Cli, tmp_path: Path) -> None:
