@@ -6,39 +6,39 @@ from typing import TYPE_CHECKING, Any
 from rlx.torchrl_names import no_such_name
 
 if TYPE_CHECKING:
-    from rlx.buffer.compressed_storage import CompressedStorage as CompressedStorage
-    from rlx.buffer.dataset_storage import DatasetStorage as DatasetStorage
     from rlx.buffer.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
-    from rlx.buffer.given_tensor_storage import TensorStorage as TensorStorage
     from rlx.buffer.hindsight import HERReplayBuffer as HERReplayBuffer
     from rlx.buffer.hindsight import HindsightStrategy as HindsightStrategy
-    from rlx.buffer.lazy_stack_storage import LazyStackStorage as LazyStackStorage
-    from rlx.buffer.list_storage import ListStorage as ListStorage
     from rlx.buffer.loader import StepDataset as StepDataset
-    from rlx.buffer.parameter_schedulers import LambdaScheduler as LambdaScheduler
-    from rlx.buffer.parameter_schedulers import LinearScheduler as LinearScheduler
-    from rlx.buffer.parameter_schedulers import ParameterScheduler as ParameterScheduler
-    from rlx.buffer.parameter_schedulers import SchedulerList as SchedulerList
-    from rlx.buffer.parameter_schedulers import StepScheduler as StepScheduler
     from rlx.buffer.part_ensembles import StorageEnsemble as StorageEnsemble
     from rlx.buffer.part_ensembles import WriterEnsemble as WriterEnsemble
     from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
     from rlx.buffer.prioritized_replay_buffer import (
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
     )
-    from rlx.buffer.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
-    from rlx.buffer.prioritized_slice_sampler import PrioritizedSliceSampler as PrioritizedSliceSampler
     from rlx.buffer.protocol import Sampler as Sampler
     from rlx.buffer.protocol import Storage as Storage
     from rlx.buffer.protocol import Writer as Writer
     from rlx.buffer.replay_buffer import ReplayBuffer as ReplayBuffer
-    from rlx.buffer.sampler import RandomSampler as RandomSampler
-    from rlx.buffer.sampler import SamplerWithoutReplacement as SamplerWithoutReplacement
-    from rlx.buffer.sampler_ensemble import SamplerEnsemble as SamplerEnsemble
-    from rlx.buffer.slice_sampler import SliceSampler as SliceSampler
-    from rlx.buffer.slice_sampler import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
-    from rlx.buffer.tensor_storage import LazyMemmapStorage as LazyMemmapStorage
-    from rlx.buffer.tensor_storage import LazyTensorStorage as LazyTensorStorage
+    from rlx.buffer.sampler.ensemble import SamplerEnsemble as SamplerEnsemble
+    from rlx.buffer.sampler.prioritized import PrioritizedSampler as PrioritizedSampler
+    from rlx.buffer.sampler.prioritized_slices import PrioritizedSliceSampler as PrioritizedSliceSampler
+    from rlx.buffer.sampler.schedulers import LambdaScheduler as LambdaScheduler
+    from rlx.buffer.sampler.schedulers import LinearScheduler as LinearScheduler
+    from rlx.buffer.sampler.schedulers import ParameterScheduler as ParameterScheduler
+    from rlx.buffer.sampler.schedulers import SchedulerList as SchedulerList
+    from rlx.buffer.sampler.schedulers import StepScheduler as StepScheduler
+    from rlx.buffer.sampler.slices import SliceSampler as SliceSampler
+    from rlx.buffer.sampler.slices import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+    from rlx.buffer.sampler.steps import RandomSampler as RandomSampler
+    from rlx.buffer.sampler.steps import SamplerWithoutReplacement as SamplerWithoutReplacement
+    from rlx.buffer.storage.compressed import CompressedStorage as CompressedStorage
+    from rlx.buffer.storage.dataset import DatasetStorage as DatasetStorage
+    from rlx.buffer.storage.given_tensor import TensorStorage as TensorStorage
+    from rlx.buffer.storage.lazy_stack import LazyStackStorage as LazyStackStorage
+    from rlx.buffer.storage.lists import ListStorage as ListStorage
+    from rlx.buffer.storage.tensors import LazyMemmapStorage as LazyMemmapStorage
+    from rlx.buffer.storage.tensors import LazyTensorStorage as LazyTensorStorage
     from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
     from rlx.buffer.trajectory_split import split_trajectories as split_trajectories
     from rlx.buffer.transform import Compose as Compose
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
     from rlx.buffer.writer import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 
 _NAMES = {
-    "compressed_storage": ["CompressedStorage"],
-    "dataset_storage": ["DatasetStorage"],
+    "storage.compressed": ["CompressedStorage"],
+    "storage.dataset": ["DatasetStorage"],
     "ensemble": ["ReplayBufferEnsemble"],
-    "given_tensor_storage": ["TensorStorage"],
+    "storage.given_tensor": ["TensorStorage"],
     "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
-    "lazy_stack_storage": ["LazyStackStorage"],
-    "list_storage": ["ListStorage"],
+    "storage.lazy_stack": ["LazyStackStorage"],
+    "storage.lists": ["ListStorage"],
     "loader": ["StepDataset"],
-    "parameter_schedulers": [
+    "sampler.schedulers": [
         "LambdaScheduler",
         "LinearScheduler",
         "ParameterScheduler",
@@ -73,14 +73,14 @@ _NAMES = {
     ],
     "part_ensembles": ["StorageEnsemble", "WriterEnsemble"],
     "prioritized_replay_buffer": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
-    "prioritized_sampler": ["PrioritizedSampler"],
-    "prioritized_slice_sampler": ["PrioritizedSliceSampler"],
+    "sampler.prioritized": ["PrioritizedSampler"],
+    "sampler.prioritized_slices": ["PrioritizedSliceSampler"],
     "protocol": ["Sampler", "Storage", "Writer"],
     "replay_buffer": ["ReplayBuffer"],
-    "sampler": ["RandomSampler", "SamplerWithoutReplacement"],
-    "sampler_ensemble": ["SamplerEnsemble"],
-    "slice_sampler": ["SliceSampler", "SliceSamplerWithoutReplacement"],
-    "tensor_storage": ["LazyMemmapStorage", "LazyTensorStorage"],
+    "sampler.steps": ["RandomSampler", "SamplerWithoutReplacement"],
+    "sampler.ensemble": ["SamplerEnsemble"],
+    "sampler.slices": ["SliceSampler", "SliceSamplerWithoutReplacement"],
+    "storage.tensors": ["LazyMemmapStorage", "LazyTensorStorage"],
     "tensordict_replay_buffer": ["TensorDictReplayBuffer"],
     "trajectory_split": ["split_trajectories"],
     "transform": [

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
-from rlx.buffer.draws import Draws
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.replay_buffer import Collate
+from rlx.buffer.sampler.draws import Draws
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
 from rlx.buffer.transform.n_step import NStep

@@ -8,10 +8,10 @@ import torch
 from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
-from rlx.buffer.draws import stream
-from rlx.buffer.permutation import permute
 from rlx.buffer.protocol import Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.sampler.draws import stream
+from rlx.buffer.sampler.permutation import permute
 
 
 class StepSource(Protocol):

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from rlx.buffer.batch import steps_at
-from rlx.buffer.dataset_storage import as_storage
 from rlx.buffer.part_checkpoint import SavedTogether
 from rlx.buffer.protocol import Storage, Writer
+from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.transform.compose import Transform
 from rlx.store.dataset import Dataset
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.dataset_storage import DatasetStorage
-from rlx.buffer.mapped_storage import MappedStorage
 from rlx.buffer.protocol import Storage
+from rlx.buffer.storage.dataset import DatasetStorage
+from rlx.buffer.storage.mapped import MappedStorage
 from rlx.engine import main_module
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.schema import name_of

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import track
 from tensordict import TensorDictBase
 
-from rlx.buffer.mapped_storage import MappedStorage
 from rlx.buffer.preprocess import Mapping, Workers, chunks, preprocess
 from rlx.buffer.protocol import Storage
+from rlx.buffer.storage.mapped import MappedStorage
 
 
 class Preprocessing:

@@ -3,11 +3,11 @@
 import torch
 from tensordict import NestedKey
 
-from rlx.buffer.dataset_storage import as_storage
-from rlx.buffer.list_storage import ListStorage
-from rlx.buffer.prioritized_sampler import PrioritizedSampler, Reduction
 from rlx.buffer.protocol import Storage
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
+from rlx.buffer.sampler.prioritized import PrioritizedSampler, Reduction
+from rlx.buffer.storage.dataset import as_storage
+from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Transform
 from rlx.store.dataset import Dataset

@@ -13,17 +13,17 @@ from tensordict import TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import as_steps, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
-from rlx.buffer.dataset_storage import as_storage
-from rlx.buffer.draws import Worker, worker_here
 from rlx.buffer.form import TENSORDICT, Form, form_of, in_tensordict
-from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.part_checkpoint import check_part
 from rlx.buffer.prefetch import Draw, Prefetcher
 from rlx.buffer.preprocessing import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
-from rlx.buffer.sampler import RandomSampler, SeededSampler
+from rlx.buffer.sampler.draws import Worker, worker_here
+from rlx.buffer.sampler.steps import RandomSampler, SeededSampler
 from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
+from rlx.buffer.storage.dataset import as_storage
+from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.buffer.transform.neighbourhood import reader, split
 from rlx.buffer.writer import RoundRobinWriter

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.continuity import ORIGIN
-from rlx.buffer.dataset_storage import DatasetStorage
+from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
-from rlx.buffer.step_schema import leaves_of, text_leaves
-from rlx.buffer.texts import Texts
+from rlx.buffer.storage.dataset import DatasetStorage
+from rlx.buffer.storage.step_schema import leaves_of, text_leaves
+from rlx.buffer.storage.texts import Texts
 from rlx.errors import SchemaMismatchError
 
 BLOCK_BYTES = 8 << 20

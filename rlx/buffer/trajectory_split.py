@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDict, TensorDictBase
 
-from rlx.buffer.continuity import Links
+from rlx.buffer.index.continuity import Links
+from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.snapshot import leaves
-from rlx.buffer.step_schema import leaves_of, text_leaves
-from rlx.buffer.trajectory_index import RingTrajectoryIndex
+from rlx.buffer.storage.step_schema import leaves_of, text_leaves
 from rlx.buffer.transform.neighbourhood import path
 from rlx.errors import SchemaMismatchError
 from rlx.store.leaf import to_leaf, to_rows

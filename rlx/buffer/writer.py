@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 
-from rlx.buffer.continuity import ORIGIN
+from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.part_checkpoint import SavedState
-from rlx.buffer.prioritized_sampler import REDUCE
 from rlx.buffer.protocol import Rows, Storage
-from rlx.buffer.ring_storage import RingStorage
+from rlx.buffer.sampler.prioritized import REDUCE
+from rlx.buffer.storage.ring import RingStorage
 from rlx.errors import SchemaMismatchError
 
 RankReduction = Literal["sum", "max", "min", "median", "mean"]

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import ClassVar
 
-from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.protocol import Sampler, Writer
 from rlx.buffer.replay_buffer import Collate
+from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.datasets.base import DatasetExperienceReplay, Download
 from rlx.errors import DatasetNotFoundError, PartialError

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from tensordict import NestedKey, NonTensorStack, TensorDictBase
 
-from rlx.buffer.dataset_storage import DatasetStorage
-from rlx.buffer.mapped_storage import MappedStorage
 from rlx.buffer.protocol import Keys, Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.replay_buffer import Collate
-from rlx.buffer.sampler import RandomSampler
+from rlx.buffer.sampler.steps import RandomSampler
+from rlx.buffer.storage.dataset import DatasetStorage
+from rlx.buffer.storage.mapped import MappedStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.buffer.transform.neighbourhood import path, wanted
 from rlx.datasets.base import DatasetExperienceReplay, Download

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
-from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.ensemble import ReplayBufferEnsemble
-from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
-from rlx.buffer.slice_sampler import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
 from rlx.buffer.transform.frame_stack import FrameStack

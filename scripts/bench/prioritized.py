@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 import torch
 
-from rlx.buffer.prioritized_sampler import PrioritizedSampler
 from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from scripts.bench.timing import median_ms, parse, report
 
 CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000)

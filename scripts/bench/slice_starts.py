@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 from tensordict import NestedKey
 
+from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
-from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement, SeededSampler
-from rlx.buffer.slice_sampler import SliceSampler, SliceSamplerWithoutReplacement
-from rlx.buffer.trajectory_index import RingTrajectoryIndex
+from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement, SeededSampler
 from scripts.bench.timing import parse, report
 
 CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rlx.buffer.dataset_storage import DatasetStorage
-from rlx.buffer.prioritized_sampler import PrioritizedSampler
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
-from rlx.buffer.slice_sampler import SliceSampler
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.sampler.prioritized import PrioritizedSampler
+from rlx.buffer.sampler.slices import SliceSampler
+from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.storage.dataset import DatasetStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.trajectory_split import split_trajectories
 from rlx.buffer.writer import TensorDictRoundRobinWriter

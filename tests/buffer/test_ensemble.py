@@ -8,9 +8,9 @@ from tensordict import TensorDict
 from rlx.buffer.ensemble import ReplayBufferEnsemble
 from rlx.buffer.part_ensembles import StorageEnsemble, WriterEnsemble
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler import RandomSampler
-from rlx.buffer.sampler_ensemble import SamplerEnsemble
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.sampler.ensemble import SamplerEnsemble
+from rlx.buffer.sampler.steps import RandomSampler
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform import FrameStack, RewardSign
 from rlx.buffer.writer import ImmutableDatasetWriter, RoundRobinWriter

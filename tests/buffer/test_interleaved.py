@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tensordict import TensorDictBase
 
-from rlx.buffer.compressed_storage import CompressedStorage
-from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.slice_sampler import SliceSampler
-from rlx.buffer.tensor_storage import LazyMemmapStorage, LazyTensorStorage
+from rlx.buffer.sampler.slices import SliceSampler
+from rlx.buffer.storage.compressed import CompressedStorage
+from rlx.buffer.storage.lists import ListStorage
+from rlx.buffer.storage.tensors import LazyMemmapStorage, LazyTensorStorage
 from tests.buffer import producers
 
 Producer = Callable[[int, int], Iterator[TensorDictBase]]

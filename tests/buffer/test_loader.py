@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from rlx.block import single
 from rlx.buffer.loader import StepDataset, unchanged
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from tests.factories import write_dataset

@@ -7,11 +7,11 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.prioritized_sampler import PrioritizedSampler
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
-from rlx.buffer.slice_sampler import SliceSampler
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.sampler.prioritized import PrioritizedSampler
+from rlx.buffer.sampler.slices import SliceSampler
+from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import SamplingError
 from tests.buffer import producers
 

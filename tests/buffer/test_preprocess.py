@@ -9,10 +9,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlx.buffer.list_storage import ListStorage
 from rlx.buffer.preprocess import Mapping, Workers, preprocess
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.lists import ListStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import RewardClip
 from rlx.errors import DatasetLockedError
 

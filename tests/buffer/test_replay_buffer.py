@@ -8,11 +8,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer
-from rlx.buffer.prioritized_sampler import PrioritizedSampler
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler import RandomSampler, SamplerWithoutReplacement
-from rlx.buffer.slice_sampler import SliceSampler
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.sampler.prioritized import PrioritizedSampler
+from rlx.buffer.sampler.slices import SliceSampler
+from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import SamplingError, SchemaMismatchError

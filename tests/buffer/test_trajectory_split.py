@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from rlx.buffer.trajectory_split import split_trajectories
 from rlx.errors import SchemaMismatchError
-from tests.buffer.sources import Collected
+from tests.buffer.index.sources import Collected
 
 
 def steps_of(ids: list[list[int]], done: list[list[bool]] | None = None) -> TensorDict:

@@ -17,10 +17,10 @@ from tensordict import TensorDict
 
 import rlx
 from rlx.block import Block
-from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler import RandomSampler
-from rlx.buffer.slice_sampler import SliceSampler
+from rlx.buffer.sampler.slices import SliceSampler
+from rlx.buffer.sampler.steps import RandomSampler
+from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.cloud.bucket import BucketLocation
 from rlx.cloud.location import Stored
 from rlx.cloud.remote_files import PAGE_BYTES, Traffic

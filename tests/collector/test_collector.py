@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, interaction_type
 
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, NStep, RewardClip
 from rlx.collector.batched_env import SerialEnv
 from rlx.collector.collector import Collector, SyncDataCollector

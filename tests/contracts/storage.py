@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.buffer.protocol import Rows
-from rlx.buffer.ring_storage import RingStorage
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.ring import RingStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import SamplingError, SchemaMismatchError
-from tests.buffer.trajectory_oracle import Oracle, assert_same
+from tests.buffer.index.trajectory_oracle import Oracle, assert_same
 
 
 def steps(numbers: Any, *, ids: Any = 0, done: Any = False, image: tuple[int, ...] = (40, 40)) -> TensorDict:

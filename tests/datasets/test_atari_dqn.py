@@ -9,8 +9,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.ensemble import ReplayBufferEnsemble
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler import SamplerWithoutReplacement
-from rlx.buffer.slice_sampler import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.sampler.steps import SamplerWithoutReplacement
 from rlx.buffer.transform.frame_stack import FrameStack
 from rlx.datasets.atari_dqn import AtariDQNExperienceReplay
 from rlx.errors import (

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.slice_sampler import SliceSampler
+from rlx.buffer.sampler.slices import SliceSampler
 from rlx.datasets.minari import MinariExperienceReplay
 from rlx.errors import DatasetLockedError, DatasetNotFoundError, SourceNotFoundError
 from rlx.pipeline.options import Options

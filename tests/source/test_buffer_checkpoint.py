@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 from rlx import open as open_dataset
 from rlx.buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import CorruptShardError, SourceError
 from rlx.pipeline.local_runs import find_run
 from rlx.source.buffer_checkpoint import open_buffer, recognises

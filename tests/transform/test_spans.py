@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
-from rlx.buffer.dataset_storage import DatasetStorage
 from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.n_step import NStep as SampledNStep
 from rlx.errors import TransformError
 from rlx.pipeline.options import Options

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform.compose import Transform, flat
 from rlx.buffer.transform.neighbourhood import reader, split
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDictBase
 
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from tests.buffer import producers
 
 PRODUCERS: list[tuple[Callable[[int, int], Iterator[TensorDictBase]], int]] = [

@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, FrameStack, Inverted
 
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, FrameStack, NStep, ToFloat
 from rlx.errors import TransformError
 from tests.buffer.transform.stored import back, buffers, stored

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.tensor_storage import LazyTensorStorage
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import FrameStack, NStep, RewardClip
 from tests.buffer.transform.stored import buffers, is_last, onward, stored
 

@@ -1,0 +1,316 @@
+"""Segments of trajectories in the lanes of a ring, chained in order of time.
+
+A *segment* is a run of consecutive rows of one lane that belong to one trajectory. The segments of a trajectory are
+chained, so that chunks of workers that alternate are joined again; overwritten rows are dropped. No array here is as
+long as the storage.
+"""
+
+from collections.abc import Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.buffer.index.continuity import UNKNOWN, Flags
+from rlx.buffer.index.open_trajectories import OpenTrajectories
+from rlx.buffer.index.records import LaneLog, Records, distinct, sum_within
+from rlx.buffer.index.ring import Ring
+from rlx.buffer.protocol import Rows
+
+_SEGMENT = np.dtype(
+    [
+        (name, "i8")
+        for name in (
+            "lane",
+            "time",
+            "length",
+            "trajectory",
+            "before",
+            "previous",
+            "next",
+            "serial",
+            "begins",
+            "expects",
+        )
+    ]
+    + [("detached", "?"), ("sealed", "?")]
+)
+_TRAJECTORY = np.dtype(
+    [(name, "i8") for name in ("head", "tail", "lane", "id", "length", "born", "expects")]
+    + [("is_open", "?"), ("is_spread", "?")]
+)
+
+
+class Segments:
+    """The stored part of every trajectory.
+
+    Args:
+        ring: the lanes, without steps; it is moved on from here.
+
+    Attributes:
+        ring: the lanes.
+        log: numbers of the segments of every lane.
+        table: the segments. ``time``: of the first step ever written. ``before``: steps of the trajectory before it.
+            ``detached``: it follows nothing that is stored. ``sealed``: nothing may follow it. ``begins``, ``expects``:
+            digests of what its first step starts from and of what must follow its last one.
+        trajectories: ``head`` and ``tail``: the first and the last stored segment, -1 without. ``length``: steps up to
+            the last one, overwritten ones included. ``lane``: where it is going on. ``born``: orders first writes.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.log = LaneLog(ring.lanes)
+        self._records = Records(np.zeros(1, _SEGMENT))
+        blank = np.zeros(1, _TRAJECTORY)
+        blank["head"] = -1
+        self._trajectories = Records(blank)
+        self._open = OpenTrajectories()
+        self._serial = 0
+
+    @property
+    def table(self) -> NDArray[np.void]:
+        """The segments by number."""
+        return self._records.table
+
+    @property
+    def trajectories(self) -> NDArray[np.void]:
+        """The trajectories by number."""
+        return self._trajectories.table
+
+    def append(
+        self,
+        lane: Rows,
+        length: Rows,
+        ids: Rows | None,
+        done: Flags,
+        *,
+        lost: Rows | None = None,
+        detached: Flags | None = None,
+        sealed: Flags | None = None,
+        begins: Rows | None = None,
+        expects: Rows | None = None,
+        wandering: Set[int] = frozenset(),
+    ) -> None:
+        """Add runs [m] of consecutive steps of one trajectory each, every one where its lane stands.
+
+        Args:
+            lane: the lane of each.
+            length: the steps of each, at least 1.
+            ids: the id of each, or None.
+            done: whether its last step ends the trajectory.
+            lost: steps that the trajectory had before, if it is new with this run.
+            detached: whether the run is new whatever is open.
+            sealed: whether nothing may follow the run.
+            begins: digest of what each starts from; without, the id alone decides what it continues.
+            expects: digest of what must follow each.
+            wandering: ids known to move between lanes, though several lanes have them here.
+        """
+        nothing = np.zeros(len(lane), bool)
+        detached, sealed = nothing if detached is None else detached, nothing if sealed is None else sealed
+        unknown = np.full(len(lane), UNKNOWN, np.int64)
+        begins, expects = unknown if begins is None else begins, unknown if expects is None else expects
+        spare = self._trajectories.take(len(lane))
+        assigned = self._open.assign(lane, ids, done | sealed, detached, begins, expects, spare, wandering)
+        run, used = assigned.started_by, len(assigned.started_by)
+        self._trajectories.give(spare[used:])
+        new = np.zeros(used, _TRAJECTORY)
+        new["head"] = new["tail"] = -1
+        new["lane"], new["id"] = lane[run], 0 if ids is None else ids[run]
+        new["length"], new["born"] = 0 if lost is None else lost[run], self._serial + run
+        new["is_open"] = True
+        self.trajectories[spare[:used]] = new
+        self._chain(_runs(lane, length, assigned.trajectory, detached, sealed, begins, expects))
+        self.trajectories["is_open"][assigned.closed] = False
+        self._bury(assigned.closed)
+        self._trim(distinct(lane)[0])
+        self._trajectories.give(self._open.forget())
+
+    def _chain(self, run: NDArray[np.void]) -> None:
+        """Make segments of runs, or the last segment of a lane longer, and link them to what they follow."""
+        lane, length, trajectory = run["lane"], run["length"], run["trajectory"]
+        owners, inverse = distinct(trajectory)
+        order = np.argsort(inverse, kind="stable")
+        tail = np.cumsum(np.bincount(inverse)) - 1
+        head = np.append(0, tail[:-1] + 1)
+        first, last = order[head], order[tail]
+        known = self.trajectories[owners]
+        run["time"] = self.ring.tail[lane] + sum_within(lane, length)
+        run["before"] = self.trajectories["length"][trajectory] + sum_within(trajectory, length)
+        run["serial"] = self._serial + np.arange(len(lane))
+        number = self._number(run, first, known)
+        run["previous"][order[1:]] = number[order[:-1]]
+        run["previous"][first] = known["tail"]
+        run["next"][order[:-1]] = number[order[1:]]
+        run["next"][last] = -1
+        linked = first[(known["tail"] >= 0) & (known["tail"] != number[first])]
+        self.table["next"][run["previous"][linked]] = number[linked]
+        self._place(run, number)
+        known["head"] = np.where(known["head"] < 0, number[first], known["head"])
+        known["tail"], known["length"] = number[last], run["before"][last] + length[last]
+        known["is_spread"] |= np.bincount(inverse, lane != known["lane"][inverse]) > 0
+        known["lane"], known["expects"] = lane[last], run["expects"][last]
+        self.trajectories[owners] = known
+        self._serial += len(lane)
+
+    def _number(self, run: NDArray[np.void], first: Rows, known: NDArray[np.void]) -> Rows:
+        """Return [m] the segment of each run: a new one, or the newest of its lane if the run continues exactly
+        there."""
+        newest = self.log.last(run["lane"][first])
+        joins = (newest >= 0) & (known["tail"] == newest) & (run["time"][first] == self.ring.tail[run["lane"][first]])
+        number = np.full(len(run), -1)
+        number[first[joins]] = newest[joins]
+        number[number < 0] = self._records.take(int((number < 0).sum()))
+        return number
+
+    def _place(self, run: NDArray[np.void], number: Rows) -> None:
+        """Write runs down as segments."""
+        lanes, inverse = distinct(run["lane"])
+        newest = self.log.last(run["lane"])
+        joins, new = number == newest, number != newest
+        at = number[joins]
+        self.table["length"][at] += run["length"][joins]
+        for name in ("next", "sealed", "expects"):
+            self.table[name][at] = run[name][joins]
+        self.table[number[new]] = run[new]
+        self.log.append(run["lane"][new], run["time"][new], number[new])
+        self.ring.push(lanes, np.bincount(inverse, run["length"]).astype(np.int64))
+
+    def _trim(self, lanes: Rows) -> None:
+        """Drop what the ring has overwritten."""
+        heads = self.ring.head[lanes]
+        if not heads.any():  # until a lane is full, nothing is overwritten
+            return
+        dead = self.log.drop(lanes, heads)
+        owners = self.table["trajectory"][np.append(dead, self.log.at(lanes, heads))]
+        for trajectory in np.unique(owners[self.trajectories["is_spread"][owners]]).tolist():
+            self._split(trajectory, dead)
+        if not len(dead):
+            return
+        owners = self.table["trajectory"][dead]
+        plain = ~self.trajectories["is_spread"][owners]
+        # In one lane segments come in order of time, and of equal owners the last assignment counts.
+        self.trajectories["head"][owners[plain]] = self.table["next"][dead[plain]]
+        self._bury(np.unique(owners[plain]))
+        self._records.give(dead)
+
+    def _bury(self, numbers: Rows) -> None:
+        """Free the trajectories of which nothing is stored; those that may go on are remembered."""
+        if not len(numbers):
+            return
+        empty = numbers[self.trajectories["head"][numbers] < 0]
+        self.trajectories["tail"][empty] = -1
+        found = self.trajectories[empty]
+        waiting = found["is_open"]
+        self._open.wait(empty[waiting], *(found[name][waiting] for name in ("id", "lane", "expects")))
+        self._trajectories.give(empty[~waiting])
+
+    def _split(self, trajectory: int, dead: Rows) -> None:
+        """Cut a trajectory that lies in several lanes where one of them has lost a part of it."""
+        pieces, number = self._pieces(trajectory, set(dead.tolist()))
+        head = int(self.trajectories["head"][trajectory])
+        last = pieces.pop() if number else []
+        for piece in pieces:
+            self._part(piece, trajectory, is_first=piece[0] == head)
+        self.trajectories["head"][trajectory] = last[0] if last else -1
+        if pieces and last:
+            self.table["detached"][last[0]] = True
+            self.trajectories["born"][trajectory] = self.table["serial"][last[0]]
+        self._bury(np.array([trajectory]))
+
+    def _pieces(self, trajectory: int, dead: set[int]) -> tuple[list[list[int]], bool]:
+        """Return segments of a trajectory between which nothing is lost, and whether the last of them is its end."""
+        pieces: list[list[int]] = []
+        number, is_linked = int(self.trajectories["head"][trajectory]), False
+        while number >= 0:
+            segment = self.table[number]
+            is_trimmed = segment["time"] < self.ring.head[segment["lane"]]
+            if number not in dead:
+                if is_trimmed or not is_linked:
+                    pieces.append([])
+                pieces[-1].append(number)
+            is_linked = number not in dead
+            number = int(segment["next"])
+        return pieces, is_linked
+
+    def _part(self, piece: list[int], origin: int, *, is_first: bool) -> None:
+        """Make segments whose continuation is lost a trajectory of their own, which is over."""
+        number = self._trajectories.take(1)
+        end, record = self.table[piece[-1]], self.trajectories[[origin]]
+        record["head"], record["tail"], record["lane"] = piece[0], piece[-1], end["lane"]
+        record["length"], record["is_open"] = end["before"] + end["length"], False
+        if not is_first:
+            record["born"] = self.table["serial"][piece[0]]
+            self.table["detached"][piece[0]] = True
+        self.table["next"][piece[-1]] = -1
+        self.table["sealed"][piece[-1]] = True
+        self.table["trajectory"][piece] = number
+        self.trajectories[number] = record
+
+    def remember(self, other: "Segments") -> None:
+        """Take over the open trajectories of which nothing is stored."""
+        for number, place in other._open.waiting.items():
+            mine = self._trajectories.take(1)
+            self.trajectories[mine] = other.trajectories[number]
+            self._open.put(int(mine[0]), *place)
+
+    @property
+    def waiting(self) -> Rows:
+        """[n] the open trajectories of which nothing is stored, the oldest first."""
+        return np.array(list(self._open.waiting), np.int64)
+
+    @property
+    def serial(self) -> int:
+        """How many runs were added."""
+        return self._serial
+
+    def mark(self, detached: Flags, sealed: Flags, begins: Rows, expects: Rows) -> None:
+        """Set these columns of all segments, in the order of their writing."""
+        number = self.in_order()
+        self.table["detached"][number], self.table["sealed"][number] = detached, sealed
+        self.table["begins"][number], self.table["expects"][number] = begins, expects
+        found = np.flatnonzero(self.trajectories["head"] >= 0)
+        self.trajectories["expects"][found] = self.table["expects"][self.trajectories["tail"][found]]
+
+    def in_order(self) -> Rows:
+        """Return [n] all segments, in the order of their writing."""
+        number = self.log.all()
+        return number[np.argsort(self.table["serial"][number], kind="stable")]
+
+    def rename(self, ids: Rows, born: Rows, waiting: NDArray[np.int64], serial: int) -> None:
+        """Give ids to trajectories [N] that were added as 0 to N, and add waiting ones.
+
+        Args:
+            ids: [N] the id of each.
+            born: [N] what orders their first writes.
+            waiting: [n, 5] id, lane, length, born and expects of those that are open and of which nothing is stored.
+            serial: how many runs were added.
+        """
+        found = np.flatnonzero(self.trajectories["head"] >= 0)
+        number = np.empty(len(found), np.int64)
+        number[self.trajectories["id"][found]] = found
+        self.trajectories["id"][number], self.trajectories["born"][number] = ids, born
+        self._open = OpenTrajectories()
+        for record in number[self.trajectories["is_open"][number]].tolist():
+            found_one = self.trajectories[record]
+            self._open.hold(record, *(int(found_one[name]) for name in ("id", "lane", "expects")))
+        for (key, lane, length, first, expect), record in zip(
+            waiting.tolist(), self._trajectories.take(len(waiting)).tolist(), strict=True
+        ):
+            self.trajectories[record] = (-1, -1, lane, key, length, first, expect, True, False)
+            self._open.put(record, key, lane, expect)
+        self._serial = serial
+
+
+def _runs(
+    lane: Rows, length: Rows, trajectory: Rows, detached: Flags, sealed: Flags, begins: Rows, expects: Rows
+) -> NDArray[np.void]:
+    runs = np.zeros(len(lane), _SEGMENT)
+    runs["lane"], runs["length"], runs["trajectory"] = lane, length, trajectory
+    runs["detached"], runs["sealed"], runs["begins"], runs["expects"] = detached, sealed, begins, expects
+    return runs
+
+
+def empty_segments(size: int, head: Rows) -> Segments:
+    """Return no segments; the lanes' next steps have the times [lanes] ``head``."""
+    ring = Ring(size, len(head))
+    ring.head, ring.tail = head.copy(), head.copy()
+    return Segments(ring)

@@ -1,0 +1,5 @@
+"""Samplers: which rows of a storage make a batch.
+
+``steps`` and ``slices`` draw evenly, ``prioritized`` and ``prioritized_slices`` by priority, ``ensemble`` from several
+storages.
+"""

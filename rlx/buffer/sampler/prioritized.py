@@ -1,0 +1,203 @@
+"""A sampler that draws the more surprising steps more often (Schaul et al., 2016)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.sampler.priority_tree import PriorityTree
+from rlx.buffer.sampler.steps import SeededSampler, stored_steps
+from rlx.errors import SamplingError
+
+_SMALLEST, _LARGEST = 1e-200, 1e200
+PRIORITY_WEIGHT = "priority_weight"
+Reduction = Literal["max", "min", "median", "mean"]
+REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
+    "max": np.max,
+    "min": np.min,
+    "median": np.median,
+    "mean": np.mean,
+}
+
+
+class PrioritizedSampler(SeededSampler):
+    """Sampler of stored steps in proportion to ``p = (priority + eps) ** alpha``, with replacement.
+
+    New steps have the largest priority given so far, 1 before any larger one, so that they are likely to be seen soon.
+    What undoes the bias comes with the batch as ``"priority_weight"``: ``(p / smallest p stored) ** -beta``, float32.
+
+    Args:
+        max_capacity: the most rows that the storage can have.
+        alpha: how much priorities count; 0: not at all.
+        beta: how much of the bias is undone; 1: all. May be set later, to anneal it.
+        eps: added to every priority, so that a step of priority 0 is drawn at times.
+        reduction: what a step's priority is when several are given for it.
+        max_priority_within_buffer: new steps have the largest priority that is stored, not the largest ever given.
+        seed: the same seed gives the same draws; without it, one from ``generator``, or fresh entropy.
+        generator: gives the seed.
+
+    Attributes:
+        alpha: how much priorities count.
+        beta: how much of the bias is undone.
+    """
+
+    alpha: float
+    beta: float
+
+    def __init__(
+        self,
+        max_capacity: int,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        *,
+        reduction: Reduction = "max",
+        max_priority_within_buffer: bool = False,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(seed=seed, generator=generator)
+        if alpha < 0 or beta < 0 or eps <= 0:
+            raise ValueError(f"expected alpha and beta >= 0 and eps > 0, found {alpha}, {beta} and {eps}")
+        if reduction not in REDUCE:
+            raise ValueError(f"expected reduction of {', '.join(REDUCE)}, found {reduction!r}")
+        self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.reduction = reduction
+        self.max_priority_within_buffer = max_priority_within_buffer
+        self._sums = PriorityTree(max_capacity, "sum")
+        self._mins = PriorityTree(max_capacity, "min")
+        self._maxs = PriorityTree(max_capacity, "max") if max_priority_within_buffer else None
+        self._known = 0  # rows that have a priority
+        self._largest = self._power(np.float64(1.0))
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return [n] rows, and their weights.
+
+        Raises:
+            SamplingError: the storage is empty, or larger than ``max_capacity``.
+        """
+        stored_steps(storage, batch_size)
+        self._catch_up(storage)
+        rows = self._pick(self._draws.next(), batch_size)
+        return rows, {PRIORITY_WEIGHT: self._weights(rows)}
+
+    def extended(self, storage: Storage, rows: Rows) -> None:
+        """Give the rows that were just written the priority of new ones."""
+        self._check_capacity(storage)
+        rows = rows.reshape(-1)
+        new = np.unique(rows[self._mins.get(rows) == np.inf])
+        self._known += len(new)
+        self._set(rows, self._new_weight())
+
+    def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
+        """Set the priorities of rows; of a row that is there more than once the last one counts.
+
+        Args:
+            rows: [n] rows; those that hold nothing, as after the storage was emptied, and -1 are passed over.
+            priority: [n], or [n, ...] to be reduced, or one for all; at least 0.
+
+        Raises:
+            IndexError: a row that no storage of this capacity has.
+            ValueError: a priority that is negative or not finite, or another number of them than of rows.
+        """
+        rows = np.asarray(rows, np.int64).reshape(-1)
+        given = self._reduced(np.asarray(priority, np.float64), len(rows))
+        if rows.size and not -1 <= rows.min() <= rows.max() < self._mins.capacity:
+            raise IndexError(f"expected rows of range({self._mins.capacity}), found {rows.min()} to {rows.max()}")
+        if not np.isfinite(given).all() or (given < 0).any():
+            raise ValueError(f"expected finite priorities of at least 0, found {given.min()} to {given.max()}")
+        holds = (rows >= 0) & (self._mins.get(rows) < np.inf)
+        if holds.any():
+            weights = self._power(given)[holds]
+            self._largest = max(self._largest, weights.max())
+            self._set(rows[holds], weights)
+
+    def emptied(self) -> None:
+        """Forget all priorities."""
+        for tree in self._trees():
+            tree.clear()
+        self._known = 0
+        self._largest = self._power(np.float64(1.0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next samples depend on."""
+        everything = np.arange(self._mins.capacity)
+        rows = everything[self._mins.get(everything) < np.inf]
+        return super().state_dict() | {
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "eps": self.eps,
+            "rows": torch.from_numpy(rows),
+            "weights": torch.from_numpy(self._mins.get(rows)),
+            "largest": float(self._largest),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``.
+
+        Raises:
+            SamplingError: the state is of a larger capacity, or of another alpha or eps.
+        """
+        found, expected = (state["alpha"], state["eps"]), (self.alpha, self.eps)
+        if found != expected:
+            raise SamplingError(f"expected priorities of alpha and eps {expected}, found those of {found}")
+        rows, weights = state["rows"].numpy(), state["weights"].numpy()
+        if rows.size and rows.max() >= self._mins.capacity:
+            raise SamplingError(
+                f"expected priorities of rows up to {self._mins.capacity - 1}, found some up to {rows.max()}",
+                hint=f"use a max_capacity of at least {rows.max() + 1}",
+            )
+        super().load_state_dict(state)
+        self.emptied()
+        self.beta = state["beta"]
+        self._set(rows, weights)
+        self._known = len(rows)
+        self._largest = np.float64(state["largest"])
+
+    def _trees(self) -> list[PriorityTree]:
+        return [tree for tree in (self._sums, self._mins, self._maxs) if tree is not None]
+
+    def _set(self, rows: Rows, weights: NDArray[np.float64] | float) -> None:
+        for tree in self._trees():
+            tree.set(rows, weights)
+
+    def _pick(self, rng: np.random.Generator, count: int) -> Rows:
+        return self._sums.find(rng.random(count) * self._sums.root)
+
+    def _weights(self, rows: Rows) -> NDArray[np.float32]:
+        weights: NDArray[np.float32] = ((self._mins.root / self._mins.get(rows)) ** self.beta).astype(np.float32)
+        return weights
+
+    def _power(self, priority: NDArray[np.float64] | np.float64) -> Any:
+        # Bounded so that nothing drawable becomes 0 and no sum overflows, whatever alpha is.
+        with np.errstate(over="ignore", under="ignore"):
+            return np.clip((priority + self.eps) ** self.alpha, _SMALLEST, _LARGEST)
+
+    def _new_weight(self) -> float:
+        if self._maxs is not None and self._known and self._maxs.root > -np.inf:
+            return self._maxs.root
+        return float(self._largest)
+
+    def _catch_up(self, storage: Storage) -> None:
+        """Give rows that were written before the storage had this sampler the priority of new ones."""
+        self._check_capacity(storage)
+        if self._known < len(storage):
+            rows = storage.row_at(np.arange(len(storage)))
+            self.extended(storage, rows[self._mins.get(rows) == np.inf])
+
+    def _check_capacity(self, storage: Storage) -> None:
+        if storage.max_size > self._mins.capacity:
+            raise SamplingError(
+                f"expected a storage of at most {self._mins.capacity} steps, found one of {storage.max_size}",
+                hint=f"use a max_capacity of {storage.max_size}",
+            )
+
+    def _reduced(self, priority: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        if priority.size == 1:
+            return np.broadcast_to(priority.reshape(1), count)
+        if priority.shape[:1] != (count,):
+            raise ValueError(f"expected {count} priorities, found {priority.shape}")
+        return priority if priority.ndim == 1 else REDUCE[self.reduction](priority.reshape(count, -1), axis=1)

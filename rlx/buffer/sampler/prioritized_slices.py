@@ -1,0 +1,195 @@
+"""A sampler of slices that draws the more surprising starts more often."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import NestedKey
+
+from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
+from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler, Reduction
+from rlx.buffer.sampler.slice_starts import SliceStarts
+from rlx.buffer.sampler.slicing import Slicing, both_sides, either
+from rlx.buffer.sampler.steps import stored_steps
+
+
+class PrioritizedSliceSampler(PrioritizedSampler):
+    """Sampler of slices, the valid starts in proportion to ``p = (priority + eps) ** alpha``, with replacement.
+
+    Which starts are valid and how ends are marked is as in ``SliceSampler``. Every step of a slice comes with the
+    weight of its own priority, and its priority can be updated.
+
+    Invalid starts are drawn again and *hidden*: taken out of the sum, but kept, until later writes may have made them
+    valid. So an invalid start is never drawn, a valid one is never missed, and each hidden start costs a single draw.
+
+    Args:
+        max_capacity: the most rows that the storage can have.
+        alpha: how much priorities count; 0: not at all.
+        beta: how much of the bias is undone; 1: all. May be set later, to anneal it.
+        eps: added to every priority, so that a step of priority 0 is drawn at times.
+        reduction: what a step's priority is when several are given for it.
+        max_priority_within_buffer: new steps have the largest priority that is stored, not the largest ever given.
+        num_slices: slices in a batch; each has ``batch_size // num_slices`` steps.
+        slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
+        traj_key: as in ``SliceSampler``, and so are those that follow.
+        end_key: as there.
+        end_keys: as there.
+        trajectory_key: as there.
+        truncated_key: as there.
+        init_key: as there.
+        strict_length: as there.
+        pad_output: as there.
+        span: as there, but slices cannot begin before their trajectory: ``(False, n)``.
+        cache_values: as there.
+        seed: as there.
+        generator: as there.
+    """
+
+    def __init__(
+        self,
+        max_capacity: int,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        *,
+        reduction: Reduction = "max",
+        max_priority_within_buffer: bool = False,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        traj_key: NestedKey | None = None,
+        end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
+        trajectory_key: NestedKey | None = None,
+        truncated_key: NestedKey | None = ("next", "truncated"),
+        init_key: NestedKey | None = "is_init",
+        strict_length: bool = True,
+        pad_output: bool = False,
+        span: bool | int | tuple[bool | int, bool | int] = False,
+        cache_values: bool = False,  # noqa: ARG002
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            max_capacity,
+            alpha,
+            beta,
+            eps,
+            reduction=reduction,
+            max_priority_within_buffer=max_priority_within_buffer,
+            seed=seed,
+            generator=generator,
+        )
+        self.slicing = Slicing(
+            num_slices,
+            slice_len,
+            either("traj_key", traj_key, "trajectory_key", trajectory_key),
+            either("end_key", end_key, "end_keys", None if end_keys is None else list(end_keys)),
+            truncated_key,
+            init_key,
+            strict_length,
+            pad_output,
+            span=both_sides(span),
+        )
+        if self.slicing.span[0]:
+            raise ValueError(f"span {span}: expected (False, n), as only stored steps have a priority to start with")
+        self._hidden = np.zeros(max_capacity, bool)
+        self._hidden_for = 0  # the slice length that the hidden starts are not valid for
+        self._generation: int | None = None  # that of the index in which they are not valid; None: before any sample
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return [n] rows, and their weights and marks.
+
+        Raises:
+            SliceTooLongError: no trajectory is that long.
+            SamplingError: the storage is empty or too large, or ``batch_size`` cannot be divided into the slices.
+        """
+        stored_steps(storage, batch_size)
+        self._catch_up(storage)
+        slices, slice_len = self.slicing.shape(batch_size)
+        assert slice_len is not None, "only whole trajectories have no length"
+        index = self.slicing.index(storage)
+        if slice_len != self._hidden_for or self._generation not in (None, index.generation):
+            self._show(np.flatnonzero(self._hidden))
+        self._hidden_for, self._generation = slice_len, index.generation
+        starts = self._pick_starts(storage, index, slices, slice_len)
+        rows, info = self.slicing.cut(storage, index, starts, slice_len)
+        return rows, info | {PRIORITY_WEIGHT: self._weights(rows)}
+
+    def extended(self, storage: Storage, rows: Rows) -> None:
+        """Give the rows that were just written the priority of new ones, and show what they may have made valid."""
+        rows = rows.reshape(-1)
+        self._hidden[rows] = False
+        super().extended(storage, rows)
+        if not self._hidden.any():
+            return
+        index = self.slicing.index(storage)
+        if self.slicing.strict_length and self._generation == index.generation - 1:
+            # Only this write came since: whatever it made valid lies within a slice's reach before it.
+            self._show(self._perhaps_valid(index, rows, self._hidden_for))
+            self._generation = index.generation
+        else:
+            self._show(np.flatnonzero(self._hidden))
+
+    def emptied(self) -> None:
+        """Forget all priorities."""
+        super().emptied()
+        self._hidden.fill(False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next samples depend on."""
+        hidden = torch.from_numpy(np.flatnonzero(self._hidden))
+        return super().state_dict() | {"hidden": hidden, "hidden_for": self._hidden_for}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``.
+
+        Raises:
+            SamplingError: the state is of a larger capacity, or of another alpha or eps.
+        """
+        super().load_state_dict(state)
+        self._hidden_for = state["hidden_for"]
+        self._hide(state["hidden"].numpy())
+        self._generation = None
+
+    def _pick_starts(self, storage: Storage, index: TrajectoryIndex, slices: int, slice_len: int) -> Rows:
+        rng = self._draws.next()
+        found: list[Rows] = []
+        missing = tries = slices
+        while missing:
+            if tries > 4 * len(index):
+                self._hide_all_invalid(storage, index, slice_len)
+            if not self._sums.root:
+                SliceStarts.count(index, self.slicing, slice_len)  # raises, with the reason
+            rows = self._pick(rng, tries)
+            valid = self.slicing.is_start(index, rows, slice_len)
+            self._hide(rows[~valid])
+            found.append(rows[valid][:missing])
+            missing -= len(found[-1])
+            tries *= 2
+        return np.concatenate(found)
+
+    def _hide_all_invalid(self, storage: Storage, index: TrajectoryIndex, slice_len: int) -> None:
+        rows = storage.row_at(np.arange(len(storage)))
+        self._hide(rows[~self.slicing.is_start(index, rows, slice_len)])
+
+    def _hide(self, rows: Rows) -> None:
+        self._hidden[rows] = True
+        self._sums.set(rows, 0.0)
+
+    def _show(self, rows: Rows) -> None:
+        self._hidden[rows] = False
+        self._sums.set(rows, self._mins.get(rows))
+
+    def _perhaps_valid(self, index: TrajectoryIndex, written: Rows, slice_len: int) -> Rows:
+        """Return [n] the hidden starts that one write may have made valid: those with a written row within a slice's
+        reach."""
+        heads = written[~np.isin(index.precede(written, 2)[:, 0], written)]
+        near = index.precede(heads, slice_len).reshape(-1)
+        near = np.unique(near[near >= 0])
+        return near[self._hidden[near]]
+
+    def _set(self, rows: Rows, weights: NDArray[np.float64] | float) -> None:
+        super()._set(rows, weights)
+        self._sums.set(rows[self._hidden[rows]], 0.0)

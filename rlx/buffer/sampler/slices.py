@@ -1,0 +1,252 @@
+"""Samplers of slices: consecutive steps of one trajectory, in whatever order and places they were written."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import NestedKey
+
+from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
+from rlx.buffer.sampler.permutation import permute
+from rlx.buffer.sampler.slice_starts import SliceStarts, Weighting, draw_by_rejection
+from rlx.buffer.sampler.slicing import Slicing, both_sides, either
+from rlx.buffer.sampler.steps import SeededSampler, stored_steps
+from rlx.errors import SamplingError
+
+
+class SliceSampler(SeededSampler):
+    """Sampler of slices with replacement; a batch is flat: the steps of one slice after those of another.
+
+    A slice may start at any step that is followed by enough steps of its trajectory, and each such start is equally
+    likely. The last step of a slice is marked as truncated and done where the stored step is neither, and
+    ``("collector", "slice_end")`` marks where: the stored flag is ``truncated & ~slice_end``.
+
+    Args:
+        num_slices: slices in a batch; each has ``batch_size // num_slices`` steps.
+        slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
+        traj_key: what tells trajectories apart; without it ("collector", "traj_ids"), "episode" or an end key.
+        end_key: the flag of a trajectory's last step.
+        end_keys: several of them, any of which ends a trajectory. Either this or ``end_key``.
+        trajectory_key: another name of ``traj_key``.
+        truncated_key: where the end of a slice is marked, with "done" beside it; None: it is not.
+        init_key: the flag to set at the first step of a slice, where the steps have it; None: leave it.
+        strict_length: every slice has the length asked for; otherwise trajectories that are shorter are drawn whole,
+            and the batch is shorter too.
+        pad_output: shorter slices are padded with their last step, and ``("collector", "mask")`` marks the real steps.
+        weighting: "step": every start is equally likely. "trajectory": every trajectory is, and every start within one,
+            so that the steps of short trajectories are drawn more often than others'; this is what TorchRL draws.
+        whole_trajectories: a slice is the whole stored part of a trajectory, each trajectory equally likely:
+            ``num_slices`` trajectories whatever ``batch_size`` is, or with ``slice_len`` only trajectories that are not
+            longer.
+        start_at_reset: slices start only at the first steps of episodes.
+        span: how many steps of a slice may lie before its trajectory and after it, where they are left out: a number
+            for both, one for each, or True for all but one. So steps near an end are drawn as often as others.
+        cache_values: accepted so that TorchRL's calls work; no effect, as no sample looks at everything stored.
+        seed: the same seed gives the same slices; without it, one from ``generator``, or fresh entropy.
+        generator: gives the seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        traj_key: NestedKey | None = None,
+        end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
+        trajectory_key: NestedKey | None = None,
+        truncated_key: NestedKey | None = ("next", "truncated"),
+        init_key: NestedKey | None = "is_init",
+        strict_length: bool = True,
+        pad_output: bool = False,
+        weighting: Weighting = "step",
+        whole_trajectories: bool = False,
+        start_at_reset: bool = False,
+        span: bool | int | tuple[bool | int, bool | int] = False,
+        cache_values: bool = False,  # noqa: ARG002
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(seed=seed, generator=generator)
+        if weighting not in ("step", "trajectory"):
+            raise ValueError(f"expected weighting 'step' or 'trajectory', found {weighting!r}")
+        self.weighting = weighting
+        self.slicing = Slicing(
+            num_slices,
+            slice_len,
+            either("traj_key", traj_key, "trajectory_key", trajectory_key),
+            either("end_key", end_key, "end_keys", None if end_keys is None else list(end_keys)),
+            truncated_key,
+            init_key,
+            strict_length,
+            pad_output,
+            whole_trajectories,
+            start_at_reset,
+            both_sides(span),
+        )
+        self._starts: SliceStarts | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Counts are recomputed elsewhere rather than sent there.
+        return self.__dict__ | {"_starts": None}
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return [n] rows, and the marks beside them.
+
+        Raises:
+            SliceTooLongError: no trajectory is that long.
+            SamplingError: the storage is empty, ``batch_size`` cannot be divided into the slices, or none fits.
+        """
+        stored_steps(storage, batch_size)
+        slices, slice_len = self.slicing.shape(batch_size)
+        index = self.slicing.index(storage)
+        starts, at_most = self._draw(index, slices, slice_len)
+        return self.slicing.cut(storage, index, starts, slice_len, at_most)
+
+    def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
+        """Return [slices] starts, and how many steps each slice has at most."""
+        rng = self._draws.next()
+        starts = np.empty(0, np.int64)
+        by_trajectory = self.weighting == "trajectory" or self.slicing.whole_trajectories or self.slicing.start_at_reset
+        if slice_len is not None and not by_trajectory and not self.slicing.span[0]:
+            starts = draw_by_rejection(index, rng, self.slicing, slices, slice_len)
+        if len(starts) == slices:
+            return starts, None
+        rest, at_most = self._counted(index, slice_len).draw(index, rng, slices - len(starts), self.weighting)
+        return np.concatenate((starts, rest)), at_most
+
+    def _counted(self, index: TrajectoryIndex, slice_len: int | None) -> SliceStarts:
+        known = self._starts
+        if known is None or (known.generation, known.slice_len) != (index.generation, slice_len):
+            self._starts = known = SliceStarts.count(index, self.slicing, slice_len)
+        return known
+
+
+class SliceSamplerWithoutReplacement(SliceSampler):
+    """Sampler of one slice of every trajectory once an epoch, each of the trajectory's starts with the same
+    probability.
+
+    An epoch is over the trajectories that are stored when it begins. A write ends it, as trajectories grow and go with
+    every write: the next batch is the first of a new one.
+
+    Args:
+        num_slices: slices in a batch; each has ``batch_size // num_slices`` steps.
+        slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
+        drop_last: leave out the last batch of an epoch if it has fewer slices than the others.
+        shuffle: trajectories in another order every epoch; otherwise in the order of their first write.
+        traj_key: as in ``SliceSampler``, and so are those that follow.
+        end_key: as there.
+        end_keys: as there.
+        trajectory_key: as there.
+        truncated_key: as there.
+        init_key: as there.
+        strict_length: trajectories that are shorter than a slice are left out; otherwise drawn whole.
+        pad_output: as there.
+        whole_trajectories: as there.
+        start_at_reset: as there.
+        cache_values: as there.
+        seed: as there.
+        generator: as there.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        traj_key: NestedKey | None = None,
+        end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
+        trajectory_key: NestedKey | None = None,
+        truncated_key: NestedKey | None = ("next", "truncated"),
+        init_key: NestedKey | None = "is_init",
+        strict_length: bool = True,
+        pad_output: bool = False,
+        whole_trajectories: bool = False,
+        start_at_reset: bool = False,
+        cache_values: bool = False,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            num_slices=num_slices,
+            slice_len=slice_len,
+            traj_key=traj_key,
+            end_key=end_key,
+            end_keys=end_keys,
+            trajectory_key=trajectory_key,
+            truncated_key=truncated_key,
+            init_key=init_key,
+            strict_length=strict_length,
+            pad_output=pad_output,
+            whole_trajectories=whole_trajectories,
+            start_at_reset=start_at_reset,
+            cache_values=cache_values,
+            seed=seed,
+            generator=generator,
+        )
+        self.drop_last = drop_last
+        self.shuffle = shuffle
+        self._epoch = 0
+        self._drawn = 0
+        self._trajectories = 0  # of the epoch under way; 0 between epochs
+        self._generation: int | None = None
+        self._ran_out = False
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last batch was the last of an epoch."""
+        return self._ran_out
+
+    def emptied(self) -> None:
+        """Take note that the storage was emptied: the epoch is over."""
+        if self._trajectories:
+            self._begin_epoch(self._epoch + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next samples depend on."""
+        return super().state_dict() | {
+            "epoch": self._epoch,
+            "drawn": self._drawn,
+            "trajectories": self._trajectories,
+            "ran_out": self._ran_out,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``; the storage must hold the trajectories it held."""
+        super().load_state_dict(state)
+        self._epoch, self._drawn, self._trajectories = state["epoch"], state["drawn"], state["trajectories"]
+        self._ran_out = state["ran_out"]
+        self._generation = None
+
+    def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
+        counted = self._counted(index, slice_len)
+        if self._draws.enter_worker():
+            self._begin_epoch(self._draws.first_epoch or self._epoch)
+        share, least = self._draws.share, slices if self.drop_last else 1
+        is_same = self._generation in (None, index.generation) and self._trajectories == len(counted.firsts)
+        if self._trajectories and not (is_same and share.of(self._trajectories) - self._drawn >= least):
+            self._begin_epoch(self._epoch + 1)
+        self._trajectories, self._generation = len(counted.firsts), index.generation
+        mine = share.of(self._trajectories)
+        if mine - self._drawn < least:
+            raise SamplingError(
+                f"shard {share.index} of {share.count} needs {least} trajectories to draw from, "
+                f"it has {mine} of the {self._trajectories}"
+            )
+        stop = min(self._drawn + slices, mine)
+        ordinals = share.ordinals(self._drawn, stop)
+        if self.shuffle:
+            ordinals = permute(ordinals, self._trajectories, self._draws.seed, self._epoch)
+        self._drawn = stop
+        self._ran_out = mine - stop < least
+        if self._ran_out:
+            self._begin_epoch(self._epoch + 1)
+        return counted.within(index, self._draws.next(), ordinals)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._epoch, self._drawn, self._trajectories = epoch, 0, 0

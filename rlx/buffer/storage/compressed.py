@@ -1,0 +1,183 @@
+"""Steps in memory with compressed images, each kept once though it is seen as ``next`` and then as the observation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlx.buffer.index.continuity import Leaves, bytes_of
+from rlx.buffer.index.ring import run_starts
+from rlx.buffer.index.trajectory_keys import Path
+from rlx.buffer.protocol import Rows
+from rlx.buffer.storage.frame_log import FrameLog, Frames
+from rlx.buffer.storage.tensors import LazyTensorStorage
+
+IMAGE_BYTES = 1024
+
+
+@dataclass(slots=True)
+class _Refs:
+    """Where the frames of one key are: [max_size] places, -1 where nothing is, and [max_size] compressed bytes."""
+
+    place: NDArray[np.int64]
+    size: NDArray[np.int32]
+
+
+class CompressedStorage(LazyTensorStorage):
+    """Keys of a kilobyte or more a step are compressed row by row, the others kept in tensors.
+
+    An observation that equals the ``next`` one of the step before, bit by bit, is not kept again; any that does not is
+    kept as it is. Every row can be read without the others.
+
+    Args:
+        max_size: steps that there is room for, over all lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
+        level: zstd's; higher is smaller and slower to write, not to read.
+    """
+
+    def __init__(self, max_size: int, *, ndim: int = 1, level: int = 6) -> None:
+        super().__init__(max_size, ndim=ndim)
+        self._level = level
+        self._logs: dict[Path, FrameLog] = {}
+        self._refs: dict[Path, _Refs] = {}
+        self._latest: dict[Path, dict[int, tuple[Frames, int, int]]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that steps take."""
+        refs = sum(refs.place.nbytes + refs.size.nbytes for refs in self._refs.values())
+        return refs + sum(log.nbytes for log in self._logs.values()) + sum(t.nbytes for t in self._tensors.values())
+
+    def _allocate(self) -> None:
+        self._logs, self._refs, self._latest = {}, {}, {}
+        small = {}
+        for path, (dtype, shape) in self._schema.items():
+            row_bytes = torch.empty(shape, dtype=dtype, device="meta").nbytes
+            if row_bytes < IMAGE_BYTES:
+                small[path] = torch.empty(self.max_size, *shape, dtype=dtype)
+                continue
+            self._refs[path] = _Refs(np.full(self.max_size, -1, np.int64), np.zeros(self.max_size, np.int32))
+            self._logs.setdefault(self._log_of(path), FrameLog(row_bytes, self._level))
+        self._tensors = small
+
+    def _log_of(self, path: Path) -> Path:
+        """Return the key whose log a key's frames are in: an observation and the next one share theirs."""
+        now = _log_key(path)
+        return now if self._schema.get(now) == self._schema[path] else path
+
+    def empty(self) -> None:
+        """Remove all steps; keep the schema and the dictionaries of the images."""
+        super().empty()
+        self._latest.clear()
+        for log in self._logs.values():
+            log.clear()
+        for refs in self._refs.values():
+            refs.place.fill(-1)
+
+    def _append(self, rows: Rows, leaves: Leaves) -> None:
+        super()._append(rows, {path: leaf for path, leaf in leaves.items() if path in self._tensors})
+        images = {path: leaf.reshape(rows.size, *leaf.shape[2:]) for path, leaf in leaves.items() if path in self._refs}
+        self._write_images(rows.reshape(-1), images)
+
+    def _write(self, rows: Rows, leaves: Leaves) -> None:
+        super()._write(rows, {path: leaf for path, leaf in leaves.items() if path in self._tensors})
+        self._write_images(rows, {path: leaf for path, leaf in leaves.items() if path in self._refs})
+
+    def _write_images(self, rows: Rows, leaves: Leaves) -> None:
+        if not len(rows):
+            return
+        frames = {path: bytes_of(leaf) for path, leaf in leaves.items()}
+        for key, log in self._logs.items():
+            after = ("next", *key)
+            if after in frames and self._log_of(after) == key:
+                self._write_pairs(log, key, rows, frames[key], frames[after])
+            else:
+                place, size = log.append(frames[key])
+                self._put(log, key, rows, place, size)
+                log.release(place)
+
+    def _write_pairs(self, log: FrameLog, key: Path, rows: Rows, now: Frames, after: Frames) -> None:
+        """Write observations and next ones; an observation that was the next of the step before only once."""
+        known = np.zeros(len(rows), bool)
+        place, size = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+        lane = rows // self._ring.size
+        known[1:] = (lane[1:] == lane[:-1]) & (now[1:] == after[:-1]).all(axis=1)
+        latest = self._latest.setdefault(key, {})
+        starts = run_starts(lane)
+        seen = {
+            start: latest[b] for start, b in zip(starts.tolist(), lane[starts].tolist(), strict=True) if b in latest
+        }
+        same = {start: found for start, found in seen.items() if np.array_equal(now[start], found[0])}
+        new = np.flatnonzero(~known & ~np.isin(np.arange(len(rows)), list(same)))
+        # In the order of time, so that a slice is one piece of memory.
+        order = np.argsort(np.concatenate([2 * new, 2 * np.arange(len(rows)) + 1]), kind="stable")
+        places, sizes = log.append(np.concatenate([now[new], after])[order])
+        back = np.argsort(order, kind="stable")
+        places, sizes = places[back], sizes[back]
+        place[new], size[new] = places[: len(new)], sizes[: len(new)]
+        after_place, after_size = places[len(new) :], sizes[len(new) :]
+        shared = np.flatnonzero(known)
+        place[shared], size[shared] = after_place[shared - 1], after_size[shared - 1]
+        for start, (_, old_place, old_size) in same.items():
+            place[start], size[start] = old_place, old_size
+        self._put(log, key, rows, place, size)
+        self._put(log, ("next", *key), rows, after_place, after_size)
+        log.release(places)
+        self._keep_latest(log, latest, lane, np.append(starts[1:], len(rows)) - 1, after, after_place, after_size)
+
+    def _put(self, log: FrameLog, path: Path, rows: Rows, place: Rows, size: NDArray[np.int32]) -> None:
+        """Point rows at frames, and let go of those that they pointed at."""
+        refs = self._refs[path]
+        log.hold(place)
+        old = refs.place[rows]
+        refs.place[rows], refs.size[rows] = place, size
+        log.release(old[old >= 0])
+
+    def _keep_latest(
+        self,
+        log: FrameLog,
+        latest: dict[int, tuple[Frames, int, int]],
+        lane: Rows,
+        last: Rows,
+        after: Frames,
+        place: Rows,
+        size: NDArray[np.int32],
+    ) -> None:
+        """Remember the last next observation of every lane, which the lane's next step is likely to start with."""
+        log.hold(place[last])
+        lanes = lane[last].tolist()
+        log.release(np.array([latest[b][1] for b in lanes if b in latest], np.int64))
+        for b, i in zip(lanes, last.tolist(), strict=True):
+            latest[b] = after[i].copy(), int(place[i]), int(size[i])
+
+    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
+        small = super()._read(rows, [path for path in paths if path in self._tensors])
+        leaves = {**small, **self._read_images(rows, [path for path in paths if path in self._refs])}
+        return {path: leaves[path] for path in paths}
+
+    def _read_images(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
+        leaves = {}
+        for key, log in self._logs.items():
+            wanted = [path for path in paths if self._log_of(path) == key]
+            if not wanted:
+                continue
+            refs = [self._refs[path] for path in wanted]
+            place, size = (np.concatenate([getattr(r, name)[rows] for r in refs]) for name in ("place", "size"))
+            decoded = log.read(place, size).reshape(len(wanted), len(rows), log.frame_bytes)
+            for path, frames in zip(wanted, decoded, strict=True):
+                leaves[path] = _tensor(frames, *self._schema[path])
+        return leaves
+
+
+def _log_key(path: Path) -> Path:
+    """Return the key of the observation that a next one may become."""
+    return path[1:] if path[0] == "next" and len(path) > 1 else path
+
+
+def _tensor(frames: Frames, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    flat: Any = torch.from_numpy(frames)
+    tensor: torch.Tensor = flat.view(dtype).reshape(len(frames), *shape)
+    return tensor

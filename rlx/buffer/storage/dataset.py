@@ -1,0 +1,175 @@
+"""A dataset at rest as the storage of a replay buffer: read-only, step i at row i."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.index.dataset_index import DatasetTrajectoryIndex
+from rlx.buffer.index.trajectory_keys import Path, TrajectoryKeys, as_path
+from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.storage.step_schema import nested
+from rlx.errors import SchemaMismatchError
+from rlx.schema import SCALAR_COLUMNS, Field, Role
+from rlx.store.dataset import Dataset
+from rlx.store.leaf import to_leaf
+from rlx.store.step_reader import Places
+from rlx.store.ted import read_ted
+
+Column = np.ndarray[Any, Any]
+
+_FLAGS = ("done", "terminated", "truncated")
+
+
+class DatasetStorage:
+    """The steps of a dataset; whatever would write raises ``TypeError``.
+
+    Args:
+        dataset: a dataset, or its path, id or URL.
+
+    Attributes:
+        dataset: where the steps are.
+    """
+
+    def __init__(self, dataset: Dataset | str | os.PathLike[str]) -> None:
+        dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+        self.dataset = dataset
+        self.max_size = len(dataset)
+        self.ndim = 1
+        self._fields = {
+            path: (name, field) for name, field in dataset.schema.fields.items() for path in _paths(name, field)
+        }
+        flags = [(flag,) for flag in _FLAGS]
+        self._leaves: list[Path] = [*self._fields, *flags, ("next", "done"), ("collector", "traj_ids"), ("index",)]
+        self._index: TrajectoryIndex | None = None
+
+    def __len__(self) -> int:
+        return self.max_size
+
+    def __repr__(self) -> str:
+        return f"DatasetStorage({self.dataset!r})"
+
+    @property
+    def lane_shape(self) -> tuple[int, ...]:
+        """No lanes."""
+        return ()
+
+    @property
+    def lanes(self) -> int:
+        """One."""
+        return 1
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """Return [n] the rows of the 0th, 1st, ... step: the same numbers."""
+        return ordinals
+
+    def has(self, key: Any) -> bool:
+        """Return whether every step has this TED leaf."""
+        return as_path(key) in self._leaves
+
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """Return the steps [n] at these rows as TED, in the order asked for.
+
+        Raises:
+            IndexError: no such row.
+            KeyError: a key that is not stored.
+        """
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is out of range for {len(self):,} steps")
+        if keys is None:
+            return read_ted(self.dataset.steps, self.dataset.schema, rows)
+        return self._some(rows, [as_path(key) for key in keys])
+
+    def _some(self, rows: Rows, keys: list[Path]) -> TensorDictBase:
+        """Return those leaves of the steps that lie at or below keys; nothing else is read."""
+        for key in keys:
+            if not any(_below(path, key) for path in self._leaves):
+                raise KeyError(f"{'/'.join(key)!r} is not stored")
+        chosen = [path for path in self._leaves if any(_below(path, key) for key in keys)]
+        places = self.dataset.steps.locate(rows)
+        observed: dict[str, tuple[Column, Column]] = {}
+        leaves = {path: to_leaf(self._leaf(path, places, observed)) for path in chosen}
+        return TensorDict(nested(leaves), [len(rows)])
+
+    def _leaf(self, path: Path, places: Places, observed: dict[str, tuple[Column, Column]]) -> Column:
+        reader = self.dataset.steps
+        if path == ("index",):
+            return places.steps
+        if path == ("collector", "traj_ids"):
+            return places.trajectory
+        if path == ("next", "done"):
+            return np.logical_or(reader.read("terminated", places), reader.read("truncated", places))[:, None]
+        if path not in self._fields:
+            return np.zeros((len(places.steps), 1), bool)
+        name, field = self._fields[path]
+        if field.role != Role.OBSERVATION:
+            values = reader.read(name, places)
+            return values[:, None] if name in SCALAR_COLUMNS else values
+        if name not in observed:
+            observed[name] = reader.read_observations(name, places)
+        return observed[name][path[0] == "next"]
+
+    def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
+        """Return the index of the dataset's trajectories, which these keys cannot change.
+
+        Raises:
+            SamplingError: a key is not stored.
+        """
+        if traj_key is not None or end_key is not None:
+            TrajectoryKeys.find({path for path in self._leaves if self.has(path)} | {("episode",)}, traj_key, end_key)
+        if self._index is None:
+            self._index = DatasetTrajectoryIndex(self.dataset.trajectories)
+        return self._index
+
+    def append(self, steps: TensorDictBase) -> Rows:
+        """Raise TypeError."""
+        self._refuse(f"{list(steps.batch_size)} steps cannot be appended")
+
+    def set(self, rows: Rows, steps: TensorDictBase) -> None:  # noqa: ARG002
+        """Raise TypeError."""
+        self._refuse(f"{len(rows)} steps cannot be written")
+
+    def update(self, rows: Rows, steps: TensorDictBase) -> None:  # noqa: ARG002
+        """Raise TypeError."""
+        self._refuse(f"{len(rows)} steps cannot be changed")
+
+    def empty(self) -> None:
+        """Raise TypeError."""
+        self._refuse("it cannot be emptied")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise TypeError(f"dataset {self.dataset.manifest.id} is read-only: {what}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which dataset it is."""
+        return {"dataset": self.dataset.manifest.id, "steps": len(self)}
+
+    def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:  # noqa: ARG002
+        """Do nothing if the state is this dataset's.
+
+        Raises:
+            SchemaMismatchError: it is another's.
+        """
+        if state != self.state_dict():
+            raise SchemaMismatchError(f"checkpoint of {dict(state)}, expected {self.state_dict()}")
+
+
+def as_storage(steps: Storage | Dataset) -> Storage:
+    """Return a storage of steps: the storage itself, or that of a dataset."""
+    return DatasetStorage(steps) if isinstance(steps, Dataset) else steps
+
+
+def _paths(name: str, field: Field) -> list[Path]:
+    path = tuple(name.split("/"))
+    return (
+        [path, ("next", *path)]
+        if field.role == Role.OBSERVATION
+        else [path if field.role == Role.STEP else ("next", *path)]
+    )
+
+
+def _below(path: Path, key: Path) -> bool:
+    return path[: len(key)] == key

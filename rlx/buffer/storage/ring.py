@@ -1,0 +1,391 @@
+"""Base of writable storages: lanes, schema and trajectories; subclasses define how steps are kept."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rlx.buffer.batch import steps_at
+from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Links, StoredLinks, observed
+from rlx.buffer.index.ring import Ring
+from rlx.buffer.index.seams import Seams
+from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
+from rlx.buffer.index.trajectory_keys import Path, TrajectoryKeys, as_path
+from rlx.buffer.part_checkpoint import SavedSteps
+from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
+from rlx.buffer.storage.step_schema import StepSchema, check, fitted, leaves_of, nested, schema_of
+from rlx.buffer.storage.texts import Texts
+from rlx.errors import SamplingError, SchemaMismatchError
+
+
+class RingStorage(SavedSteps, ABC):
+    """Base of storages that keep steps in rings of rows.
+
+    Args:
+        max_size: steps that there is room for, over all lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
+    """
+
+    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
+        if max_size < 1 or ndim < 1:
+            raise ValueError(f"max_size {max_size}, ndim {ndim}: expected 1 or more of each")
+        self.max_size = max_size
+        self.ndim = ndim
+        self._schema: StepSchema = {}
+        self._lane_shape: tuple[int, ...] = ()
+        self._row_shape: tuple[int, ...] = ()
+        self._ring = Ring(max_size)
+        self._seams = Seams(max_size, 1)
+        self._texts = Texts()
+        self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
+
+    @abstractmethod
+    def _allocate(self) -> None:
+        """Make room for steps of the schema."""
+
+    @abstractmethod
+    def _write(self, rows: Rows, leaves: Leaves) -> None:
+        """Write leaves [n, ...] at rows [n], each once."""
+
+    @abstractmethod
+    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
+        """Return copies of these leaves at rows [n] that hold something."""
+
+    def _append(self, rows: Rows, leaves: Leaves) -> None:
+        """Write leaves [lanes, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes."""
+        flat = {path: leaf.reshape(rows.size, *leaf.shape[2:]) for path, leaf in leaves.items()}
+        self._write(rows.reshape(-1), flat)
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(max_size={self.max_size:,}, ndim={self.ndim}, steps={len(self):,})"
+
+    @property
+    def lane_shape(self) -> tuple[int, ...]:
+        """The leading dimensions of written steps; one lane per element."""
+        return self._lane_shape
+
+    @property
+    def lanes(self) -> int:
+        """How many rings the rows are split into."""
+        return self._ring.lanes
+
+    @property
+    def cursor(self) -> int:
+        """The row of the first lane that is written next."""
+        return int(self._ring.tail[0]) % self._ring.size
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
+        return self._ring.row_at(ordinals)
+
+    def has(self, key: Any) -> bool:
+        """Return whether every step has this leaf; false before the first write."""
+        return as_path(key) in self._schema
+
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """Return the steps [n] at these rows, in the order asked for; a copy.
+
+        Raises:
+            IndexError: a row is empty or out of range.
+            KeyError: a key that is not stored.
+        """
+        self._ring.locate(rows)
+        leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
+        return TensorDict(nested(self._texts.decoded(leaves)), [len(rows), *self._row_shape])
+
+    def get_coded(self, rows: Rows) -> TensorDictBase:
+        """Return the steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""
+        return TensorDict(nested(self._read(rows, list(self._schema))), [len(rows)])
+
+    def _leaves(self, steps: TensorDictBase) -> dict[Path, torch.Tensor]:
+        """Return the leaves of steps, texts as numbers."""
+        if self._texts.is_full and len(self):
+            rows = self._ring.row_at(np.arange(len(self)))
+            self._texts.keep(list(self._read(rows, sorted(self._texts.paths)).values()))
+        return self._texts.leaves(steps, settled=bool(self._schema))
+
+    def __getitem__(self, index: Any) -> TensorDictBase:
+        """Return the steps at rows, which a buffer's own index names the same way; a copy.
+
+        Raises:
+            IndexError: a row is empty or out of range.
+        """
+        return steps_at(index, self)
+
+    def _chosen(self, keys: Keys) -> list[Path]:
+        chosen: dict[Path, None] = {}
+        for key in keys:
+            path = as_path(key)
+            below = [stored for stored in self._schema if stored[: len(path)] == path]
+            if not below:
+                raise KeyError(f"{'/'.join(path)!r} is not stored")
+            chosen |= dict.fromkeys(below)
+        return list(chosen)
+
+    def append(self, steps: TensorDictBase) -> Rows:
+        """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
+
+        Further dimensions belong to a row: [B, T] into a storage of one dimension are B rows of T steps each.
+
+        Raises:
+            SchemaMismatchError: keys, dtypes, shapes or lanes other than the first write's; nothing is written.
+        """
+        shape, row_shape = tuple(steps.batch_size)[: self.ndim], tuple(steps.batch_size)[self.ndim :]
+        if len(shape) != self.ndim:
+            raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {self.ndim} dimensions")
+        given = self._leaves(steps)
+        leaves = self._admit(given, shape, row_shape)
+        size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
+        rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
+        kept = min(count, size)
+        self._note(
+            rows.reshape(-1),
+            given
+            if self.ndim == 1
+            else {path: leaf.reshape(lanes * count, *leaf.shape[self.ndim :]) for path, leaf in given.items()},
+        )
+        by_lane = {path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :]) for path, leaf in leaves.items()}
+        if kept < count:
+            by_lane = {path: leaf[:, count - kept :] for path, leaf in by_lane.items()}
+        if kept:
+            self._append(rows[:, count - kept :], self._completed(rows[:, count - kept :], by_lane, given))
+        self._ring.push(np.arange(lanes), np.full(lanes, count))
+        return rows.reshape(shape)
+
+    def _completed(self, rows: Rows, leaves: dict[Path, torch.Tensor], given: Leaves) -> dict[Path, torch.Tensor]:
+        """Return leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each
+        trajectory."""
+        if IS_INIT not in leaves or IS_INIT in given or not self._indices:
+            return leaves
+        first = torch.from_numpy(next(iter(self._indices.values())).at_reset(rows.reshape(-1)))
+        blank = leaves[IS_INIT]
+        return {**leaves, IS_INIT: blank | first.reshape(*rows.shape, *(1 for _ in blank.shape[rows.ndim :]))}
+
+    def _admit(
+        self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = ()
+    ) -> dict[Path, torch.Tensor]:
+        """Return the leaves to be stored of steps [*lane_shape, n]; the first settle the schema and the lanes."""
+        lane_shape = shape[:-1]
+        if not self._schema:
+            schema = schema_of({path: leaf for path, leaf in given.items() if path != ORIGIN}, len(shape))
+            self._lay_out(lane_shape)
+            self._schema, self._row_shape = schema, row_shape
+            self._allocate()
+        if row_shape != self._row_shape:
+            raise SchemaMismatchError(
+                f"rows of shape {list(row_shape)}: expected {list(self._row_shape)}, the shape of the first",
+                hint=None if self._row_shape else "reshape(-1) makes single steps of trajectories",
+            )
+        leaves = fitted(given, self._schema, shape)
+        check(leaves, self._schema, len(shape))
+        if lane_shape != self._lane_shape:
+            if len(self):
+                raise SchemaMismatchError(f"lanes of shape {list(lane_shape)}: expected {list(self._lane_shape)}")
+            self._lay_out(lane_shape)
+        return leaves
+
+    def _lay_out(self, lane_shape: tuple[int, ...]) -> None:
+        lanes = int(np.prod(lane_shape, dtype=np.int64))
+        if not 1 <= lanes <= self.max_size:
+            raise SchemaMismatchError(f"{lanes} lanes: expected 1 to {self.max_size:,}, the storage's max_size")
+        self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
+        self._seams = Seams(self._ring.size, lanes)
+        self._indices.clear()
+
+    def _note(self, rows: Rows, flat: Leaves) -> None:
+        """Tell the indices of steps about to be written at rows [N], lane after lane, by their leaves [N, ...]."""
+        if not len(rows) or self._row_shape:
+            return
+        links = Links.of(flat, rows // self._ring.size)
+        if not self._indices:
+            with suppress(SamplingError):  # no trajectories in these steps, unless someone names their key
+                self.index()
+        for keys, index in self._indices.items():
+            index.write(rows, *keys.read({path: flat[path] for path in keys.leaves}, len(rows)), links)
+        self._seams.note(rows, links)
+
+    def set(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Write new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
+
+        Raises:
+            IndexError: a row is empty and does not continue its lane.
+            SchemaMismatchError: as for ``append``.
+        """
+        given = self._leaves(steps)
+        if self.ndim == 1 or not len(self):
+            self._settle_first(given, len(rows))
+        leaves = fitted(given, self._schema, rows.shape)
+        check(leaves, self._schema, 1)
+        if not self._ring.continues(rows):
+            self.replace(rows, steps)
+            return
+        self._note(rows, given)
+        leaves = self._completed(rows, leaves, given)
+        lanes, count = np.unique(rows // self._ring.size, return_counts=True)
+        last = _last_of(rows)
+        self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
+        self._ring.push(lanes, count)
+
+    def _settle_first(self, given: Leaves, count: int) -> None:
+        if not self._schema:
+            if self.ndim > 1:
+                raise SchemaMismatchError("the first steps of a storage with lanes: expected append, which shows them")
+            self._admit(given, (count,))
+
+    def replace(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Replace stored steps by other steps [n], which neither continue nor precede any other step."""
+        given = self._leaves(steps)
+        blank = fitted(given, self._schema, rows.shape)
+        if IS_INIT in blank and IS_INIT not in given:
+            blank[IS_INIT] = torch.ones_like(blank[IS_INIT])
+        self._overwrite(rows, blank)
+        self._seams.replaced(rows, self._ring.tail)
+        for index in self._indices.values():
+            index.changed(rows)
+
+    def update(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Change the stored steps [n] at rows, which keep their place in time.
+
+        Raises:
+            IndexError: a row is empty or out of range.
+            SchemaMismatchError: as for ``append``.
+        """
+        before = {keys: self._columns(keys).said(rows) for keys in self._indices} if len(rows) else {}
+        given = self._leaves(steps)
+        kept = [path for path in (INDEX, IS_INIT) if path in self._schema and path not in given]
+        self._ring.locate(rows)
+        self._overwrite(rows, {**fitted(given, self._schema, rows.shape), **self._read(rows, kept)})
+        for keys, old in before.items():
+            ids, done = self._columns(keys).said(rows)
+            if (done != old[1]).any() or (ids is not None and (ids != old[0]).any()):
+                self._indices[keys].changed(np.empty(0, np.int64))
+
+    def _overwrite(self, rows: Rows, leaves: Leaves) -> None:
+        check(leaves, self._schema, 1)
+        self._ring.locate(rows)
+        last = _last_of(rows)
+        self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
+
+    def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
+        """Return the index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next",
+        "done").
+
+        Raises:
+            SamplingError: the keys are not stored, or nothing that tells trajectories is.
+        """
+        if not self._schema:
+            return RingTrajectoryIndex(self._ring.size)
+        if self._row_shape:
+            raise SamplingError(
+                f"rows of shape {list(self._row_shape)}: expected single steps, to be cut into slices",
+                hint=f"give the storage ndim={self.ndim + len(self._row_shape)}, or extend with steps.reshape(-1)",
+            )
+        keys = TrajectoryKeys.find(self._schema, traj_key, end_key)
+        if keys not in self._indices:
+            self._indices[keys] = RingTrajectoryIndex.of(self._ring, self._columns(keys))
+        return self._indices[keys]
+
+    def _columns(self, keys: TrajectoryKeys) -> "_Columns":
+        return _Columns(self, keys)
+
+    def empty(self) -> None:
+        """Forget everything but the schema."""
+        self._lay_out(self._lane_shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where its lanes stand and which rows follow each other, without the steps."""
+        return {
+            "lane_shape": list(self._lane_shape),
+            "row_shape": list(self._row_shape),
+            "texts": self._texts.state_dict(),
+            "head": torch.from_numpy(self._ring.head.copy()),
+            "tail": torch.from_numpy(self._ring.tail.copy()),
+            "seams": self._seams.state_dict(),
+            "indices": [
+                {"ids": None if keys.ids is None else list(keys.ids), "ends": [list(path) for path in keys.ends]}
+                | index.state_dict()
+                for keys, index in self._indices.items()
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
+        """Become what a storage of the same ``max_size`` and ``ndim`` was.
+
+        Args:
+            state: what the other's ``state_dict`` said.
+            steps: blocks of all its steps: rows [n] and the steps [n] at them.
+
+        Raises:
+            SchemaMismatchError: the state does not fit, or steps are not of the schema.
+        """
+        ring = _restored_ring(state, self.max_size, self.ndim)
+        self._lay_out(tuple(state["lane_shape"]))
+        self.empty()
+        self._texts = Texts.restored(state.get("texts", Texts().state_dict()))
+        for rows, block in steps:
+            leaves = leaves_of(block)
+            if not self._schema:
+                self._schema = schema_of(leaves, 1)
+                self._allocate()
+            check(leaves, self._schema, 1)
+            self._write(rows, leaves)
+        self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
+        if "seams" in state:
+            self._seams.load_state_dict(state["seams"])
+        for saved in state["indices"]:
+            ids = None if saved["ids"] is None else tuple(saved["ids"])
+            keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]))
+            self._indices[keys] = RingTrajectoryIndex.restored(ring, self._columns(keys), saved)
+
+
+class _Columns:
+    """Reader of ids and ends of the steps at rows."""
+
+    def __init__(self, storage: RingStorage, keys: TrajectoryKeys) -> None:
+        self._storage = storage
+        self._keys = keys
+
+    def said(self, rows: Rows) -> tuple[Rows | None, Flags]:
+        """Return ids (or None) and ends."""
+        self._storage._ring.locate(rows)
+        return self._keys.read(self._storage._read(rows, self._keys.leaves), len(rows))
+
+    def __call__(self, rows: Rows) -> tuple[Rows | None, Flags, StoredLinks]:
+        return *self.said(rows), self._storage._seams.links(rows, self._observations)
+
+    def _observations(self, rows: Rows, after: bool) -> list[torch.Tensor]:
+        schema = self._storage._schema
+        now = [path for path in observed(schema) if schema[path] == schema["next", *path]]
+        paths = [("next", *path) if after else path for path in now]
+        leaves = self._storage._read(rows, paths)
+        return [leaves[path] for path in paths]
+
+
+def _restored_ring(state: Mapping[str, Any], max_size: int, ndim: int) -> Ring:
+    shape, head, tail = tuple(state["lane_shape"]), state["head"].numpy(), state["tail"].numpy()
+    lanes = int(np.prod(shape, dtype=np.int64))
+    if (
+        len(shape) not in (0, ndim - 1)
+        or not 1 <= lanes <= max_size
+        or head.shape != (lanes,)
+        or tail.shape != (lanes,)
+    ):
+        raise SchemaMismatchError(f"checkpoint: lanes of shape {list(shape)}, expected {ndim - 1} dimensions")
+    ring = Ring(max_size // lanes, lanes)
+    if ((head < 0) | (tail < head) | (tail - head > ring.size)).any():
+        raise SchemaMismatchError(f"checkpoint: lanes longer than the {ring.size:,} rows they have")
+    ring.head, ring.tail = head.astype(np.int64), tail.astype(np.int64)
+    return ring
+
+
+def _last_of(rows: Rows) -> Rows:
+    """Return [m] where each row comes up for the last time, ascending."""
+    _, first = np.unique(rows[::-1], return_index=True)
+    return np.sort(len(rows) - 1 - first)

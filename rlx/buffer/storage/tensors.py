@@ -1,0 +1,152 @@
+"""Steps in tensors: in memory, or in files that are mapped into it."""
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlx.buffer.index.continuity import Leaves
+from rlx.buffer.index.trajectory_keys import Path
+from rlx.buffer.protocol import Rows
+from rlx.buffer.storage.ring import RingStorage
+from rlx.errors import DatasetExistsError, DiskFullError
+
+
+class LazyTensorStorage(RingStorage):
+    """A tensor for every key, allocated when the first steps show how large it is to be.
+
+    Args:
+        max_size: steps that there is room for, over all lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
+        device: where the tensors are; batches come from there.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> storage = LazyTensorStorage(4)
+        >>> storage.append(TensorDict({"action": torch.arange(6)}, [6]))
+        array([0, 1, 2, 3, 0, 1])
+        >>> storage.get(storage.row_at(np.arange(4)))["action"]
+        tensor([2, 3, 4, 5])
+    """
+
+    def __init__(self, max_size: int, *, ndim: int = 1, device: torch.device | str = "cpu") -> None:
+        super().__init__(max_size, ndim=ndim)
+        self.device = torch.device(device)
+        self._tensors: dict[Path, torch.Tensor] = {}
+
+    def _allocate(self) -> None:
+        # Memory that was never written is never read either: rows that hold nothing are refused.
+        self._tensors = {
+            path: torch.empty(self.max_size, *shape, dtype=dtype, device=self.device)
+            for path, (dtype, shape) in self._schema.items()
+        }
+
+    def _write(self, rows: Rows, leaves: Leaves) -> None:
+        at = torch.from_numpy(rows).to(self.device)
+        for path, leaf in leaves.items():
+            self._tensors[path].index_copy_(0, at, leaf.to(self.device))
+
+    def _append(self, rows: Rows, leaves: Leaves) -> None:
+        lanes, size, count = self._ring.lanes, self._ring.size, rows.shape[1]
+        first = rows[:, 0] - np.arange(lanes) * size
+        if (first != first[0]).any():
+            super()._append(rows, leaves)
+            return
+        begin = int(first[0])
+        before_wrap = min(count, size - begin)
+        for path, leaf in leaves.items():
+            tensor = self._tensors[path]
+            if lanes == 1 and before_wrap == count:
+                tensor[begin : begin + count] = leaf[0]
+                continue
+            rings = tensor[: lanes * size].view(lanes, size, *leaf.shape[2:])
+            rings[:, begin : begin + before_wrap] = leaf[:, :before_wrap]
+            if before_wrap < count:
+                rings[:, : count - before_wrap] = leaf[:, before_wrap:]
+
+    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
+        at = torch.from_numpy(rows).to(self.device)
+        return {path: self._tensors[path].index_select(0, at) for path in paths}
+
+
+class LazyMemmapStorage(LazyTensorStorage):
+    """A file for every key, mapped into memory; as large as the room that is given, sparse until it is written.
+
+    Args:
+        max_size: steps that there is room for, over all lanes.
+        scratch_dir: a directory for the files, kept; by default a new one among temporary files, on whatever disk they
+            are, which is removed with the storage.
+        existsok: whether files of an earlier storage there may be overwritten.
+        ndim: dimensions of the written steps.
+
+    Raises:
+        DatasetExistsError: (at the first write) there are files already.
+        DiskFullError: (at the first write) the disk has not the room for ``max_size`` steps.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        scratch_dir: str | os.PathLike[str] | None = None,
+        existsok: bool = False,
+        ndim: int = 1,
+    ) -> None:
+        super().__init__(max_size, ndim=ndim)
+        self._directory = None if scratch_dir is None else FilePath(scratch_dir)
+        self._exists_ok = existsok
+
+    @property
+    def scratch_dir(self) -> FilePath | None:
+        """Where the files are; None before the first write if no directory was given."""
+        return self._directory
+
+    def _allocate(self) -> None:
+        if self._directory is None:
+            self._directory = FilePath(tempfile.mkdtemp(prefix="rlx-"))
+            weakref.finalize(self, _remove, self._directory, os.getpid())
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if not self._exists_ok and (found := sorted(self._directory.glob("*.memmap"))):
+            raise DatasetExistsError(f"{found[0]} exists", hint="give another scratch_dir, or existsok=True")
+        for path in self._schema:
+            self._file(path).unlink(missing_ok=True)
+        needed, free = self._bytes(), shutil.disk_usage(self._directory).free
+        if needed > free:
+            raise DiskFullError(f"{self._directory} has {free:,} bytes left, expected {needed:,} for {self!r}")
+        self._map()
+
+    def _bytes(self) -> int:
+        steps = (torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in self._schema.values())
+        return self.max_size * sum(step.nbytes for step in steps)
+
+    def _file(self, path: Path) -> FilePath:
+        names = "-".join("".join(c if c.isalnum() or c == "_" else f"%{ord(c):x}" for c in name) for name in path)
+        assert self._directory is not None
+        return self._directory / f"{names}.memmap"
+
+    def _map(self) -> None:
+        for path, (dtype, shape) in self._schema.items():
+            count = self.max_size * int(np.prod(shape, dtype=np.int64))
+            mapped = torch.from_file(str(self._file(path)), shared=True, size=count, dtype=dtype)
+            self._tensors[path] = mapped.reshape(self.max_size, *shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process maps the same files; a copy of them would be as large as the room that was given.
+        return self.__dict__ | {"_tensors": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._schema:
+            self._map()
+
+
+def _remove(directory: FilePath, process: int) -> None:
+    """Remove a directory, unless this is a fork of the process that made it."""
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,210 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlx.buffer.sampler.prioritized import PrioritizedSampler
+from rlx.errors import SamplingError
+from tests.buffer.sampler.chance import drawn_like
+from tests.buffer.sampler.listed_storage import ListedStorage
+from tests.contracts.sampler import SamplerContract, saved
+
+EPS = 1e-8
+
+
+class Reference:
+    """Prioritized replay as its paper says, in a dict."""
+
+    def __init__(self, alpha: float, beta: float, within: bool) -> None:
+        self.alpha, self.beta, self.within = alpha, beta, within
+        self.priority: dict[int, float] = {}
+        self.largest = 1.0
+
+    def extended(self, rows: Sequence[int]) -> None:
+        new = max(self.priority.values()) if self.within and self.priority else self.largest
+        self.priority |= dict.fromkeys(rows, new)
+
+    def update(self, rows: Sequence[int], priorities: Sequence[float]) -> None:
+        for row, priority in zip(rows, priorities, strict=True):
+            self.priority[row] = priority
+            self.largest = max(self.largest, priority)
+
+    def probabilities(self) -> dict[int, float]:
+        return {row: (p + EPS) ** self.alpha for row, p in self.priority.items()}
+
+    def weight(self, row: int) -> float:
+        p = self.probabilities()
+        return (p[row] / min(p.values())) ** -self.beta  # type: ignore[no-any-return]
+
+
+class TestPrioritizedSampler(SamplerContract):
+    def make(self, **seeding: Any) -> PrioritizedSampler:
+        return PrioritizedSampler(64, 0.7, 0.9, **seeding)
+
+
+priorities = st.floats(0, 100) | st.just(0.0)
+steps = st.one_of(
+    st.tuples(st.just("write"), st.integers(1, 12)),
+    st.tuples(st.just("update"), st.lists(st.tuples(st.integers(0, 15), priorities), min_size=1, max_size=8)),
+    st.tuples(st.just("sample"), st.integers(1, 20)),
+)
+
+
+@given(
+    sequence=st.lists(steps, max_size=12),
+    alpha=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+    beta=st.sampled_from([0.0, 0.4, 1.0]),
+    within=st.booleans(),
+)
+def test_weights_are_those_of_the_reference(
+    sequence: list[tuple[str, Any]], alpha: float, beta: float, within: bool
+) -> None:
+    storage, reference = ListedStorage(16), Reference(alpha, beta, within)
+    sampler = PrioritizedSampler(20, alpha, beta, max_priority_within_buffer=within, seed=0)
+    for what, value in [("write", 3), *sequence, ("sample", 30)]:
+        if what == "write":
+            rows = storage.write(*[(0, "")] * value)
+            sampler.extended(storage, rows)
+            reference.extended(rows.tolist())
+        elif what == "update":
+            stored = [(row, p) for row, p in value if row in storage.steps]
+            sampler.update_priority(np.array([row for row, _ in value]), np.array([p for _, p in value]))
+            reference.update([row for row, _ in stored], [p for _, p in stored])
+        else:
+            rows, info = sampler.sample(storage, value)
+            weights = info["priority_weight"]
+            assert weights.dtype == np.float32
+            np.testing.assert_allclose(weights, [reference.weight(row) for row in rows.tolist()], rtol=1e-5)
+            assert sampler._sums.root == pytest.approx(sum(reference.probabilities().values()), rel=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_steps_are_drawn_by_their_priorities(alpha: float) -> None:
+    storage, reference, rng = ListedStorage(40), Reference(alpha, 1.0, False), np.random.default_rng(0)
+    sampler = PrioritizedSampler(64, alpha, 1.0, seed=1)
+    for _ in range(5):
+        rows = storage.write(*[(0, "")] * 11)
+        sampler.extended(storage, rows)
+        reference.extended(rows.tolist())
+        rows = rng.permutation(sorted(storage.steps))[:9]
+        surprise = rng.random(9) * 3
+        sampler.update_priority(rows, surprise)
+        reference.update(rows.tolist(), surprise.tolist())
+        assert drawn_like(sampler.sample(storage, 60_000)[0], reference.probabilities())
+
+
+def test_new_steps_have_the_largest_priority() -> None:
+    storage = ListedStorage(4)
+    ever, within = (
+        PrioritizedSampler(4, 1, 1, seed=0),
+        PrioritizedSampler(4, 1, 1, max_priority_within_buffer=True, seed=0),
+    )
+    rows = storage.write(*[(0, "")] * 4)
+    for sampler in (ever, within):
+        sampler.extended(storage, rows)
+        sampler.update_priority(np.arange(4), np.array([9.0, 2.0, 3.0, 4.0]))
+    for _ in range(2):
+        rows = storage.write((0, ""))
+        for sampler in (ever, within):
+            sampler.extended(storage, rows)
+            sampler.update_priority(rows, np.array([1.0]))
+    rows = storage.write((0, ""))
+    for sampler in (ever, within):
+        sampler.extended(storage, rows)
+    assert drawn_like(ever.sample(storage, 9000)[0], {0: 1.0, 1: 1.0, 2: 9.0, 3: 4.0})
+    assert drawn_like(within.sample(storage, 9000)[0], {0: 1.0, 1: 1.0, 2: 4.0, 3: 4.0})
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("max", 5), ("min", 1), ("median", 2), ("mean", 3)])
+def test_several_priorities_of_a_step(reduction: Any, expected: float) -> None:
+    storage = ListedStorage(2)
+    sampler = PrioritizedSampler(2, 1, 1, reduction=reduction, seed=0)
+    sampler.extended(storage, storage.write((0, ""), (0, "")))
+    sampler.update_priority(np.arange(2), np.array([[1, 2, 2, 5, 5], [1, 1, 1, 1, 1]]))
+    rows, info = sampler.sample(storage, 20)
+    assert set(info["priority_weight"][rows == 0].tolist()) == {np.float32(1 / expected)}
+
+
+def test_one_priority_for_all_and_columns() -> None:
+    storage = ListedStorage(3)
+    sampler = PrioritizedSampler(3, 1, 1, seed=0)
+    sampler.extended(storage, storage.write(*[(0, "")] * 3))
+    sampler.update_priority(np.array([0, 1]), np.array(4.0))
+    sampler.update_priority(np.array([1, 2]), np.array([[2.0], [1.0]]))
+    assert drawn_like(sampler.sample(storage, 7000)[0], {0: 4.0, 1: 2.0, 2: 1.0})
+
+
+def test_steps_that_were_there_before_the_sampler() -> None:
+    storage = ListedStorage(10)
+    storage.write(*[(0, "")] * 6)
+    sampler = PrioritizedSampler(10, 1, 1, seed=0)
+    assert drawn_like(sampler.sample(storage, 6000)[0], dict.fromkeys(range(6), 1.0))
+    storage.write(*[(0, "")] * 4)
+    assert drawn_like(sampler.sample(storage, 6000)[0], dict.fromkeys(range(10), 1.0))
+
+
+def test_what_holds_nothing_is_passed_over() -> None:
+    storage = ListedStorage(10)
+    sampler = PrioritizedSampler(10, 1, 1, seed=0)
+    sampler.extended(storage, storage.write((0, ""), (0, "")))
+    sampler.update_priority(np.array([-1, 7, 1]), np.array([50.0, 60.0, 3.0]))
+    sampler.extended(storage, storage.write((0, "")))
+    assert drawn_like(sampler.sample(storage, 7000)[0], {0: 1.0, 1: 3.0, 2: 3.0})
+
+
+def test_extremes_stay_finite() -> None:
+    storage = ListedStorage(3)
+    sampler = PrioritizedSampler(3, 60.0, 1.0, seed=0)
+    sampler.extended(storage, storage.write(*[(0, "")] * 3))
+    sampler.update_priority(np.arange(3), np.array([0.0, 1e300, 1e30]))
+    rows, info = sampler.sample(storage, 100)
+    assert set(rows.tolist()) == {1, 2}
+    assert np.isfinite(info["priority_weight"]).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "priority", "error", "message"),
+    [
+        ([10], [1.0], IndexError, r"rows of range\(10\), found 10 to 10"),
+        ([-2], [1.0], IndexError, r"rows of range\(10\), found -2 to -2"),
+        ([0], [-1.0], ValueError, "finite priorities of at least 0, found -1.0"),
+        ([0], [np.nan], ValueError, "finite priorities of at least 0"),
+        ([0, 1], [1.0, 2.0, 3.0], ValueError, r"2 priorities, found \(3,\)"),
+    ],
+)
+def test_bad_updates(rows: list[int], priority: list[float], error: type[Exception], message: str) -> None:
+    storage = ListedStorage(10)
+    sampler = PrioritizedSampler(10, 1, 1)
+    sampler.extended(storage, storage.write(*[(0, "")] * 10))
+    with pytest.raises(error, match=message):
+        sampler.update_priority(np.array(rows), np.array(priority))
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="alpha and beta >= 0 and eps > 0"):
+        PrioritizedSampler(10, -0.1, 1)
+    with pytest.raises(ValueError, match="reduction of max, min, median, mean, found 'sum'"):
+        PrioritizedSampler(10, 1, 1, reduction="sum")  # type: ignore[arg-type]
+
+
+def test_a_storage_that_is_too_large() -> None:
+    storage = ListedStorage(20)
+    rows = storage.write((0, ""))
+    message = "at most 10 steps, found one of 20"
+    with pytest.raises(SamplingError, match=message):
+        PrioritizedSampler(10, 1, 1).extended(storage, rows)
+    with pytest.raises(SamplingError, match=message):
+        PrioritizedSampler(10, 1, 1).sample(storage, 1)
+
+
+def test_states_that_do_not_fit() -> None:
+    storage = ListedStorage(20)
+    sampler = PrioritizedSampler(20, 1, 1)
+    sampler.extended(storage, storage.write(*[(0, "")] * 12))
+    with pytest.raises(SamplingError, match="rows up to 9, found some up to 11"):
+        PrioritizedSampler(10, 1, 1).load_state_dict(saved(sampler.state_dict()))
+    with pytest.raises(SamplingError, match=r"alpha and eps \(0.5, 1e-08\), found those of \(1, 1e-08\)"):
+        PrioritizedSampler(20, 0.5, 1).load_state_dict(saved(sampler.state_dict()))

@@ -1,0 +1,123 @@
+"""How much a compressed storage keeps, and that it keeps what was written."""
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rlx.buffer.storage.compressed import CompressedStorage
+from rlx.buffer.storage.frame_log import FrameLog
+from tests.contracts.storage import numbers_of, steps
+
+SHAPE = (64, 64)
+
+
+def frames_in(storage: CompressedStorage) -> int:
+    """How many frames are kept."""
+    return len(np.unique(np.concatenate([refs.place[refs.place >= 0] for refs in storage._refs.values()])))
+
+
+def moving(count: int, start: int = 0) -> torch.Tensor:
+    """[count, *SHAPE] a bar that moves over a fixed background."""
+    background = torch.from_numpy(np.random.default_rng(0).integers(0, 255, SHAPE, np.uint8))
+    frames = background.repeat(count, 1, 1)
+    for i in range(count):
+        frames[i, (start + i) % SHAPE[0]] = 255
+    return frames
+
+
+def episode(count: int, start: int = 0) -> TensorDict:
+    frames = moving(count + 1, start)
+    return TensorDict({"observation": frames[:-1], "next": {"observation": frames[1:]}}, [count])
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 50])
+def test_next_is_shared_with_the_observation_that_follows(chunk: int) -> None:
+    storage = CompressedStorage(100)
+    for first in range(0, 50, chunk):
+        storage.append(steps(range(first, min(first + chunk, 50))))
+    assert frames_in(storage) == 51
+
+
+def test_lanes_share_each_with_itself() -> None:
+    storage = CompressedStorage(100, ndim=2)
+    for first in range(0, 20, 4):
+        storage.append(steps(torch.arange(first, first + 4) + torch.tensor([[0], [100]])))
+    assert frames_in(storage) == 2 * 21
+
+
+def test_what_is_not_equal_is_not_shared() -> None:
+    storage = CompressedStorage(10)
+    written = steps(range(6))
+    written["next", "observation"][2, 0, 0] += 1
+    storage.append(written)
+    found = storage.get(np.arange(6))
+    assert torch.equal(found["next", "observation"], written["next", "observation"])
+    assert torch.equal(found["observation"], written["observation"])
+    assert frames_in(storage) == 8
+
+
+def test_what_the_ring_overwrites_is_freed() -> None:
+    log_bytes = []
+    rng = np.random.default_rng(0)
+    storage = CompressedStorage(400)
+    for _ in range(40):
+        noise = torch.from_numpy(rng.integers(0, 255, (101, 64, 64), np.uint8))
+        storage.append(TensorDict({"observation": noise[:-1], "next": {"observation": noise[1:]}}, [100]))
+        log_bytes.append(storage.nbytes)
+    assert max(log_bytes) < 400 * 64 * 64 + 3 * 2**20
+    rows = storage.row_at(np.arange(400))
+    assert torch.equal(storage.get(rows[-100:])["observation"], noise[:-1])
+
+
+def test_updates_free_what_they_replace() -> None:
+    storage = CompressedStorage(8)
+    storage.append(steps(range(8)))
+    for number in range(200):
+        storage.update(np.array([3]), steps([number]))
+    assert numbers_of(storage, np.arange(8)) == [0, 1, 2, 199, 4, 5, 6, 7]
+    assert frames_in(storage) == 9 + 2
+    storage.empty()
+    assert storage._logs["observation",].nbytes == 0
+
+
+def test_a_dictionary_makes_later_frames_small() -> None:
+    storage = CompressedStorage(12_000)
+    for start in range(0, 10_000, 500):
+        storage.append(episode(500, start))
+    size = storage._refs["observation",].size
+    assert size[9_000] < size[100] / 10
+    rows = np.array([9_999, 3, 4_095, 4_096, 4_097, 9_000, 3, 4])  # written with and without it
+    found = storage.get(rows)
+    expected = torch.cat([moving(1, row) for row in rows.tolist()])
+    assert torch.equal(found["observation"], expected)
+    assert torch.equal(found["next", "observation"], torch.cat([moving(1, row + 1) for row in rows.tolist()]))
+
+
+def test_images_of_other_kinds() -> None:
+    storage = CompressedStorage(10)
+    written = TensorDict(
+        {
+            "observation": {"depth": torch.rand(6, 20, 20), "few": torch.rand(6, 3)},
+            "mask": torch.rand(6, 1200) > 0.5,
+            "next": {
+                "observation": {"depth": torch.rand(6, 20, 20), "few": torch.rand(6, 3)},
+                "only": torch.rand(6, 300),
+            },
+        },
+        [6],
+    )
+    storage.append(written)
+    found = storage.get(np.array([5, 2]))
+    for key in written.keys(include_nested=True, leaves_only=True):
+        assert torch.equal(found[key], written[key][[5, 2]]), key
+
+
+def test_frames_larger_than_a_piece() -> None:
+    log = FrameLog(3 * 2**20, level=1)
+    frames = np.random.default_rng(0).integers(0, 255, (3, 3 * 2**20), np.uint8)
+    places, sizes = log.append(frames)
+    assert (log.read(places[[2, 0, 1]], sizes[[2, 0, 1]]) == frames[[2, 0, 1]]).all()
+    log.release(places)
+    log.append(frames[:1])
+    assert log.nbytes < 2 * 3.1 * 2**20
