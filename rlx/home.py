@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetNotFoundError, FileAccessError
-from rlx.file_access import file_error
+from rlx.files.disk import file_error
 from rlx.suggestion import command, did_you_mean
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

@@ -23,7 +23,8 @@ from rlx.errors import (
     RlxError,
     SchemaMismatchError,
 )
-from rlx.file_access import file_error
+from rlx.files.atomic import sync_directory
+from rlx.files.disk import file_error
 from rlx.manifest_values import (
     check_counts,
     check_id,
@@ -303,15 +304,6 @@ def _decode(raw: bytes) -> Any:
 
 _TYPES = {"id": str, "store": str, "codec": dict, "notes": dict, "lineage": list, "planned": list}
 _KEYS = ("format_version", "id", "store", "codec", "schema", "notes", "lineage", "planned", "shards")
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames in a directory survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _short(value: object) -> str:

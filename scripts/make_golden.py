@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rlx.block import Block, single
+from rlx.files import lock
 from rlx.manifest import Manifest
 from rlx.schema import Field, Role, Schema
-from rlx.store import lock
 from rlx.store.codec import DEFAULT
 from rlx.store.dataset_writer import claimed, open_writer
 from rlx.store.writer import train_dictionaries, write_shard

@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 
 import rlx
-from rlx.cloud.location import open_location
 from rlx.errors import RlxError
+from rlx.files.http import HttpBase
+from rlx.files.location import open_location
+from rlx.files.opening import open_base
+from rlx.files.retry import RetryPolicy
 from rlx.home import locate
 from rlx.pipeline.catalog import remote_runs
 from rlx.pipeline.download import download
 from rlx.pipeline.options import Options
 from rlx.pipeline.pull import pull
 from rlx.progress import Silent
-from rlx.source.http import HttpBase
-from rlx.source.opening import open_base
-from rlx.source.retry import RetryPolicy
 from tests.gcs_server import Fault, GcsServer
 from tests.rlu_files import write_run
 
@@ -62,7 +62,7 @@ URLS = {
 @pytest.mark.parametrize("url", URLS)
 def test_no_error_of_the_library_has_a_secret(call: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlx.pipeline.catalog._FEW_RETRIES", RetryPolicy(attempts=1))
-    monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 0)
+    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 0)
     with pytest.raises(RlxError) as raised:
         CALLS[call](URLS[url])
     said = "".join(traceback.format_exception(raised.value)[1:])  # the first is a frame of this file

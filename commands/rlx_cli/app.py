@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from rlx.errors import FileAccessError, OptionError, RlxError
-from rlx.file_access import file_error
+from rlx.files.disk import file_error
 from rlx.suggestion import did_you_mean
 from rlx_cli.collect import collect
 from rlx_cli.convert import convert

@@ -58,7 +58,7 @@ def inspect(
     are counted separately. Reads only the manifest; --trajectories also reads the trajectory table, and --plot also
     reads rewards and actions.
     """
-    from rlx.cloud.finding import find_dataset
+    from rlx.store.finding import find_dataset
 
     output: Output = ctx.obj
     path, manifest = find_dataset(dataset)
@@ -82,8 +82,8 @@ def inspect(
 
 
 def _write_plot(dataset: str, path: Path) -> None:
+    from rlx.files.atomic import whole
     from rlx.store.dataset import Dataset
-    from rlx.store.whole import whole
     from rlx.viewer.plots import plots_png
 
     if path.suffix.lower() != ".png":

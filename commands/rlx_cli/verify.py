@@ -32,7 +32,7 @@ def verify(
     interrupted commands are counted, not reported as damage.
     """
     import rlx
-    from rlx.cloud.location import is_url
+    from rlx.files.location import is_url
 
     output: Output = ctx.obj
     shown = without_secrets(dataset)

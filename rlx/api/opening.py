@@ -2,7 +2,7 @@
 
 import os
 
-from rlx.cloud.remote_files import DEFAULT_CACHE_BYTES
+from rlx.files.remote_files import DEFAULT_CACHE_BYTES
 from rlx.pipeline.dataset import Dataset
 
 

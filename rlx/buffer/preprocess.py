@@ -21,8 +21,8 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.storage.mapped import MappedStorage
 from rlx.engine import main_module
 from rlx.errors import DatasetExistsError, SchemaMismatchError
+from rlx.files.atomic import whole
 from rlx.schema import name_of
-from rlx.store.whole import whole
 
 Function = Callable[[TensorDictBase], TensorDictBase]
 Span = tuple[int, int]

@@ -19,6 +19,7 @@ from rlx.buffer.transform.compose import Transform
 from rlx.buffer.transform.neighbourhood import path, wanted
 from rlx.datasets.base import DatasetExperienceReplay, Download
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from rlx.files.atomic import whole
 from rlx.home import home
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.convert import convert
@@ -27,7 +28,6 @@ from rlx.progress import Silent
 from rlx.schema import Role, Schema
 from rlx.source.minari import ID, MAIN_DATA, find_runs
 from rlx.store.dataset import Dataset
-from rlx.store.whole import whole
 
 _EPISODE = "episode"
 

@@ -17,9 +17,9 @@ from rlx.export.parquet_dataset import ParquetDatasetExporter
 from rlx.export.rlds import RLDSExporter
 from rlx.export.robomimic import RobomimicExporter
 from rlx.export.torchrl_memmap import TorchRLExporter
+from rlx.files.atomic import whole
 from rlx.progress import Progress
 from rlx.schema import Schema, is_action
-from rlx.store.whole import whole
 
 logger = logging.getLogger(__name__)
 DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(

@@ -12,7 +12,7 @@ from rlx.export.parquet import ParquetExporter
 from rlx.export.protocol import Columns, DirectoryExporter, Exporter
 from rlx.export.pt import PtExporter
 from rlx.export.zarr_group import ZarrExporter
-from rlx.store.whole import whole
+from rlx.files.atomic import whole
 
 EXPORTERS: Mapping[str, Exporter | DirectoryExporter] = MappingProxyType(
     {

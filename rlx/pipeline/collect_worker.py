@@ -11,10 +11,10 @@ from rlx.collector.layout import Layout
 from rlx.collector.opening import EnvSource, open_environment
 from rlx.collector.policy_file import PolicySpec, load_object
 from rlx.collector.session import Session
+from rlx.files.lock import check_seen
 from rlx.manifest import ShardRecord
 from rlx.pipeline.shard_thread import ShardThread
 from rlx.store.layout import partial_directory
-from rlx.store.lock import check_seen
 from rlx.store.writer import ShardFormat
 
 

@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 
+from rlx.files.base import Base
+from rlx.files.cancel import Cancel
 from rlx.pipeline.ingest import Arrived
 from rlx.progress import Progress
-from rlx.source.base import Base
-from rlx.source.cancel import Cancel
 from rlx.source.protocol import Source
 
 # Enough to keep a fast link busy over files of a gigabyte; more only splits it.

@@ -13,8 +13,8 @@ from rlx import manifest
 from rlx.block import Block
 from rlx.checks.examination import Examination, Subject, digests, examine
 from rlx.checks.finding import Finding, Severity
-from rlx.cloud.location import is_url
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
+from rlx.files.location import is_url
 from rlx.pipeline.assembly import Assembly, Portion, assemble
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.options import Options

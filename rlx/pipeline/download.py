@@ -9,6 +9,9 @@ from tempfile import TemporaryDirectory
 
 from rlx.engine.opening import job_count
 from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFoundError
+from rlx.files.base import Base
+from rlx.files.directory_base import DirectoryBase
+from rlx.files.opening import open_base
 from rlx.manifest import Manifest
 from rlx.pipeline.delivery import TRANSFERS, Fetching
 from rlx.pipeline.ingest import AtHand, Ingest
@@ -20,9 +23,6 @@ from rlx.pipeline.room import check_room
 from rlx.pipeline.source_warnings import warn
 from rlx.progress import Progress, Silent
 from rlx.source import rl_unplugged
-from rlx.source.base import Base
-from rlx.source.directory import DirectoryBase
-from rlx.source.opening import open_base
 from rlx.source.protocol import Source
 from rlx.store.dataset_writer import SOURCE_FILES, claimed
 

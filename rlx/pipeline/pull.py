@@ -8,10 +8,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from rlx.cloud.directory import DirectoryLocation
-from rlx.cloud.location import Location, open_location
-from rlx.cloud.remote_manifest import read_manifest
 from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
+from rlx.files.atomic import sync_tree
+from rlx.files.base import FileStat
+from rlx.files.cancel import Cancel
+from rlx.files.directory import DirectoryLocation
+from rlx.files.location import Location, open_location
+from rlx.files.partial import Partial, is_intact
 from rlx.home import below_home
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.pipeline.local_runs import check_apart
@@ -19,12 +22,10 @@ from rlx.pipeline.report import Report
 from rlx.pipeline.room import check_room
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
-from rlx.source.base import FileStat
-from rlx.source.cancel import Cancel
-from rlx.source.partial import Partial, is_intact
 from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
 from rlx.store.layout import SHARDS
-from rlx.store.writer import disk_errors, sync_tree
+from rlx.store.remote_manifest import read_manifest
+from rlx.store.writer import disk_errors
 
 logger = logging.getLogger(__name__)
 # Below the directory of raw files, which whoever resumes leaves alone.

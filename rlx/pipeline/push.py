@@ -9,10 +9,6 @@ from pathlib import Path
 
 import google_crc32c
 
-from rlx.cloud.claim import check_claim, claimed_for
-from rlx.cloud.directory import DirectoryLocation
-from rlx.cloud.location import Location, Stored, open_location
-from rlx.cloud.remote_manifest import differing, listed_files, read_manifest, seen_manifest
 from rlx.errors import (
     CorruptDatasetError,
     DatasetError,
@@ -21,16 +17,20 @@ from rlx.errors import (
     PartialError,
     SourceError,
 )
-from rlx.file_access import ABSENT, file_error
+from rlx.files.cancel import Cancel
+from rlx.files.directory import DirectoryLocation
+from rlx.files.disk import ABSENT, file_error
+from rlx.files.location import Location, Stored, open_location
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.report import Report
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
-from rlx.source.cancel import Cancel
+from rlx.store.claim import check_claim, claimed_for
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS
+from rlx.store.remote_manifest import differing, listed_files, read_manifest, seen_manifest
 from rlx.suggestion import command
 
 _PIECE_BYTES = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rlx.errors import ForbiddenError, SourceError, SourceNotFoundError
+from rlx.files.base import Base, FileStat
 from rlx.progress import Silent
-from rlx.source.base import Base, FileStat
 from rlx.source.dopamine import DopamineLayout
 from rlx.source.protocol import Layout
 from rlx.source.rl_unplugged import GAMES, RLUnpluggedLayout, shard_file

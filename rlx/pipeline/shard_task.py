@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rlx.block import Block
+from rlx.files.lock import check_seen
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
 from rlx.source.protocol import Source
-from rlx.store.lock import check_seen
 from rlx.store.writer import ShardFormat, file_record, write_shard
 
 

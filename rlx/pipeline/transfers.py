@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from rlx.errors import DownloadError, SourceError
+from rlx.files.cancel import Cancel
 from rlx.pipeline.report import Report
-from rlx.source.cancel import Cancel
 
 # Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
 JOBS = 8

@@ -16,11 +16,11 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.file_access import check_readable
+from rlx.files.disk import check_readable
+from rlx.files.json_file import read_object
 from rlx.source.episode_scan import Recording
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import RowType
-from rlx.source.json_file import read_object
 from rlx.source.memmap_leaves import NUMBERS
 from rlx.source.row_runs import RowRuns
 from rlx.source.ted_rows import ted_fields

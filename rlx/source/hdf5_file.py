@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
-from rlx.file_access import check_readable
+from rlx.files.disk import check_readable
 from rlx.source.finite import check_finite
 from rlx.source.hdf5_chunks import check_chunks
 from rlx.source.provenance import KEY, told_notes

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.files.json_file import read_object
 from rlx.schema import Field, Role, Schema
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import NOT_OF_STEPS, not_taken_note
 from rlx.source.finite import check_field
-from rlx.source.json_file import read_object
 from rlx.source.lerobot_features import (
     DONE,
     TASK,

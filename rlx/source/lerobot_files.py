@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.source.base import local_path
+from rlx.files.base import local_path
 from rlx.source.lerobot_features import DONE, TERMINATED, TRUNCATED
 from rlx.source.parquet_file import ParquetFile, opened
 from rlx.source.row_episodes import RowEpisode

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.files.json_file import read_object
 from rlx.schema import TEXT
 from rlx.source.extra_fields import RowType
-from rlx.source.json_file import read_object
 from rlx.source.ted_run import Leaf
 
 METADATA = "meta.json"

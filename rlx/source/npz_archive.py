@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.file_access import check_readable
+from rlx.files.disk import check_readable
 from rlx.schema import TEXT
 from rlx.source.extra_fields import RowType
 from rlx.source.npy_header import MalformedNpyError, read_header

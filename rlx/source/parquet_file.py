@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import CorruptShardError
-from rlx.file_access import check_readable
+from rlx.files.disk import check_readable
 from rlx.store.arrow import pyarrow
 
 _BUFFER_BYTES = 2**18

@@ -11,10 +11,10 @@ import numpy as np
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.files.json_file import read_object
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
-from rlx.source.json_file import read_object
 from rlx.source.needed_fields import missing_field
 from rlx.source.picture_file import is_jpeg
 from rlx.source.provenance import KEY, told_notes

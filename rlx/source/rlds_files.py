@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.source.base import local_path
+from rlx.files.base import local_path
 
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _MAX_SHARDS = 100_000

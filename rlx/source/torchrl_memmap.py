@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, SourceError
+from rlx.files.json_file import read_object
 from rlx.source.episode_scan import Recording
 from rlx.source.expected_layout import expecting
 from rlx.source.extra_fields import NOT_OF_STEPS
-from rlx.source.json_file import read_object
 from rlx.source.memmap_leaves import METADATA, MemmapLeaves, described
 from rlx.source.provenance import told_beside
 from rlx.source.row_runs import lanes

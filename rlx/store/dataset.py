@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.cloud.finding import find_dataset
-from rlx.cloud.remote_files import DEFAULT_CACHE_BYTES, Traffic
 from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError, IncompleteDatasetError
+from rlx.files import lock
+from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Schema
-from rlx.store import lock
+from rlx.store.finding import find_dataset
 from rlx.store.layout import SHARDS
 from rlx.store.shard_blocks import shard_blocks
 from rlx.store.shards import Shards

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rlx import manifest
-from rlx.cloud.location import check_no_url
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
-from rlx.manifest import Manifest, ShardRecord, sync_directory
+from rlx.files import lock
+from rlx.files.atomic import sync_directory
+from rlx.files.location import check_no_url
+from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
-from rlx.store import lock
 from rlx.store.codec import Codec
 from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory
 from rlx.store.writer import ShardFormat, disk_errors

@@ -4,7 +4,7 @@ import mmap
 from pathlib import Path
 
 from rlx.errors import CorruptDatasetError
-from rlx.file_access import reading
+from rlx.files.disk import reading
 
 
 class MappedFile:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CodecError, CorruptDatasetError
-from rlx.file_access import reading
+from rlx.files.disk import reading
+from rlx.files.remote_path import AnyPath
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.codec import Codec

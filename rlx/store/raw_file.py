@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.cloud.remote_path import AnyPath, RemotePath
 from rlx.errors import CorruptDatasetError
-from rlx.file_access import file_error
+from rlx.files.disk import file_error
+from rlx.files.remote_path import AnyPath, RemotePath
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.mapped_file import MappedFile

@@ -9,10 +9,11 @@ from typing import Any
 
 from rlx import manifest
 from rlx.errors import CorruptDatasetError
+from rlx.files import lock
+from rlx.files.atomic import sync_directory
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
-from rlx.store import lock
 from rlx.store.layout import ASIDE, DAMAGED, SHARDS
 from rlx.store.verification import Kind, Problem, verify
 
@@ -116,7 +117,7 @@ def _place(problem: Problem) -> str:
 def _put_aside(dataset: Path, *, delete: bool) -> Repair:
     """Clear away a damaged manifest, and the shards that nothing describes any more."""
     (dataset / manifest.FILE_NAME).replace(dataset / DAMAGED)
-    manifest.sync_directory(dataset)
+    sync_directory(dataset)
     shards = dataset / SHARDS
     dropped = sorted(entry.name for entry in shards.iterdir()) if shards.is_dir() else []
     cleared = _clear(dataset, [f"{SHARDS}/{name}" for name in dropped], delete=delete)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlx.errors import CorruptDatasetError
+from rlx.files.atomic import sync_tree
 from rlx.manifest import FileRecord
 from rlx.progress import Progress
 from rlx.store.raw_file import check_size
-from rlx.store.writer import disk_errors, file_record, sync_tree
+from rlx.store.writer import disk_errors, file_record
 
 
 def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:

@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.cloud.remote_path import AnyPath, RemotePath, each_below
 from rlx.errors import CorruptDatasetError
+from rlx.files.remote_path import AnyPath, RemotePath, each_below
 from rlx.fork import on_fork
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Role

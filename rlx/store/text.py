@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
+from rlx.files.remote_path import AnyPath
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayReader, ArrayWriter, Rows, Store
 from rlx.store.codec import NONE, Codec

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx import manifest
-from rlx.cloud.directory import PARTIAL
-from rlx.cloud.finding import find_dataset
-from rlx.cloud.remote_path import AnyPath, each_below
 from rlx.errors import CorruptDatasetError, FileAccessError
+from rlx.files.directory import PARTIAL
+from rlx.files.remote_path import AnyPath, each_below
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import Store
+from rlx.store.finding import find_dataset
 from rlx.store.layout import SHARDS, shard_directory, store_named
 from rlx.store.statistics import WHOLE, table_statistics
 from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in

@@ -1,6 +1,5 @@
 """Writing one shard: blocks in, a directory of arrays and its record out; nothing that looks whole before it is."""
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.cloud.remote_path import AnyPath
 from rlx.errors import DiskFullError, SchemaMismatchError
-from rlx.file_access import FULL
-from rlx.manifest import FileRecord, ShardRecord, sync_directory
+from rlx.files.atomic import sync_tree
+from rlx.files.disk import FULL
+from rlx.files.remote_path import AnyPath
+from rlx.manifest import FileRecord, ShardRecord
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayWriter, Store
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
@@ -296,12 +296,3 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_READ_BYTES):
             yield piece
-
-
-def sync_tree(directory: Path) -> None:
-    """Make every file and directory of a tree survive a power cut."""
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with (Path(parent) / name).open("rb") as file:
-                os.fsync(file.fileno())
-        sync_directory(Path(parent))

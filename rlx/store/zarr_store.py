@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlx.cloud.remote_path import AnyPath
 from rlx.errors import CorruptDatasetError
-from rlx.file_access import reading
+from rlx.files.disk import reading
+from rlx.files.remote_path import AnyPath
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.chunk_codec import ChunkCodec, chunk_codec

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from rlx.errors import DatasetExistsError, SamplingError, UnknownFormatError
+from rlx.files.atomic import whole
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
-from rlx.store.whole import whole
 from rlx.viewer.contact_sheet import contact_sheet
 from rlx.viewer.episode import Episode, notable
 from rlx.viewer.film import MAX_FRAMES, film_rows, write_gif, write_mp4

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import rlx
-from rlx.cloud.bucket import BucketLocation
-from rlx.cloud.location import Stored
+from rlx.files.bucket import BucketLocation
+from rlx.files.location import Stored
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.pipeline.push import push

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import SourceError, SourceNotFoundError
+from rlx.files.base import Base
 from rlx.progress import Silent
-from rlx.source.base import Base
 
 FILES = {
     "add_count_ckpt.0.gz": b"small",

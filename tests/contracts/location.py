@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlx.cloud.location import Location
 from rlx.errors import SourceError, SourceNotFoundError
+from rlx.files.location import Location
 
 LARGE = "shards/00001/observation/c/0/0/0"
 FILES = {

@@ -10,11 +10,11 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.slices import SliceSampler
 from rlx.datasets.minari import MinariExperienceReplay
 from rlx.errors import DatasetLockedError, DatasetNotFoundError, SourceNotFoundError
+from rlx.files import lock
 from rlx.pipeline.options import Options
 from rlx.pipeline.preprocess import preprocess
 from rlx.pipeline.recipe import Recipe
 from rlx.progress import Silent
-from rlx.store import lock
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import parse
 from tests.minari_files import DICT, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset

@@ -29,10 +29,10 @@ def main(verb: str, source: str, destination: str, jobs: str) -> None:
 
 if __name__ == "__main__":  # Its workers import this module too: they need none of these.
     from rlx.errors import RlxError
+    from rlx.files.http import HttpBase
     from rlx.pipeline.pull import pull
     from rlx.pipeline.push import push
     from rlx.progress import Silent
-    from rlx.source.http import HttpBase
     from tests.pipeline.datasets import converted, fetch, from_directory
 
     main(*sys.argv[1:])

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rlx.cloud.claim import CLAIM
-from rlx.cloud.location import Location, open_location
 from rlx.errors import SourceNotFoundError
+from rlx.files import lock
+from rlx.files.location import Location, open_location
 from rlx.pipeline.push import push
 from rlx.pipeline.transfers import TransferReport, transfer
 from rlx.progress import Silent
-from rlx.store import lock
+from rlx.store.claim import CLAIM
 from tests.factories import LARGE, make_block, write_dataset
 
 

@@ -17,11 +17,11 @@ from rlx.errors import (
     ForbiddenError,
     SourceNotFoundError,
 )
+from rlx.files.http import HttpBase
 from rlx.pipeline.download import download, download_from, plan_download
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
-from rlx.source.http import HttpBase
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
 from tests.contracts.base import Tally

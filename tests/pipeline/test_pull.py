@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import rlx
-from rlx.cloud.location import open_location
 from rlx.errors import (
     CorruptDatasetError,
     CorruptShardError,
@@ -24,6 +23,7 @@ from rlx.errors import (
     FormatVersionError,
     SourceNotFoundError,
 )
+from rlx.files.location import open_location
 from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.pull import pull
 from rlx.pipeline.push import push
@@ -265,7 +265,7 @@ def test_raw_files_of_a_download_stay(dataset: Path, tmp_path: Path) -> None:
 def test_a_server_that_fails_for_some_files(
     dataset: Path, server: GcsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 1)
+    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 1)
     server.fault("*shards/00002/*", Fault(status=503), times=None)
     report = pulled(f"{server.url}/set", tmp_path / "here")
     assert isinstance(report.failures["00002"], DownloadError)

@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 import rlx
-from rlx.cloud.claim import CLAIM
-from rlx.cloud.location import Location, open_location
-from rlx.cloud.remote_manifest import read_manifest
 from rlx.errors import (
     CorruptDatasetError,
     DatasetError,
@@ -22,10 +19,13 @@ from rlx.errors import (
     PartialError,
     SourceNotFoundError,
 )
+from rlx.files.location import Location, open_location
 from rlx.manifest import Manifest
 from rlx.pipeline.push import push
 from rlx.progress import Silent
+from rlx.store.claim import CLAIM
 from rlx.store.dataset_writer import claimed
+from rlx.store.remote_manifest import read_manifest
 from rlx.store.repair import repair
 from rlx.store.verification import verify
 from tests.contracts.base import Tally

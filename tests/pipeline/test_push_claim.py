@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rlx.cloud.claim import CLAIM
-from rlx.cloud.location import open_location
 from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetLockedError
+from rlx.files.location import open_location
 from rlx.manifest import Manifest
 from rlx.pipeline.push import push
 from rlx.progress import Silent
+from rlx.store.claim import CLAIM
 from tests.factories import make_block, write_dataset
 from tests.pipeline.pushes import During, content, files, is_claimed, sent, stop_after, write
 

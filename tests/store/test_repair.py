@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlx.errors import DatasetLockedError, DatasetNotFoundError, FileAccessError, IncompleteDatasetError
+from rlx.files import lock
 from rlx.manifest import Manifest
-from rlx.store import lock
 from rlx.store.dataset import Dataset
 from rlx.store.repair import Repair, repair
 from rlx.store.verification import Kind, verify
@@ -195,7 +195,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_not_while_another_process_writes(path: Path) -> None:
-    code = "import sys; from pathlib import Path; from rlx.store import lock, repair; repair.repair(Path(sys.argv[1]))"
+    code = "import sys; from pathlib import Path; from rlx.store import repair; repair.repair(Path(sys.argv[1]))"
     with lock.writing(path):
         other = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
     assert other.returncode == 1

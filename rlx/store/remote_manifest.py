@@ -1,7 +1,7 @@
 """The manifest of a dataset that lies at a location."""
 
-from rlx.cloud.location import Location, Stored
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from rlx.files.location import Location, Stored
 from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest
 
 

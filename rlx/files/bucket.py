@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from rlx.cloud import environment
-from rlx.cloud.environment import store_for
-from rlx.cloud.location import FORKED, Stored, checked_name, split_url
 from rlx.errors import DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
+from rlx.files import environment
+from rlx.files.environment import store_for
+from rlx.files.location import FORKED, Stored, checked_name, split_url
 from rlx.fork import ThisProcessOnly
 from rlx.secrets_in_urls import harmless, without_secrets
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import SourceError, SourceNotFoundError
-from rlx.source.base import Base
-from rlx.source.directory import DirectoryBase
-from rlx.source.http import HttpBase
-from rlx.source.opening import open_base
+from rlx.files.base import Base
+from rlx.files.directory_base import DirectoryBase
+from rlx.files.http import HttpBase
+from rlx.files.opening import open_base
 from tests.contracts.base import BaseContract
 
 
@@ -70,7 +70,7 @@ def test_s3_has_a_way_out() -> None:
 def test_a_directory_needs_no_requests(tmp_path: Path) -> None:
     program = f"""
 import sys
-from rlx.source.opening import open_base
+from rlx.files.opening import open_base
 open_base({str(tmp_path)!r})
 print("requests" in sys.modules)
 """

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import DatasetLockedError, IncompleteDatasetError
-from rlx.store import lock
+from rlx.files import lock
 from rlx.store.dataset import Dataset
 from tests.factories import make_block, write_dataset
 
 HOLDER = """
 import sys
 from pathlib import Path
-from rlx.store import lock
+from rlx.files import lock
 with lock.writing(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

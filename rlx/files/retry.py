@@ -9,8 +9,8 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from rlx.errors import SourceError
+from rlx.files.cancel import Cancel
 from rlx.quantities import duration
-from rlx.source.cancel import Cancel
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

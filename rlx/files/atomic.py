@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlx.cloud.location import check_no_url
 from rlx.errors import DatasetExistsError, DiskFullError
-from rlx.file_access import FULL
-from rlx.manifest import sync_directory
-from rlx.store import lock
-from rlx.store.writer import sync_tree
+from rlx.files import lock
+from rlx.files.disk import FULL
+from rlx.files.location import check_no_url
 
 _Identity = tuple[int, int, int] | None
 
@@ -106,3 +104,21 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def sync_tree(directory: Path) -> None:
+    """Make every file and directory of a tree survive a power cut."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with (Path(parent) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(Path(parent))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in a directory survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

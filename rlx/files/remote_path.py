@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
 
-from rlx.cloud.remote_files import Range, RemoteFiles
+from rlx.files.remote_files import Range, RemoteFiles
 
 
 @dataclass(frozen=True, slots=True)

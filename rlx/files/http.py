@@ -24,13 +24,13 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from rlx.file_access import FULL
+from rlx.files.base import FileStat, local_path
+from rlx.files.cancel import Cancel
+from rlx.files.disk import FULL
+from rlx.files.partial import Partial, is_intact
+from rlx.files.retry import RetryPolicy, TransientError
 from rlx.progress import Progress
 from rlx.secrets_in_urls import harmless, without_secrets
-from rlx.source.base import FileStat, local_path
-from rlx.source.cancel import Cancel
-from rlx.source.partial import Partial, is_intact
-from rlx.source.retry import RetryPolicy, TransientError
 
 _CHUNK_BYTES = 1 << 18
 _CLOSED_BUCKET = "atari-replay-datasets"

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from rlx.cloud.location import split_url
 from rlx.errors import SourceError, SourceNotFoundError
-from rlx.source.base import Base
-from rlx.source.directory import DirectoryBase
+from rlx.files.base import Base
+from rlx.files.directory_base import DirectoryBase
+from rlx.files.location import split_url
 from rlx.suggestion import command
 
 _GCS_URL = "https://storage.googleapis.com"
@@ -54,7 +54,7 @@ def _directory(path: Path) -> Base:
 
 def _http(url: str) -> Base:
     # Whoever reads a directory should not wait for requests and its four dependencies to load.
-    from rlx.source.http import HttpBase  # noqa: PLC0415
+    from rlx.files.http import HttpBase  # noqa: PLC0415
 
     if not split_url(url).hostname:
         raise SourceError(f"{url} is not a URL: expected a host, found none")

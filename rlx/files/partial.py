@@ -16,7 +16,8 @@ from typing import IO, Self
 import google_crc32c
 
 from rlx.errors import CorruptShardError
-from rlx.source.base import FileStat
+from rlx.files.atomic import sync_directory
+from rlx.files.base import FileStat
 
 _READ_BYTES = 1 << 20
 _SIDECAR_MAX_BYTES = 1 << 16
@@ -110,7 +111,7 @@ class Partial:
         os.fsync(self._file.fileno())
         self.close()
         os.replace(self._data_path, self._path)
-        _sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
         self._sidecar_path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -192,11 +193,3 @@ def _read_sidecar(path: Path) -> FileStat | None:
         return None
     except (ValueError, TypeError):
         return None  # the process was killed while writing it
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,7 @@
 """Whatever writes a target: one process at a time does, and nobody sees half of it."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,11 +14,11 @@ import pytest
 from rlx.errors import DatasetExistsError, DatasetLockedError
 from rlx.export.dataset_formats import DATASET_EXPORTERS
 from rlx.export.formats import EXPORTERS
+from rlx.files import lock
+from rlx.files.atomic import whole
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
-from rlx.store import lock
-from rlx.store.whole import whole
 from tests.conftest import Cli
 from tests.contracts.dataset_exporter import SAMPLES, random_block
 from tests.contracts.source import read
@@ -124,7 +125,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rlx.export import whole as module
+from rlx.files import atomic as module
 replace = module._replace
 def die(partial, path, replaced, before):
     if sys.argv[2] == "replacing":
@@ -142,7 +143,8 @@ def test_what_a_killed_process_leaves_is_swept_and_costs_nothing(moment: str, tm
     target = tmp_path / "deep/out"
     target.mkdir(parents=True)
     (target / "precious").touch()
-    subprocess.run([sys.executable, "-c", _KILLED, str(target), moment], check=False)
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(target), moment], check=False)
+    assert killed.returncode == -signal.SIGKILL
     with pytest.raises(ZeroDivisionError), whole(target):
         raise ZeroDivisionError
     assert [path.name for path in (tmp_path / "deep").rglob("*")] == ["out", "precious"]

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlx.errors import SourceNotFoundError
+from rlx.files.base import FileStat, local_path
+from rlx.files.cancel import Cancel
 from rlx.progress import Progress
-from rlx.source.base import FileStat, local_path
-from rlx.source.cancel import Cancel
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from rlx.cloud.location import FORKED, Location, Stored
-from rlx.cloud.page_cache import PageCache
 from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
+from rlx.files.location import FORKED, Location, Stored
+from rlx.files.page_cache import PageCache
 from rlx.fork import ThisProcessOnly
 
 # Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste

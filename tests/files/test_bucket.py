@@ -11,10 +11,6 @@ from urllib.parse import urlsplit
 import pytest
 
 import rlx
-from rlx.cloud import environment
-from rlx.cloud.bucket import BucketLocation
-from rlx.cloud.environment import endpoint, is_anonymous
-from rlx.cloud.location import Location, open_location
 from rlx.errors import (
     DownloadError,
     ForbiddenError,
@@ -23,6 +19,10 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from rlx.files import environment
+from rlx.files.bucket import BucketLocation
+from rlx.files.environment import endpoint, is_anonymous
+from rlx.files.location import Location, open_location
 from tests.contracts.location import FILES, LARGE, LocationContract, ReadableLocationContract, get, put
 from tests.factories import LARGE as PICTURES
 from tests.factories import make_block, write_dataset
@@ -133,7 +133,7 @@ def test_azure_gives_public_data_to_anybody(container: str, monkeypatch: pytest.
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 0)
+    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 0)
     with pytest.raises(DownloadError, match=r"^http://127\.0\.0\.1:1/set/a: .*error sending request$") as failed:
         get(open_location("http://somebody:secret@127.0.0.1:1/set"), "a")
     assert "secret" not in str(failed.value)
@@ -154,7 +154,7 @@ def test_a_server_that_does_not_like_a_request(server: GcsServer) -> None:
 
 
 def test_a_server_that_keeps_failing(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.cloud.environment.MAX_RETRIES", 2)
+    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 2)
     server.fault("*", Fault(status=503), times=None)
     with pytest.raises(DownloadError, match=r"rlx\.json, after 2 retries: .* 503 Service Unavailable \(503\)$"):
         get(open_location(f"{server.url}/a b"), "rlx.json")

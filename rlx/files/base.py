@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rlx.errors import SourceError
+from rlx.files.cancel import Cancel
 from rlx.progress import Progress
-from rlx.source.cancel import Cancel
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 import os
 from pathlib import PurePosixPath
 
-from rlx.cloud.location import is_url, local_path, open_location
-from rlx.cloud.remote_files import DEFAULT_CACHE_BYTES, RemoteFiles
-from rlx.cloud.remote_manifest import listed_files, read_manifest
-from rlx.cloud.remote_path import AnyPath, RemotePath
+from rlx.files.location import is_url, local_path, open_location
+from rlx.files.remote_files import DEFAULT_CACHE_BYTES, RemoteFiles
+from rlx.files.remote_path import AnyPath, RemotePath
 from rlx.home import locate
 from rlx.manifest import Manifest
+from rlx.store.remote_manifest import listed_files, read_manifest
 
 
 def find_dataset(

@@ -41,11 +41,11 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from rlx.files.base import Base
+from rlx.files.cancel import Cancel
+from rlx.files.http import HttpBase
+from rlx.files.retry import RetryPolicy
 from rlx.progress import Silent
-from rlx.source.base import Base
-from rlx.source.cancel import Cancel
-from rlx.source.http import HttpBase
-from rlx.source.retry import RetryPolicy
 from tests.contracts.base import BaseContract, Tally
 from tests.gcs_server import Fault, GcsServer
 
@@ -224,7 +224,7 @@ def test_a_killed_process_is_resumed(base: HttpBase, server: GcsServer, here: Pa
     program = f"""
 from pathlib import Path
 from rlx.progress import Silent
-from rlx.source.opening import open_base
+from rlx.files.opening import open_base
 open_base({server.url!r}).fetch({NAME!r}, Path({str(here)!r}), Silent())
 """
     with subprocess.Popen([sys.executable, "-c", program]) as child:

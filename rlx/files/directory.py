@@ -6,10 +6,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 
-from rlx.cloud.location import Stored, checked_name
 from rlx.errors import DiskFullError, DownloadError, ForbiddenError, SourceError, SourceNotFoundError
-from rlx.file_access import FULL
-from rlx.manifest import sync_directory
+from rlx.files.atomic import sync_directory
+from rlx.files.disk import FULL
+from rlx.files.location import Stored, checked_name
 
 _PIECE_BYTES = 1 << 20
 PARTIAL = ".partial"

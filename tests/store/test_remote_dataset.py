@@ -21,9 +21,6 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.slices import SliceSampler
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.storage.dataset import DatasetStorage
-from rlx.cloud.bucket import BucketLocation
-from rlx.cloud.location import Stored
-from rlx.cloud.remote_files import PAGE_BYTES, Traffic
 from rlx.errors import (
     CorruptDatasetError,
     DatasetError,
@@ -33,6 +30,9 @@ from rlx.errors import (
     MissingExtraError,
     SourceError,
 )
+from rlx.files.bucket import BucketLocation
+from rlx.files.location import Stored
+from rlx.files.remote_files import PAGE_BYTES, Traffic
 from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.schema import Schema
@@ -249,7 +249,7 @@ def test_datasets_that_cannot_be_had(server: GcsServer, large: Dataset, monkeypa
         rlx.open(f"{server.url}/large")
     with pytest.raises(SourceError, match="hdfs:// is not supported"):
         rlx.open("hdfs://cluster/set")
-    monkeypatch.setattr("rlx.cloud.bucket._import_obstore", _missing)
+    monkeypatch.setattr("rlx.files.bucket._import_obstore", _missing)
     with pytest.raises(MissingExtraError):
         rlx.open(f"{server.url}/large")
 

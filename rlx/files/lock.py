@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rlx.errors import DatasetError, DatasetLockedError, EngineError
-from rlx.file_access import FULL
+from rlx.files.disk import FULL
 
 FILE_NAME = ".lock"
 _LOOKS = 20

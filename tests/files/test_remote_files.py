@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlx.cloud import remote_files
-from rlx.cloud.location import open_location
-from rlx.cloud.page_cache import PageCache
-from rlx.cloud.remote_files import PAGE_BYTES, RemoteFiles, Traffic
 from rlx.errors import CorruptDatasetError
+from rlx.files import remote_files
+from rlx.files.location import open_location
+from rlx.files.page_cache import PageCache
+from rlx.files.remote_files import PAGE_BYTES, RemoteFiles, Traffic
 
 CONTENT = {"a": bytes(range(256)) * 9, "b/c": bytes(range(255, -1, -1)) * 3 + b"end", "empty": b""}
 LARGE = bytes(range(251)) * 4000

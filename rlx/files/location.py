@@ -143,13 +143,13 @@ def open_location(location: str | os.PathLike[str]) -> Location:
         SourceError: the URL is invalid, or of an unknown kind.
         MissingExtraError: a URL, and obstore is not installed.
     """
-    from rlx.cloud.directory import DirectoryLocation  # noqa: PLC0415  (it imports this module)
+    from rlx.files.directory import DirectoryLocation  # noqa: PLC0415  (it imports this module)
 
     path = local_path(location)
     if path is not None:
         return DirectoryLocation(path.absolute())
     # obstore is an extra, and whoever has a directory does without.
-    from rlx.cloud.bucket import BucketLocation  # noqa: PLC0415
+    from rlx.files.bucket import BucketLocation  # noqa: PLC0415
 
     return BucketLocation(str(location))
 

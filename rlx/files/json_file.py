@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.errors import CorruptShardError
-from rlx.file_access import check_readable
+from rlx.files.disk import check_readable
 
 _MAX_BYTES = 2**24
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlx.cloud.location import Location, open_location
 from rlx.errors import DownloadError, ForbiddenError
+from rlx.files.location import Location, open_location
 from tests.contracts.location import LARGE, LocationContract, put
 
 

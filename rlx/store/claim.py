@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from rlx.cloud.location import Location, Stored
-from rlx.cloud.remote_manifest import differing
 from rlx.errors import DatasetExistsError, DatasetLockedError, ForbiddenError, SourceNotFoundError
+from rlx.files.location import Location, Stored
 from rlx.manifest import MAX_BYTES, Manifest
+from rlx.store.remote_manifest import differing
 
 CLAIM = "rlx.json.pushing"
 

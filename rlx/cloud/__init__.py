@@ -1,1 +1,0 @@
-"""Datasets in buckets: files at a URL, and reading them by ranges."""

@@ -1,0 +1,1 @@
+"""Bytes at a place: on a disk, in a bucket or at a URL."""
