@@ -1,6 +1,7 @@
 """PPO on CartPole-v1: rlx collects, with the log-probabilities of the policy; TorchRL's GAE and ClipPPOLoss learn.
 
-``python -m scripts.recipes.ppo`` prints the mean return of greedy episodes, 475 or more after a few minutes.
+``python -m scripts.recipes.ppo`` prints the mean return of greedy episodes, 475 or more after half a minute. The
+hyper-parameters are those of RL Baselines3 Zoo for CartPole-v1, but for the clip range, which is constant here.
 """
 
 import argparse
@@ -26,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--frames", type=int, default=100_000, help="Steps to collect.")
     parser.add_argument("--lanes", type=int, default=8, help="Environments side by side.")
-    parser.add_argument("--length", type=int, default=128, help="Steps of each environment per batch.")
-    parser.add_argument("--epochs", type=int, default=10, help="Passes over each batch.")
+    parser.add_argument("--length", type=int, default=32, help="Steps of each environment per batch.")
+    parser.add_argument("--epochs", type=int, default=20, help="Passes over each batch.")
     parser.add_argument("--minibatch", type=int, default=256, help="Steps per gradient step.")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="Decays linearly to 0.")
     parser.add_argument("--episodes", type=int, default=20, help="Episodes of the evaluation.")
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
         return_log_prob=True,
     )
     critic = ValueOperator(network(1), in_keys=["observation"])
-    advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic, average_gae=True)
-    loss = ClipPPOLoss(actor, critic, clip_epsilon=0.2, entropy_coeff=0.01, critic_coeff=0.5)
+    advantage = GAE(gamma=0.98, lmbda=0.8, value_network=critic, average_gae=True)
+    loss = ClipPPOLoss(actor, critic, clip_epsilon=0.2, entropy_coeff=0.0, critic_coeff=0.5)
     optimizer = torch.optim.Adam(loss.parameters(), lr=options.learning_rate)
     size = options.lanes * options.length
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, max(1, options.frames // size))
