@@ -168,7 +168,7 @@ class BaseCollector(FreeRunning):
         with self._quiet():
             self._begin_anew([worker for worker, is_chosen in enumerate(chosen) if is_chosen])
 
-    def update_policy_weights_(self, policy_or_weights: NewWeights | None = None) -> None:
+    def update_policy_weights_(self, policy_or_weights: "NewWeights | None" = None) -> None:
         """Take new weights: a state_dict, a TensorDict of parameters or another module; none where the policy's own
 
         were changed in place. They are in use from the next batch that is begun. The version goes up by one.

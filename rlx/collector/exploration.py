@@ -1,12 +1,11 @@
 """How policies sample their distributions: the ``InteractionType`` of tensordict, set while they act."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from inspect import signature
 from typing import Any
-
-from rlx.collector.policy_file import has_torch
 
 
 @contextmanager
@@ -16,10 +15,10 @@ def exploring(exploration_type: str) -> Iterator[None]:
     Args:
         exploration_type: name of an ``InteractionType``, such as ``"RANDOM"`` or ``"DETERMINISTIC"``.
     """
-    if not has_torch():  # then no policy can ask how to explore, and torch takes seconds
+    if "tensordict" not in sys.modules:  # then no policy asks how to explore, and importing it takes seconds
         yield
         return
-    from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (torch takes seconds)
+    from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (not imported here)
 
     with set_interaction_type(InteractionType[exploration_type], **_of_this_thread(set_interaction_type)):
         yield

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDictBase
 
 from rlx.errors import CollectError
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 Key = tuple[str, ...]
 State = dict[Key, torch.Tensor]
@@ -39,7 +41,7 @@ def declared_state(policy: Any) -> State:
     return found
 
 
-def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence[Key]) -> State:
+def fitting_zeros(module: torch.nn.Module, given: "TensorDictBase", keys: Sequence[Key]) -> State:
     """Return zeros of one environment for each key, of the shape and dtype that the module gives back under ``next``.
 
     A copy of the module is called, and no generator of torch moves on.
@@ -66,7 +68,7 @@ def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence
     )
 
 
-def _settled(module: torch.nn.Module, given: TensorDictBase, zeros: State) -> State | None:
+def _settled(module: torch.nn.Module, given: "TensorDictBase", zeros: State) -> State | None:
     """Return zeros of the shapes that the module gives back for these;
     none if it fails, or never gives back the same."""
     for _ in range(_MOST_CALLS):

@@ -1,16 +1,20 @@
 """Policies by name: ``random``, ``module:name``, ``file.py:name``, ``file.pt2``, ``file.pt:module:factory``."""
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rlx import named_object
 from rlx.collector.environment import Environment
-from rlx.collector.policy import EpsilonGreedy, FunctionPolicy, Policy, RandomPolicy
-from rlx.collector.space import Space
+from rlx.collector.policy import Choice, EpsilonGreedy, FunctionPolicy, Policy, RandomPolicy, Situation
+from rlx.collector.space import Arrays, Space
 from rlx.errors import CollectError, PolicyNotFoundError
+
+_TENSORDICTS = ("TensorDict", "TensorDictBase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +70,15 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
     found = instance(found)
     if not callable(found):
         raise CollectError(f"policy is a {type(found).__name__}: expected a function of observations")
-    if has_torch():  # without torch it is neither a module nor a function of TensorDicts
-        from rlx.collector.module_policy import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
-        from rlx.collector.tensordict_policy import (  # noqa: PLC0415
-            TensorDictPolicy,
-            UnannotatedPolicy,
-            takes_tensordict,
-        )
+    if takes_tensordict(found):
+        from rlx.collector.tensordict_policy import TensorDictPolicy  # noqa: PLC0415  (tensordict takes seconds)
 
-        if takes_tensordict(found):
-            return TensorDictPolicy(found, device)
-        if is_module(found):
-            return ModulePolicy(found, action_space, device)
+        return TensorDictPolicy(found, device)
+    if is_module(found):
+        from rlx.collector.module_policy import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
+
+        return ModulePolicy(found, action_space, device)
+    if has_torch():  # a function of TensorDicts needs torch for its actions
         return UnannotatedPolicy(found, action_space)
     return FunctionPolicy(found, action_space)
 
@@ -107,6 +108,68 @@ def is_module(found: Any) -> bool:
     return any(
         f"{kind.__module__}.{kind.__qualname__}" == "torch.nn.modules.module.Module" for kind in type(found).__mro__
     )
+
+
+def takes_tensordict(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes and gives TensorDicts: it has ``in_keys``, or its first argument is annotated so.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> def act(td: TensorDict) -> TensorDict:
+        ...     return td.set("action", torch.zeros(td.shape))
+        >>> takes_tensordict(act), takes_tensordict(lambda observation: observation)
+        (True, False)
+    """
+    if hasattr(function, "in_keys") and hasattr(function, "out_keys"):
+        return True
+    called: Callable[..., Any] = getattr(function, "forward", function) if is_module(function) else function
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):  # some functions of C have no signature
+        return False
+    annotation = parameters[0].annotation if parameters else None
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.split(".")[-1] in _TENSORDICTS
+
+
+class UnannotatedPolicy:
+    """A function that does not say what it takes: arrays, or a TensorDict if its first call fails with arrays.
+
+    Args:
+        function: of observations, or of a TensorDict.
+        action_space: see ``FunctionPolicy``.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], action_space: Space | None = None) -> None:
+        self._function = function
+        self._of_arrays = FunctionPolicy(function, action_space)
+        self._policy: Policy | None = None
+
+    def initial_state(self, situation: Situation) -> Arrays:
+        """Return the initial state that the function declares."""
+        from rlx.collector.initial_state import declared_state  # noqa: PLC0415  (torch takes seconds)
+
+        return self._of_tensordicts.initial_state(situation) if declared_state(self._function) else {}
+
+    def __call__(self, situation: Situation) -> Choice:
+        """Choose an action for every environment."""
+        if self._policy is not None:
+            return self._policy(situation)
+        try:
+            choice, self._policy = self._of_arrays(situation), self._of_arrays
+        except Exception as exc:
+            try:
+                choice, self._policy = self._of_tensordicts(situation), self._of_tensordicts
+            except Exception:
+                raise exc from None
+        return choice
+
+    @cached_property
+    def _of_tensordicts(self) -> Policy:
+        from rlx.collector.tensordict_policy import TensorDictPolicy  # noqa: PLC0415  (tensordict takes seconds)
+
+        return TensorDictPolicy(self._function)
 
 
 def _loaded(text: str) -> Any:

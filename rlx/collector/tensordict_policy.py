@@ -1,6 +1,5 @@
 """Policies that take and return TensorDicts: modules of tensordict.nn and torchrl, and functions."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -11,13 +10,12 @@ from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.collector.initial_state import declared_state, fitting_zeros
 from rlx.collector.module_policy import device_of, tensors_of
-from rlx.collector.policy import Choice, FunctionPolicy, Policy, Situation
-from rlx.collector.space import Arrays, Space
+from rlx.collector.policy import Choice, Situation
+from rlx.collector.space import Arrays
 from rlx.errors import CollectError, SchemaMismatchError
 from rlx.store.leaf import to_rows
 
 Key = tuple[str, ...]
-_NAMES = ("TensorDict", "TensorDictBase")
 _FLAGS = ("done", "terminated", "truncated")
 
 
@@ -163,27 +161,6 @@ class TensorDictPolicy:
         return _array(value)
 
 
-def takes_tensordict(function: Callable[..., Any]) -> bool:
-    """Return whether a function takes and gives TensorDicts: it has ``in_keys``, or its first argument is annotated so.
-
-    Example:
-        >>> def act(td: TensorDict) -> TensorDict:
-        ...     return td.set("action", torch.zeros(td.shape))
-        >>> takes_tensordict(act), takes_tensordict(lambda observation: observation)
-        (True, False)
-    """
-    if hasattr(function, "in_keys") and hasattr(function, "out_keys"):
-        return True
-    called = function.forward if isinstance(function, torch.nn.Module) else function
-    try:
-        parameters = list(inspect.signature(called).parameters.values())
-    except (TypeError, ValueError):  # some functions of C have no signature
-        return False
-    annotation = parameters[0].annotation if parameters else None
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return name.split(".")[-1] in _NAMES
-
-
 def _keys(keys: Any) -> list[Key] | None:
     return None if keys is None else [(key,) if isinstance(key, str) else tuple(key) for key in keys]
 
@@ -220,34 +197,3 @@ def _is_same(value: Any, given: Any) -> bool:
 
 def _name(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-class UnannotatedPolicy:
-    """A function that does not say what it takes: arrays, or a TensorDict if its first call fails with arrays.
-
-    Args:
-        function: of observations, or of a TensorDict.
-        action_space: see ``FunctionPolicy``.
-    """
-
-    def __init__(self, function: Callable[[Any], Any], action_space: Space | None = None) -> None:
-        self._of_tensordicts = TensorDictPolicy(function)
-        self._of_arrays = FunctionPolicy(function, action_space)
-        self._policy: Policy | None = None
-
-    def initial_state(self, situation: Situation) -> Arrays:
-        """Return the initial state that the function declares."""
-        return self._of_tensordicts.initial_state(situation)
-
-    def __call__(self, situation: Situation) -> Choice:
-        """Choose an action for every environment."""
-        if self._policy is not None:
-            return self._policy(situation)
-        try:
-            choice, self._policy = self._of_arrays(situation), self._of_arrays
-        except Exception as exc:
-            try:
-                choice, self._policy = self._of_tensordicts(situation), self._of_tensordicts
-            except Exception:
-                raise exc from None
-        return choice

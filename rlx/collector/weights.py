@@ -1,24 +1,28 @@
 """Weights of a policy as bytes, which can be sent or shared, and back."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
 
-NewWeights = Mapping[str, Any] | TensorDictBase | torch.nn.Module
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+NewWeights: TypeAlias = "Mapping[str, Any] | TensorDictBase | torch.nn.Module"
 Packed = NDArray[np.uint8]
 
 
 def load(module: torch.nn.Module, weights: NewWeights) -> None:
     """Give a module new weights: a state_dict, a TensorDict of parameters or another module's."""
+    if isinstance(weights, torch.nn.Module):
+        weights = weights.state_dict()
     with torch.no_grad():
-        if isinstance(weights, TensorDictBase):
+        if hasattr(weights, "to_module"):  # a TensorDict, known without an import that takes seconds
             weights.to_module(module, inplace=True)
         else:
-            module.load_state_dict(weights.state_dict() if isinstance(weights, torch.nn.Module) else weights)
+            module.load_state_dict(weights)
 
 
 def pack(module: torch.nn.Module) -> Packed:

@@ -1,15 +1,17 @@
 """Rows of a field as a leaf of a TensorDict and back: numbers are tensors, texts are non-tensor data."""
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack
 
 from rlx.errors import SchemaMismatchError
 from rlx.store.array import Rows
 
-Leaf: TypeAlias = torch.Tensor | NonTensorStack
+if TYPE_CHECKING:
+    from tensordict import NonTensorStack
+
+Leaf: TypeAlias = "torch.Tensor | NonTensorStack"
 
 
 def to_leaf(rows: Rows) -> Leaf:
@@ -21,6 +23,8 @@ def to_leaf(rows: Rows) -> Leaf:
     """
     if rows.dtype != object:
         return torch.from_numpy(rows)
+    from tensordict import NonTensorStack  # noqa: PLC0415  (takes seconds, and numbers do not need it)
+
     if rows.ndim == 1:
         return NonTensorStack(*rows.tolist())
     stack: NonTensorStack = NonTensorStack.from_list(rows.tolist())
@@ -37,6 +41,7 @@ def to_rows(leaf: Any) -> Rows:
         SchemaMismatchError: a value is neither a number nor a text.
 
     Example:
+        >>> from tensordict import NonTensorData
         >>> to_rows(NonTensorData("pick", batch_size=[2]))
         array(['pick', 'pick'], dtype=object)
     """
@@ -46,6 +51,8 @@ def to_rows(leaf: Any) -> Rows:
         except TypeError as exc:
             raise SchemaMismatchError(f"{leaf.dtype}, expected a type that numpy has") from exc
         return rows
+    from tensordict import NonTensorData, NonTensorStack  # noqa: PLC0415  (takes seconds, and numbers do not need it)
+
     if not isinstance(leaf, NonTensorData | NonTensorStack):
         raise SchemaMismatchError(f"{type(leaf).__name__}, expected a tensor or text")
     shape = tuple(leaf.batch_size)

@@ -24,7 +24,7 @@ from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError
 from tests.collector.environments import Closing, Counter, Rich, Tagged, make_failing, one, two_counters
 from tests.collector.memory import recurrent
-from tests.collector.policies import Constant
+from tests.collector.policies import Constant, Lean
 from tests.collector.walks import Walk
 from tests.pipeline.datasets import wait_until
 
@@ -233,6 +233,14 @@ def test_the_version_is_that_of_the_weights_that_chose() -> None:
             collector.update_policy_weights_({"action": torch.tensor(number % 3)})
     assert all(version <= now for now, version in seen)
     assert seen[-1][1] >= seen[-1][0] - 6, "at most two batches ahead, of each of two workers"
+
+
+def test_workers_of_a_plain_module_do_not_import_tensordict() -> None:
+    policy = Lean()
+    with MultiCollector(["CartPole-v1"], policy, frames_per_batch=4, total_frames=8) as collector:
+        for _ in collector:
+            policy.action.fill_(1)
+            collector.update_policy_weights_()
 
 
 def test_random_at_first() -> None:
