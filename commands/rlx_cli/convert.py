@@ -104,8 +104,8 @@ def convert(
       rlx convert Pong/5 pong-archive --codec zstd:level=19,chunk=32
       rlx convert door door.hdf5 --to d4rl
 
-    Run again to resume a conversion to a dataset. An export to another project's format first warns of data that the
-    format cannot hold.
+    Run again to resume a conversion to a dataset, or to keep a finished export. An export to another project's format
+    first warns of data that the format cannot hold.
     """
     from rlx.home import locate
     from rlx.pipeline.convert import convert as convert_run

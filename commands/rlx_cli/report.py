@@ -41,8 +41,9 @@ def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) 
 
 def show_export(output: Output, report: "ExportReport") -> None:
     """Print the report of an export."""
+    complete = ", already complete" if report.skipped_shards else ""
     said = (
-        f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
+        f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}{complete}, "
         f"{size(report.bytes)} ({report.format}) in {duration(report.seconds)}"
     )
     output.show(report.to_json(), said, str(report.dataset))

@@ -29,6 +29,10 @@ class Experience(Protocol):
         """Notes for users that the data themselves do not show."""
 
     @property
+    def fingerprint(self) -> str | None:
+        """Checksum of the files that the data come from, and of the settings of the export; None if unknown."""
+
+    @property
     def trajectories(self) -> Trajectories:
         """The table of all trajectories, in the order of the blocks."""
 

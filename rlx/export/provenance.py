@@ -15,15 +15,15 @@ FILE_NAME = "provenance.json"
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
-    """Return the dataset's name, notes and schema, the losses and rlx's version, as JSON; ``rlx.source.provenance``
-    reads it.
+    """Return the dataset's name, notes, schema and fingerprint, the losses and rlx's version, as JSON;
+    ``rlx.source.provenance`` reads it.
 
     Example:
         >>> from types import SimpleNamespace
         >>> from rlx.schema import Schema
         >>> schema = Schema.of(observation=("uint8", (84, 84)), action=("int64", ()))
-        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}, schema=schema), ["truncations"]))
-        ['id', 'losses', 'notes', 'rlx', 'schema']
+        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}, schema=schema, fingerprint="1f"), []))
+        ['fingerprint', 'id', 'losses', 'notes', 'rlx', 'schema']
     """
     return {
         "rlx": version("rlx"),
@@ -31,6 +31,7 @@ def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, An
         "notes": dict(experience.notes),
         "losses": list(losses),
         "schema": experience.schema.to_json(),
+        "fingerprint": experience.fingerprint,
     }
 
 

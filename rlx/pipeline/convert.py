@@ -8,6 +8,7 @@ from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
+from rlx.manifest import ShardRecord
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.local_runs import LAYOUTS, check_apart, find_run
 from rlx.pipeline.options import Options
@@ -53,6 +54,10 @@ class StoredDataset:
     def files(self, shard: int) -> Sequence[str]:
         """Return the shard's files, below the dataset's directory."""
         return self.dataset.shard_files(self._places[shard])
+
+    def record(self, shard: int) -> ShardRecord:
+        """Return the manifest's record of a shard."""
+        return self.dataset.shard_records[self._places[shard]]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
         """Yield the steps of a shard, verified first."""

@@ -16,6 +16,7 @@ from rlx.export.dataset_exporter import DatasetExporter
 from rlx.export.dataset_formats import DATASET_EXPORTERS, export_dataset
 from rlx.export.pieces import pieces
 from rlx.pipeline.convert import StoredDataset, open_source
+from rlx.pipeline.finished_export import fingerprint, recorded_fingerprint
 from rlx.pipeline.ingest import chosen_shards
 from rlx.pipeline.local_runs import check_apart
 from rlx.progress import Progress
@@ -36,6 +37,7 @@ class ExportReport:
         id: name of the exported dataset.
         format: what it was written in.
         shards: how many of the source's were taken.
+        skipped_shards: how many of these an earlier run of the same command wrote: all or none.
         steps: in it.
         trajectories: in it.
         bytes: of all its files.
@@ -48,6 +50,7 @@ class ExportReport:
     id: str
     format: str
     shards: int
+    skipped_shards: int
     steps: int
     trajectories: int
     bytes: int
@@ -67,17 +70,25 @@ class ExportReport:
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
             "steps_per_second": round(self.steps / self.seconds, 1) if self.seconds else 0.0,
+            "skipped_shards": self.skipped_shards,
             "losses": list(self.losses),
             "not_taken": dict(self.not_taken),
         }
 
 
 class SelectedShards:
-    """Some shards of a source, concatenated, as input of exporters."""
+    """Some shards of a source, concatenated, as input of exporters.
 
-    def __init__(self, source: Source, shards: Sequence[int]) -> None:
+    Args:
+        source: where they are.
+        shards: their numbers.
+        fingerprint: of the export, if known.
+    """
+
+    def __init__(self, source: Source, shards: Sequence[int], fingerprint: str | None = None) -> None:
         self._source = source
         self._shards = shards
+        self._fingerprint = fingerprint
 
     @property
     def id(self) -> str:
@@ -93,6 +104,11 @@ class SelectedShards:
     def notes(self) -> Mapping[str, Any]:
         """Notes of the data."""
         return self._source.notes
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Checksum of the files that the data come from, and of the settings of the export; None if unknown."""
+        return self._fingerprint
 
     @cached_property
     def trajectories(self) -> Trajectories:
@@ -146,7 +162,8 @@ def export(
         format: one of ``EXPORT_FORMATS``.
         source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); found out where not given.
         shards: numbers of the source's shards to take; where not given, all of them.
-        overwrite: whether to replace an existing export of the same format.
+        overwrite: whether to replace an existing export of the same format. Otherwise the result of the same command
+            is kept, and its report returned.
         exporter: the format's, with other settings than usual.
         progress: receives ``steps``.
 
@@ -154,22 +171,29 @@ def export(
         SourceNotFoundError: no run was found, or more than one, or the shard does not exist.
         CorruptShardError: a file of the source is damaged.
         ExportError: the format cannot hold these data.
-        DatasetExistsError: the destination is the source, or contains it, or holds something already.
+        DatasetExistsError: the destination is the source, or contains it, or holds something else already.
         DiskFullError: no space is left; partial output is removed.
     """
     started = time.monotonic()
     check_apart(source, destination)
-    opened, _ = open_source(source, source_format)
+    opened, root = open_source(source, source_format)
     numbers = chosen_shards(opened, shards)
-    experience = SelectedShards(opened, numbers)
     exporter = exporter or DATASET_EXPORTERS[format]
-    losses = export_dataset(experience, destination, exporter, overwrite=overwrite, progress=progress)
+    made_of = fingerprint(opened, root, numbers, exporter)
+    experience = SelectedShards(opened, numbers, made_of)
+    finished = not overwrite and made_of is not None and made_of == recorded_fingerprint(destination)
+    if finished and exporter.owns(destination):
+        losses = list(exporter.losses(experience))
+    else:
+        finished = False
+        losses = export_dataset(experience, destination, exporter, overwrite=overwrite, progress=progress)
     table = experience.trajectories
     return ExportReport(
         destination,
         experience.id,
         format,
         len(numbers),
+        len(numbers) if finished else 0,
         int(table.length.sum()),
         len(table),
         _bytes(destination),

@@ -58,12 +58,12 @@ def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
     record = write_shard(task.directory, task.name, task.format, blocks)
     origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
     if task.root is not None:
-        records = {name: _source_file(task.root / name) for name in task.source.files(task.shard)}
+        records = {name: source_file(task.root / name) for name in task.source.files(task.shard)}
         origin["files"] = {name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in records.items()}
     return ShardResult(record, origin, dict(sorted(dropped.items())))
 
 
-def _source_file(path: Path) -> FileRecord:
+def source_file(path: Path) -> FileRecord:
     """Return length and checksum of a file, which is read once for all the shards that come from it."""
     found = path.stat()
     return _recorded(path, found.st_ino, found.st_size, found.st_mtime_ns)

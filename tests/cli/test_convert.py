@@ -169,6 +169,7 @@ EXPORT_KEYS = [
     "bytes",
     "seconds",
     "steps_per_second",
+    "skipped_shards",
     "losses",
     "not_taken",
 ]
@@ -201,12 +202,22 @@ def test_an_export_for_scripts_and_back(cli: Cli, pong: Path, tmp_path: Path) ->
 
 
 def test_an_export_stays_unless_it_is_to_be_replaced(cli: Cli, pong: Path, tmp_path: Path) -> None:
-    arguments = ("convert", pong, tmp_path / "pong.hdf5", "--to", "d4rl", "--quiet")
-    assert cli(*arguments).code == 0
-    result = cli(*arguments)
-    assert result.code == 1
-    assert result.err == f"error: {tmp_path}/pong.hdf5 is there already\nhint: --overwrite replaces it\n"
-    assert cli(*arguments, "--overwrite").code == 0
+    arguments = ("convert", pong, tmp_path / "pong.hdf5", "--to", "d4rl")
+    assert cli(*arguments, "--quiet").code == 0
+    again = cli(*arguments)
+    assert (again.code, "trajectories, already complete, " in again.out) == (0, True), again
+    assert json.loads(cli(*arguments, "--json").out)["skipped_shards"] == 3
+    other = cli(*arguments, "--shards", "0", "--quiet")
+    assert other.code == 1
+    assert other.err == f"error: {tmp_path}/pong.hdf5 is there already\nhint: --overwrite replaces it\n"
+    assert cli(*arguments, "--shards", "0", "--overwrite").code == 0
+    assert cli(*arguments).code == 1
+
+
+def test_the_capacity_belongs_to_the_command(cli: Cli, pong: Path, tmp_path: Path) -> None:
+    arguments = ("convert", pong, tmp_path / "Pong/1", "--to", "dopamine")
+    assert [cli(*arguments).code for _ in range(2)] == [0, 0]
+    assert cli(*arguments, "--capacity", "5000").code == 1
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,28 @@ class DatasetExporterContract:
         assert contents(path) == before
         assert [entry.name for entry in path.parent.iterdir() if "." in entry.name and entry != path] == []
 
+    def test_the_same_command_again_keeps_what_is_there(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        first = self.export(dataset.path, path)
+        written = {file: file.stat().st_mtime_ns for file in [path, *path.rglob("*")]}
+        again = self.export(dataset.path, path)
+        assert (first.skipped_shards, again.skipped_shards) == (0, again.shards)
+        assert replace(again, seconds=0, skipped_shards=0) == replace(first, seconds=0)
+        assert {file: file.stat().st_mtime_ns for file in [path, *path.rglob("*")]} == written
+        other = write_dataset(tmp_path / "other", [[random_block(dataset.schema)]], schema=dataset.schema)
+        with pytest.raises(DatasetExistsError, match="is there already"):
+            self.export(other.path, path)
+
+    def test_the_same_file_exported_again(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        file = path.with_name("source-v0" if self.name.endswith("-v0") else f"source-{path.name}")
+        self.export(dataset.path, file)
+        assert self.export(file, path).skipped_shards == 0
+        assert self.export(file, path).skipped_shards == 1
+        self.export(dataset.path, file, shards=[1], overwrite=True)
+        with pytest.raises(DatasetExistsError, match="is there already"):
+            self.export(file, path)
+
     @pytest.mark.parametrize("is_directory", [False, True])
     def test_what_is_of_another_format_is_never_replaced(self, is_directory: bool, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", self.held()[0])
