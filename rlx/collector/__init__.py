@@ -13,14 +13,14 @@ if find_spec("gymnasium") is None:
 if TYPE_CHECKING:
     from rlx.collector.base_collector import BaseCollector as BaseCollector
     from rlx.collector.base_collector import DataCollectorBase as DataCollectorBase
-    from rlx.collector.batched_env import ParallelEnv as ParallelEnv
-    from rlx.collector.batched_env import SerialEnv as SerialEnv
     from rlx.collector.collector import Collector as Collector
     from rlx.collector.collector import SyncDataCollector as SyncDataCollector
     from rlx.collector.distributed import DistributedCollector as DistributedCollector
     from rlx.collector.distributed import RayCollector as RayCollector
     from rlx.collector.distributed import RPCCollector as RPCCollector
-    from rlx.collector.gym_env import GymEnv as GymEnv
+    from rlx.collector.environment.batched_env import ParallelEnv as ParallelEnv
+    from rlx.collector.environment.batched_env import SerialEnv as SerialEnv
+    from rlx.collector.environment.gym_env import GymEnv as GymEnv
     from rlx.collector.multi_collector import MultiAsyncCollector as MultiAsyncCollector
     from rlx.collector.multi_collector import MultiaSyncDataCollector as MultiaSyncDataCollector
     from rlx.collector.multi_collector import MultiCollector as MultiCollector
@@ -38,8 +38,8 @@ _NAMES = {
         "MultiSyncDataCollector",
         "MultiaSyncDataCollector",
     ],
-    "gym_env": ["GymEnv"],
-    "batched_env": ["ParallelEnv", "SerialEnv"],
+    "environment.gym_env": ["GymEnv"],
+    "environment.batched_env": ["ParallelEnv", "SerialEnv"],
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOMES)

@@ -14,17 +14,17 @@ from tensordict import TensorDictBase
 
 from rlx.buffer.trajectory_split import split_trajectories
 from rlx.collector.batch_delivery import MASK, BatchDelivery
-from rlx.collector.crew import Crew
-from rlx.collector.episodes import Episode, Episodes
-from rlx.collector.exchange import Description, Weights
 from rlx.collector.free_running import FreeRunning
 from rlx.collector.plan import Plan
+from rlx.collector.policy.weights import NewWeights, load, pack
+from rlx.collector.rollout.episodes import Episode, Episodes
+from rlx.collector.rollout.steps import Steps
+from rlx.collector.rollout.trajectory_ids import NO_TRAJECTORY, TrajectoryIds
 from rlx.collector.shares import Share, share_out
-from rlx.collector.steps import Steps
 from rlx.collector.ted import Portion, episodes_to_ted, joined
-from rlx.collector.trajectory_ids import NO_TRAJECTORY, TrajectoryIds
-from rlx.collector.weights import NewWeights, load, pack
-from rlx.collector.worker import Equipment, Order
+from rlx.collector.worker.exchange import Description, Weights
+from rlx.collector.worker.step_pool import Crew
+from rlx.collector.worker.step_worker import Equipment, Order
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
 from rlx.fork import ThisProcessOnly, on_fork

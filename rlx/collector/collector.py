@@ -8,11 +8,11 @@ from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
-from rlx.collector.infos import flat_keys
-from rlx.collector.opening import EnvSource, with_options
+from rlx.collector.environment.opening import EnvSource, with_options
 from rlx.collector.plan import Plan, TrajFormat
-from rlx.collector.policy_file import instance, is_module
-from rlx.collector.worker import Equipment
+from rlx.collector.policy.spec import instance, is_module
+from rlx.collector.rollout.infos import flat_keys
+from rlx.collector.worker.step_worker import Equipment
 from rlx.engine.inline_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.schema import name_of

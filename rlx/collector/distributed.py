@@ -8,8 +8,8 @@ from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.batch_delivery import Device, Postproc
+from rlx.collector.environment.opening import EnvSource
 from rlx.collector.multi_collector import MultiCollector
-from rlx.collector.opening import EnvSource
 from rlx.collector.plan import TrajFormat
 from rlx.collector.ted import CatResults
 from rlx.engine.opening import cores

@@ -10,12 +10,12 @@ from tensordict.nn import InteractionType
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
 from rlx.collector.collector import exploration, made_by, names_of, none_below_1
-from rlx.collector.infos import flat_keys
-from rlx.collector.opening import EnvSource, with_options
+from rlx.collector.environment.opening import EnvSource, with_options
 from rlx.collector.plan import Plan, TrajFormat
-from rlx.collector.policy_file import instance, is_module
+from rlx.collector.policy.spec import instance, is_module
+from rlx.collector.rollout.infos import flat_keys
 from rlx.collector.ted import CatResults
-from rlx.collector.worker import Equipment, PolicyFactory
+from rlx.collector.worker.step_worker import Equipment, PolicyFactory
 from rlx.engine.actor import Actors
 from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError

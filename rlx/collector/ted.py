@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from rlx.collector.episodes import Episode
-from rlx.collector.infos import PREFIX, fill_of, is_unseen
-from rlx.collector.space import Arrays
-from rlx.collector.steps import Steps
-from rlx.collector.written import IS_INIT
+from rlx.collector.environment.space import Arrays
+from rlx.collector.rollout.episodes import Episode
+from rlx.collector.rollout.infos import PREFIX, fill_of, is_unseen
+from rlx.collector.rollout.policy_outputs import IS_INIT
+from rlx.collector.rollout.steps import Steps
 from rlx.schema import SCALAR_COLUMNS
 from rlx.store.leaf import to_leaf
 

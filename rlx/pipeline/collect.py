@@ -11,20 +11,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rlx import manifest
-from rlx.collector.environment import Environment
-from rlx.collector.infos import InfoKeys
-from rlx.collector.layout import REWARDS, Layout, agreed
-from rlx.collector.opening import EnvSource, is_open
-from rlx.collector.policy_file import PolicySpec
-from rlx.collector.space import schema_of
+from rlx.collector.environment.opening import EnvSource, is_open
+from rlx.collector.environment.protocol import Environment
+from rlx.collector.environment.space import schema_of
+from rlx.collector.policy.spec import PolicySpec
+from rlx.collector.rollout.infos import InfoKeys
+from rlx.collector.rollout.layout import REWARDS, Layout, agreed
+from rlx.collector.worker.shard_pool import CollectActor, Pot, Workers
+from rlx.collector.worker.shard_worker import Assignment, Worker, opened
 from rlx.engine.actor import Actors
 from rlx.engine.inline_actors import InlineActors
 from rlx.engine.local_actors import LocalActors
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.manifest import Manifest, ShardRecord
-from rlx.pipeline.collect_worker import Assignment, Worker, opened
-from rlx.pipeline.collect_workers import CollectActor, Pot, Workers
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress

@@ -28,7 +28,7 @@ import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
-from rlx.collector.atari import ATARI
+from rlx.collector.environment.atari import ATARI
 from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

@@ -10,7 +10,7 @@ import pytest
 from rlx.block import Block
 from rlx.checks.examination import Examination, Subject, examine
 from rlx.checks.finding import Severity
-from rlx.collector.opening import EnvSource
+from rlx.collector.environment.opening import EnvSource
 from rlx.pipeline.collect import Budget, Collection, collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

@@ -11,10 +11,10 @@ from tensordict.nn import InteractionType, interaction_type
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, NStep, RewardClip
-from rlx.collector.batched_env import SerialEnv
 from rlx.collector.collector import Collector, SyncDataCollector
-from rlx.collector.gym_env import GymEnv
-from rlx.collector.opening import EnvSource
+from rlx.collector.environment.batched_env import SerialEnv
+from rlx.collector.environment.gym_env import GymEnv
+from rlx.collector.environment.opening import EnvSource
 from rlx.errors import CollectError
 from rlx.transform.spans import FrameSkip
 from tests.collector.environments import Counter, Structured, one

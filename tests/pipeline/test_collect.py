@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import rlx
-from rlx.collector.infos import InfoKeys
-from rlx.collector.opening import EnvSource
-from rlx.collector.policy_file import PolicySpec
+from rlx.collector.environment.opening import EnvSource
+from rlx.collector.policy.spec import PolicySpec
+from rlx.collector.rollout.infos import InfoKeys
 from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
 from rlx.manifest import Manifest
 from rlx.pipeline.collect import Budget, Collection, collect

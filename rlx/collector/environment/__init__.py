@@ -1,0 +1,1 @@
+"""Environments: by id, function or object, single or batched, all stepped through one protocol."""

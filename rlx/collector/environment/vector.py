@@ -1,0 +1,165 @@
+"""gymnasium's vector environments, in all of their autoreset modes, as an Environment."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from rlx.collector.environment.envpool import Pool
+from rlx.collector.environment.protocol import Outcome
+from rlx.collector.environment.space import Space
+from rlx.engine.pulse import stepping
+from rlx.errors import CollectError, RlxError
+from rlx.fork import ThisProcessOnly, on_fork
+
+Seeds = Sequence[int]
+_left: list[Any] = []
+_SPEC = ("id", "max_episode_steps", "kwargs", "additional_wrappers")
+
+
+class VectorEnvironment:
+    """A ``gymnasium.vector.VectorEnv``; it is closed with this.
+
+    Args:
+        env: the environment to drive.
+        name: what messages and manifests call it.
+        is_batched: whether its user expects a dimension of environments.
+        settings: what else decides the data.
+        as_seeds: makes of seeds [n] what the environment's ``reset`` takes.
+    """
+
+    def __init__(
+        self,
+        env: "VectorEnv[Any, Any, Any]",
+        name: str,
+        *,
+        is_batched: bool = True,
+        settings: Mapping[str, Any] | None = None,
+        as_seeds: Callable[[Seeds], Any] = list,
+    ) -> None:
+        self.name = name
+        self.num_envs = int(env.num_envs)
+        self.is_batched = is_batched
+        self.observation_space: Space = env.single_observation_space
+        self.action_space: Space = env.single_action_space
+        self.settings: Mapping[str, Any] = dict(settings or {})
+        self.spec: Mapping[str, Any] = _spec(env)
+        self._env = env
+        self._as_seeds = as_seeds
+        # The mode of gymnasium's own environments that do not declare one.
+        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._ended = np.zeros(self.num_envs, bool)
+        self._here: ThisProcessOnly | None = None
+        self._is_left = False
+        if isinstance(env.unwrapped, AsyncVectorEnv | Pool):
+            self._here = ThisProcessOnly(
+                f"{name}, an environment with processes or threads of its own, cannot be used in a forked process",
+                hint="make the environment in the process that uses it",
+            )
+            on_fork(self, VectorEnvironment._leave)
+
+    def reset(self, seeds: Sequence[int]) -> Any:
+        """Return [n, ...] first observations."""
+        self._ended[:] = False
+        with self._translated("reset"):
+            try:
+                return self._env.reset(seed=self._as_seeds(seeds))[0]
+            except (gymnasium.error.Error, TypeError, ValueError):
+                # Some take one number for all, as their base class does.
+                return self._env.reset(seed=seeds[0])[0]
+
+    def reset_some(self, which: NDArray[np.bool_]) -> Any:
+        """Return [n, ...] observations after some were reset."""
+        # An environment that does not know the mask would reset all.
+        is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv | Pool)
+        knows = is_known or self._mode != AutoresetMode.NEXT_STEP
+        if not knows and not which.all():
+            raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
+        with self._translated("reset"):
+            observation, _ = self._env.reset(options={"reset_mask": which.copy()} if knows else None)
+        self._ended[which] = False
+        return observation
+
+    def step(self, actions: Any) -> Outcome:
+        """Take a step in every environment but those that NEXT_STEP resets, which are not recorded."""
+        with self._translated("step"):
+            observation, reward, terminated, truncated, info = self._env.step(actions)
+        ended = np.flatnonzero(terminated | truncated)
+        if self._mode == AutoresetMode.NEXT_STEP:
+            return self._next_step(observation, reward, terminated, truncated)._replace(info=info)
+        if not len(ended):
+            return Outcome(observation, reward, terminated, truncated, {}, info=info)
+        if self._mode == AutoresetMode.SAME_STEP:
+            final = {env: self._final(info, env) for env in ended.tolist()}
+        else:
+            final = {env: self._row(observation, env) for env in ended.tolist()}
+            observation = self.reset_some(terminated | truncated)
+        return Outcome(observation, reward, terminated, truncated, final, info=info)
+
+    def _next_step(
+        self, observation: Any, reward: NDArray[Any], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
+    ) -> Outcome:
+        recorded, self._ended = ~self._ended, terminated | truncated
+        final = {env: self._row(observation, env) for env in np.flatnonzero(self._ended).tolist()}
+        return Outcome(observation, reward, terminated, truncated, final, recorded)
+
+    def close(self) -> None:
+        """Close the environment."""
+        if not self._is_left:
+            self._env.close()
+
+    def _leave(self) -> None:
+        """Drop, in a fork, the processes and threads of the parent: ending the environment would wait for them."""
+        self._is_left = True
+        _left.append(self._env)
+        if isinstance(self._env.unwrapped, AsyncVectorEnv):
+            self._env.unwrapped.closed = True
+
+    def _final(self, info: Mapping[str, Any], env: int) -> Any:
+        """Return the last observation of an episode, which SAME_STEP puts aside."""
+        final = info.get("final_obs", info.get("final_observation"))
+        if final is None:
+            raise CollectError(
+                f"{self.name}: an episode ended without the final_obs that autoreset mode SAME_STEP gives"
+            )
+        # A row an environment, each a value of the space, or the values themselves stacked.
+        return final[env] if isinstance(final, np.ndarray) else self._row(final, env)
+
+    def _row(self, tree: Any, env: int) -> Any:
+        """Return a copy of one environment's part of a batch of observations."""
+        return _row(self.observation_space, tree, env)
+
+    @contextmanager
+    def _translated(self, verb: str) -> Iterator[None]:
+        if self._here is not None:
+            self._here.check()
+        try:
+            with stepping():
+                yield
+        except RlxError:
+            raise
+        except Exception as exc:  # whatever a stranger's environment raises
+            raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc
+
+
+def _row(space: Space, tree: Any, env: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _row(part, tree[key], env) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_row(part, tree[number], env) for number, part in enumerate(space.spaces))
+    return np.array(tree[env])
+
+
+def _spec(env: "VectorEnv[Any, Any, Any]") -> dict[str, Any]:
+    """Return gymnasium's spec of the environments as JSON; values that JSON lacks, by their ``repr``."""
+    single = env.unwrapped
+    spec = single.envs[0].spec if isinstance(single, SyncVectorEnv) else env.spec
+    found = {} if spec is None else {name: value for name in _SPEC if (value := getattr(spec, name))}
+    described: dict[str, Any] = json.loads(json.dumps(found, default=repr))
+    return described

@@ -1,0 +1,1 @@
+"""Policies: functions, torch modules and TensorDict modules, in memory or by name, all called through one protocol."""

@@ -1,0 +1,280 @@
+"""Policies: they choose the actions of n environments at once, from arrays; random ones, and the check of actions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rlx.collector.environment.space import Arrays, Space, dtype_of, flatten, leaves
+from rlx.errors import CollectError
+from rlx.schema import name_of
+
+_DRAWN_AHEAD = 1024
+
+
+class Situation(NamedTuple):
+    """The inputs of a policy.
+
+    Args:
+        observation: [n, ...] arrays, or a tree of them as the observation space is.
+        is_init: [n] bool, whether an episode starts with this step.
+        state: [n, ...] by name: what the policy wrote as its state in the step before; its initial state where an
+            episode starts.
+    """
+
+    observation: Any
+    is_init: NDArray[np.bool_]
+    state: Arrays
+
+
+class Choice(NamedTuple):
+    """The outputs of a policy in one step: arrays [n, ...] by name, the parts of a nested key joined by ``/``.
+
+    Args:
+        action: [n, ...] arrays, or a tree of them as the action space is.
+        step: what it writes at the root beside the action, such as ``action_log_prob``.
+        next: what it writes under ``next``.
+        state: what it writes under ``next`` and reads at the root in the next step.
+    """
+
+    action: Any
+    step: Mapping[str, NDArray[Any]] = {}
+    next: Mapping[str, NDArray[Any]] = {}
+    state: Mapping[str, NDArray[Any]] = {}
+
+
+class Policy(Protocol):
+    """Policy that chooses actions."""
+
+    def initial_state(self, situation: Situation) -> Arrays:
+        """Return [n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
+
+        Raises:
+            CollectError: the shape of the state is unknown.
+        """
+
+    def __call__(self, situation: Situation, /) -> Choice:
+        """Choose an action for every environment.
+
+        Raises:
+            CollectError: the policy reads a key without a source, or writes a value that cannot be kept.
+        """
+
+
+class FunctionPolicy:
+    """A function of observations that gives the actions, or the actions and a dict of more.
+
+    Args:
+        function: of an array [n, ...], or of a tree of them as the observation space is.
+        action_space: tells a pair of actions from actions and a dict of more; a pair is the latter if not given.
+
+    Example:
+        >>> def act(observation):
+        ...     return np.zeros(len(observation), np.int64), {"value": observation.sum(1)}
+        >>> choice = FunctionPolicy(act)(Situation(np.ones((2, 3)), np.ones(2, bool), {}))
+        >>> choice.action, choice.step
+        (array([0, 0]), {'value': array([3., 3.])})
+    """
+
+    def __init__(self, function: Callable[[Any], Any], action_space: Space | None = None) -> None:
+        self._function = function
+        self._has_pairs = _is_pair_with_dict(action_space)
+
+    def initial_state(self, situation: Situation) -> Arrays:  # noqa: ARG002  (it has none)
+        """Return an empty dict: a function of observations has no state."""
+        return {}
+
+    def __call__(self, situation: Situation) -> Choice:
+        """Choose an action for every environment."""
+        found = self._function(situation.observation)
+        if self._has_pairs or not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            return Choice(found)
+        action, more = found
+        after = more.get("next", {})
+        if not isinstance(after, Mapping):
+            raise CollectError(f"policy gave a {type(after).__name__} as 'next': expected a dict")
+        return Choice(action, arrays_of({key: more[key] for key in more if key != "next"}), arrays_of(after))
+
+
+class RandomPolicy:
+    """A function that draws actions from the space, for each environment by a generator of its own.
+
+    So the actions of an environment do not depend on the number of other environments.
+
+    Example:
+        >>> policy = RandomPolicy(spaces.Discrete(6), seeds=[1, 2])
+        >>> policy(None).shape
+        (2,)
+    """
+
+    def __init__(self, action_space: Space, seeds: Sequence[int]) -> None:
+        self._spaces = [_seeded(action_space, seed) for seed in seeds]
+        self._generators = [np.random.default_rng(seed) for seed in seeds]
+        self._discrete = action_space if isinstance(action_space, spaces.Discrete) else None
+        self._ahead: NDArray[Any] = np.zeros((0, len(seeds)), np.int64)
+        self._next = 0
+
+    def __call__(self, observation: Any) -> Any:  # noqa: ARG002  (that is what random means)
+        """Return [n, ...] actions."""
+        if self._discrete is None:
+            return _stacked([space.sample() for space in self._spaces])
+        if self._next == len(self._ahead):
+            low, n = int(self._discrete.start), int(self._discrete.n)
+            drawn = [rng.integers(low, low + n, _DRAWN_AHEAD) for rng in self._generators]
+            self._ahead, self._next = np.stack(drawn, 1).astype(self._discrete.dtype), 0
+        self._next += 1
+        return self._ahead[self._next - 1]
+
+
+class RandomActions:
+    """Another policy with its actions replaced by random ones: its state and its other keys are as it writes them.
+
+    Only ``*log_prob`` is NaN: it would be the probability of an action that was not taken.
+
+    Args:
+        policy: the other one.
+        random: draws the actions.
+    """
+
+    def __init__(self, policy: Policy, random: RandomPolicy) -> None:
+        self._policy = policy
+        self._random = random
+
+    def initial_state(self, situation: Situation) -> Arrays:
+        """Return the initial state of the other policy."""
+        return self._policy.initial_state(situation)
+
+    def __call__(self, situation: Situation) -> Choice:
+        """Choose an action for every environment."""
+        choice = self._policy(situation)
+        every = np.ones(len(situation.is_init), bool)
+        return choice._replace(action=self._random(None), step=_without_log_prob(choice.step, every))
+
+
+class EpsilonGreedy:
+    """Another policy's actions, but random ones with probability epsilon, drawn for each environment on its own.
+
+    Where an action is random, ``*log_prob`` is NaN; see ``RandomActions``.
+
+    Args:
+        policy: the other one; its actions are one array.
+        epsilon: the probability.
+        action_space: of one environment.
+        seeds: one an environment.
+
+    Raises:
+        CollectError: epsilon is no probability, or the actions are no one array.
+    """
+
+    def __init__(self, policy: Policy, epsilon: float, action_space: Space, seeds: Sequence[int]) -> None:
+        if not 0 <= epsilon <= 1:
+            raise CollectError(f"epsilon {epsilon}: expected 0 to 1")
+        if list(leaves(action_space, "action")) != ["action"]:
+            raise CollectError(f"epsilon needs actions that are one array, found {action_space}")
+        self._policy = policy
+        self._epsilon = epsilon
+        self._random = RandomPolicy(action_space, seeds)
+        self._generators = [np.random.default_rng([seed, 1]) for seed in seeds]
+
+    def initial_state(self, situation: Situation) -> Arrays:
+        """Return the initial state of the other policy."""
+        return self._policy.initial_state(situation)
+
+    def __call__(self, situation: Situation) -> Choice:
+        """Choose an action for every environment."""
+        choice = self._policy(situation)
+        chosen, drawn = np.asarray(choice.action), self._random(None)
+        if chosen.shape != drawn.shape:
+            return choice  # for the check of all actions to refuse
+        is_random = np.array([rng.random() for rng in self._generators]) < self._epsilon
+        action = np.where(is_random.reshape(-1, *(1 for _ in drawn.shape[1:])), drawn, chosen)
+        return choice._replace(action=action, step=_without_log_prob(choice.step, is_random))
+
+
+class ActionCheck:
+    """Converter of a policy's outputs to actions that fit the space; raises if they do not."""
+
+    def __init__(self, action_space: Space, num_envs: int) -> None:
+        self._space = action_space
+        self._leaves = leaves(action_space, "action")
+        self._num_envs = num_envs
+        self._is_plain = list(self._leaves) == ["action"]
+
+    def __call__(self, actions: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+        """Return the actions as the environments take them, and their arrays by the names of their fields.
+
+        Raises:
+            CollectError: a shape or dtype that does not fit, or a number out of range.
+        """
+        try:
+            found = flatten(self._space, "action", actions)
+        except (TypeError, KeyError, IndexError, ValueError, RuntimeError) as exc:
+            found_type = type(actions).__name__
+            raise CollectError(f"policy gave a {found_type}: expected actions of {self._space} ({exc})") from exc
+        fitting = {name: self._fit(name, array) for name, array in found.items()}
+        return (fitting["action"] if self._is_plain else actions), fitting
+
+    def _fit(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        leaf = self._leaves[name]
+        shape, dtype = (self._num_envs, *(leaf.shape or ())), dtype_of(leaf)
+        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise CollectError(
+                f"policy gave {name} of {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)} for {leaf}"
+            )
+        if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+            below = array - leaf.start
+            limit = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec
+            if (below < 0).any() or (below >= limit).any():
+                raise CollectError(f"policy gave {name} {array.tolist()}: expected numbers of {leaf}")
+        return array if array.dtype == dtype else array.astype(dtype)
+
+
+def arrays_of(tree: Mapping[Any, Any], name: str = "") -> Arrays:
+    """Return the arrays of nested dicts, the parts of a key joined by ``/``.
+
+    Example:
+        >>> arrays_of({"value": [1.0], "params": {"loc": [0.0]}})
+        {'value': array([1.]), 'params/loc': array([0.])}
+    """
+    found: Arrays = {}
+    for key, part in tree.items():
+        path = name + name_of(key if isinstance(key, tuple) else str(key))
+        if isinstance(part, Mapping):
+            found |= arrays_of(part, f"{path}/")
+            continue
+        array = np.asarray(part.detach().cpu() if hasattr(part, "detach") else part)
+        found[path] = array.astype(object) if array.dtype.kind == "U" else array
+    return found
+
+
+def _without_log_prob(step: Mapping[str, NDArray[Any]], where: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:
+    if not where.any():
+        return step
+    unknown = {}
+    for name, array in step.items():
+        if name.endswith("log_prob") and array.dtype.kind == "f":
+            unknown[name] = array.copy()
+            unknown[name][where] = np.nan
+    return {**step, **unknown}
+
+
+def _is_pair_with_dict(space: Space | None) -> bool:
+    return isinstance(space, spaces.Tuple) and len(space.spaces) == 2 and isinstance(space.spaces[1], spaces.Dict)
+
+
+def _seeded(space: Space, seed: int) -> Space:
+    copy = deepcopy(space)
+    copy.seed(seed)
+    return copy
+
+
+def _stacked(samples: Sequence[Any]) -> Any:
+    first = samples[0]
+    if isinstance(first, dict):
+        return {key: _stacked([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_stacked([sample[number] for sample in samples]) for number in range(len(first)))
+    return np.stack(samples)

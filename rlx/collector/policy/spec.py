@@ -1,0 +1,185 @@
+"""Policies by name: ``random``, ``module:name``, ``file.py:name``, ``file.pt2``, ``file.pt:module:factory``."""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlx import named_object
+from rlx.collector.environment.protocol import Environment
+from rlx.collector.environment.space import Arrays, Space
+from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, RandomPolicy, Situation
+from rlx.errors import CollectError, PolicyNotFoundError
+
+_TENSORDICTS = ("TensorDict", "TensorDictBase")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A policy as a user names it; what it stands for is made where it is to run.
+
+    Args:
+        text: ``random``; ``module:name`` or ``file.py:name`` of a function of observations, or of a class or
+            ``nn.Module`` that is one; a module that ``torch.export`` saved; or the state_dict of a module and what
+            makes it, ``file.pt:module:factory``.
+        epsilon: probability of a random action instead.
+        deterministic: whether a policy that has a distribution takes its mode (or mean) instead of sampling it.
+    """
+
+    text: str = "random"
+    epsilon: float = 0.0
+    deterministic: bool = False
+
+    def policy(self, environment: Environment, seeds: Sequence[int]) -> Policy:
+        """Return the policy for an environment.
+
+        Raises:
+            CollectError: the name does not exist, or loading it failed.
+        """
+        if self.text == "random":
+            return FunctionPolicy(RandomPolicy(environment.action_space, seeds))
+        policy = as_policy(_loaded(self.text), environment.action_space)
+        return EpsilonGreedy(policy, self.epsilon, environment.action_space, seeds) if self.epsilon else policy
+
+
+def load_object(text: str) -> Any:
+    """Return the object that ``module:name`` or ``file.py:name`` names.
+
+    Raises:
+        CollectError: the module or name does not exist, or importing it failed.
+    """
+    return named_object.load_object(text, CollectError, PolicyNotFoundError)
+
+
+def as_policy(found: Any, action_space: Space | None = None, device: str | None = None) -> Policy:
+    """Return a function of observations or of TensorDicts, a class of them, or a torch module, as a policy.
+
+    Args:
+        found: which. It takes and gives TensorDicts if it has ``in_keys`` and ``out_keys``, or if its first argument
+            is annotated as a TensorDict; a module otherwise takes tensors, and a function arrays, unless its first
+            call fails with arrays but not with a TensorDict.
+        action_space: of one environment; see ``FunctionPolicy``.
+        device: where a module runs; where its parameters are if not given.
+
+    Raises:
+        CollectError: it is none of these.
+    """
+    found = instance(found)
+    if not callable(found):
+        raise CollectError(f"policy is a {type(found).__name__}: expected a function of observations")
+    if takes_tensordict(found):
+        from rlx.collector.policy.tensordict import TensorDictPolicy  # noqa: PLC0415  (tensordict takes seconds)
+
+        return TensorDictPolicy(found, device)
+    if is_module(found):
+        from rlx.collector.policy.module import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
+
+        return ModulePolicy(found, action_space, device)
+    if has_torch():  # a function of TensorDicts needs torch for its actions
+        return UnannotatedPolicy(found, action_space)
+    return FunctionPolicy(found, action_space)
+
+
+def has_torch() -> bool:
+    """Return whether torch is imported: it takes seconds, and who does not use it shall not wait for it."""
+    return "torch" in sys.modules
+
+
+def instance(found: Any) -> Any:
+    """Return the instance of a class made without arguments; anything else as it is.
+
+    Raises:
+        CollectError: it needs arguments.
+    """
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except TypeError as exc:
+        raise CollectError(f"policy class {found.__name__} cannot be made without arguments: {exc}") from exc
+
+
+def is_module(found: Any) -> bool:
+    """Return whether it is a torch module."""
+    # By name, so that other policies do not import torch.
+    return any(
+        f"{kind.__module__}.{kind.__qualname__}" == "torch.nn.modules.module.Module" for kind in type(found).__mro__
+    )
+
+
+def takes_tensordict(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes and gives TensorDicts: it has ``in_keys``, or its first argument is annotated so.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> def act(td: TensorDict) -> TensorDict:
+        ...     return td.set("action", torch.zeros(td.shape))
+        >>> takes_tensordict(act), takes_tensordict(lambda observation: observation)
+        (True, False)
+    """
+    if hasattr(function, "in_keys") and hasattr(function, "out_keys"):
+        return True
+    called: Callable[..., Any] = getattr(function, "forward", function) if is_module(function) else function
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):  # some functions of C have no signature
+        return False
+    annotation = parameters[0].annotation if parameters else None
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.split(".")[-1] in _TENSORDICTS
+
+
+class UnannotatedPolicy:
+    """A function that does not say what it takes: arrays, or a TensorDict if its first call fails with arrays.
+
+    Args:
+        function: of observations, or of a TensorDict.
+        action_space: see ``FunctionPolicy``.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], action_space: Space | None = None) -> None:
+        self._function = function
+        self._of_arrays = FunctionPolicy(function, action_space)
+        self._policy: Policy | None = None
+
+    def initial_state(self, situation: Situation) -> Arrays:
+        """Return the initial state that the function declares."""
+        from rlx.collector.policy.initial_state import declared_state  # noqa: PLC0415  (torch takes seconds)
+
+        return self._of_tensordicts.initial_state(situation) if declared_state(self._function) else {}
+
+    def __call__(self, situation: Situation) -> Choice:
+        """Choose an action for every environment."""
+        if self._policy is not None:
+            return self._policy(situation)
+        try:
+            choice, self._policy = self._of_arrays(situation), self._of_arrays
+        except Exception as exc:
+            try:
+                choice, self._policy = self._of_tensordicts(situation), self._of_tensordicts
+            except Exception:
+                raise exc from None
+        return choice
+
+    @cached_property
+    def _of_tensordicts(self) -> Policy:
+        from rlx.collector.policy.tensordict import TensorDictPolicy  # noqa: PLC0415  (tensordict takes seconds)
+
+        return TensorDictPolicy(self._function)
+
+
+def _loaded(text: str) -> Any:
+    if text.endswith((".pt2", ".pt")):
+        from rlx.collector.policy.module import load_exported  # noqa: PLC0415  (torch takes seconds)
+
+        return load_exported(Path(text))
+    weights, separator, factory = text.partition(".pt:")
+    if separator:
+        from rlx.collector.policy.module import load_weights  # noqa: PLC0415  (torch takes seconds)
+
+        return load_weights(Path(weights + ".pt"), load_object(factory))
+    return load_object(text)

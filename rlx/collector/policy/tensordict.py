@@ -1,0 +1,199 @@
+"""Policies that take and return TensorDicts: modules of tensordict.nn and torchrl, and functions."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+
+from rlx.collector.environment.space import Arrays
+from rlx.collector.policy.initial_state import declared_state, fitting_zeros
+from rlx.collector.policy.module import device_of, tensors_of
+from rlx.collector.policy.protocol import Choice, Situation
+from rlx.errors import CollectError, SchemaMismatchError
+from rlx.store.leaf import to_rows
+
+Key = tuple[str, ...]
+_FLAGS = ("done", "terminated", "truncated")
+
+
+class TensorDictPolicy:
+    """A policy that writes ``action`` and whatever else into a TensorDict of batch size [n].
+
+    It finds there ``observation``, the parts of an observation that has any also at the root, ``is_init`` [n, 1], the
+    flags ``done``, ``terminated`` and ``truncated`` [n, 1] of the state before the action, which are False, and its
+    state. Its state is what it writes under ``next`` and reads at the root: of a module, the keys that are in
+    ``in_keys`` and, under ``next``, in ``out_keys``; of a function the keys of its ``initial_state``, or, as it does
+    not say what it reads, all keys that it writes under ``next`` and not at the root.
+
+    Keys at the root that begin with ``_`` are kept for the next step, whatever episode it belongs to: so torchrl's
+    module for Ornstein-Uhlenbeck noise keeps its state, and resets it where ``is_init`` is set.
+
+    A state starts from the attribute ``initial_state`` of the policy or of a module in it, a dict of tensors of one
+    environment; from what torchrl's ``make_tensordict_primer`` says; or from zeros.
+
+    Args:
+        function: called without gradients.
+        device: where its inputs go; where its parameters are if not given.
+    """
+
+    def __init__(self, function: Callable[[TensorDictBase], Any], device: torch.device | str | None = None) -> None:
+        module = function if isinstance(function, torch.nn.Module) else None
+        self.module = module if module is None or device is None else module.to(device)
+        self._function = function
+        self._device = torch.device(device or "cpu") if module is None else device_of(module, device)
+        self._reads = _keys(getattr(function, "in_keys", None))
+        self._states = _states(self._reads, _keys(getattr(function, "out_keys", None)))
+        self._zeros: dict[Key, torch.Tensor] = {}
+        self._groups: dict[str, list[tuple[str, Key]]] | None = None
+        self._private: dict[Key, Any] = {}
+
+    @torch.no_grad()
+    def initial_state(self, situation: Situation) -> Arrays:
+        """Return [n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
+
+        Raises:
+            CollectError: the shape of the state is unknown.
+        """
+        n = len(situation.is_init)
+        known = declared_state(self._function)
+        unknown = [key for key in self._states or () if key not in known]
+        if unknown and self.module is not None and not self._zeros:
+            given = self._given(situation._replace(state={}))
+            for key, row in known.items():
+                given[key] = row.to(self._device).expand(n, *row.shape)
+            self._check_reads(given, unknown)
+            self._zeros = fitting_zeros(self.module, given, unknown)
+        known |= self._zeros
+        return {"/".join(key): _array(row.expand(n, *row.shape)).copy() for key, row in known.items()}
+
+    @torch.no_grad()
+    def __call__(self, situation: Situation) -> Choice:
+        """Choose an action for every environment."""
+        given = self._given(situation)
+        if self._groups is not None:
+            return self._choice(self._function(given), self._groups)
+        self._check_reads(given, [])
+        inputs = given.copy()
+        try:
+            output = self._function(given)
+        except KeyError as exc:
+            raise CollectError(
+                f"policy {_name(self._function)} reads a key that is not supplied: {exc}; there are {_listed(inputs)}",
+                hint="if it is a state of the policy, set its initial_state: {key: tensor of one environment}",
+            ) from exc
+        self._groups = self._learned(output, inputs)
+        return self._choice(output, self._groups)
+
+    def _given(self, situation: Situation) -> TensorDict:
+        """Return the policy's input: all fields, and flags only where it reads them, or may."""
+        observation = tensors_of(situation.observation, self._device)
+        found: dict[str, Any] = {"observation": observation}
+        if isinstance(observation, dict):
+            found |= observation
+        flag = torch.from_numpy(situation.is_init)[:, None].to(self._device)
+        found["is_init"] = flag
+        for name in _FLAGS:
+            if self._reads is None or (name,) in self._reads:
+                found[name] = torch.zeros_like(flag)
+        given = TensorDict(found, [len(situation.is_init)], device=self._device)
+        for name, array in situation.state.items():
+            given[tuple(name.split("/"))] = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        for key, value in self._private.items():
+            given[key] = value
+        return given
+
+    def _check_reads(self, given: TensorDictBase, states: list[Key]) -> None:
+        """Refuse a key that the policy reads and that has no source; a state will be supplied."""
+        for key in self._reads or ():
+            if key not in states and key != ("_",) and given.get(key, None) is None:
+                raise CollectError(
+                    f"policy {_name(self._function)} reads {'/'.join(key)!r}, which is not supplied: "
+                    f"there are {_listed(given)}",
+                    hint="a state of the policy is what it writes under 'next' and reads at the root",
+                )
+
+    def _learned(self, output: Any, inputs: TensorDictBase) -> dict[str, list[tuple[str, Key]]]:
+        """Return which keys the policy writes, with their names, by part of a Choice;
+        it must write them in every step."""
+        if not isinstance(output, TensorDictBase):
+            raise CollectError(
+                f"policy {_name(self._function)} gave a {type(output).__name__}: expected the TensorDict with 'action'"
+            )
+        there = set(_leaves(inputs))
+        for key in there & set(_leaves(output)):
+            if not _is_same(output.get(key), inputs.get(key)):
+                raise CollectError(
+                    f"policy {_name(self._function)} overwrites {'/'.join(key)!r}, which it is given",
+                    hint="write it under a key of its own",
+                )
+        written = [key for key in _leaves(output) if key not in there and key[0] != "action"]
+        for key in written:
+            if any("/" in part for part in key):
+                raise CollectError(f"policy {_name(self._function)} writes {key}: expected keys without '/'")
+        root = {key for key in written if key[0] != "next"}
+        after = [key[1:] for key in written if key[0] == "next"]
+        states = self._states
+        if states is None:
+            states = set(declared_state(self._function)) or {key for key in after if key not in root}
+        return {
+            "step": [("/".join(key), key) for key in written if key in root],
+            "next": [("/".join(key), ("next", *key)) for key in after if key not in states],
+            "state": [("/".join(key), ("next", *key)) for key in after if key in states],
+        }
+
+    def _choice(self, output: TensorDictBase, groups: dict[str, list[tuple[str, Key]]]) -> Choice:
+        action = output.get("action", None)
+        if action is None:
+            raise CollectError(f"policy {_name(self._function)} writes no 'action'")
+        step, after, state = (
+            {name: self._read(output, name, key) for name, key in groups[group]} for group in ("step", "next", "state")
+        )
+        self._private = {key: output.get(key) for _, key in groups["step"] if key[-1].startswith("_")}
+        return Choice(_tree(action), step, after, state)
+
+    def _read(self, output: TensorDictBase, name: str, key: Key) -> NDArray[Any]:
+        value = output.get(key, None)
+        if value is None:
+            raise CollectError(f"policy {_name(self._function)} did not write {name!r}, as it did in its first step")
+        return _array(value)
+
+
+def _keys(keys: Any) -> list[Key] | None:
+    return None if keys is None else [(key,) if isinstance(key, str) else tuple(key) for key in keys]
+
+
+def _states(reads: list[Key] | None, writes: list[Key] | None) -> set[Key] | None:
+    if reads is None or writes is None:
+        return None
+    return {key[1:] for key in writes if key[0] == "next" and key[1:] in reads}
+
+
+def _leaves(given: TensorDictBase) -> Iterator[Key]:
+    for key in given.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
+        yield (key,) if isinstance(key, str) else cast("Key", key)
+
+
+def _listed(given: TensorDictBase) -> str:
+    return ", ".join(repr("/".join(key)) for key in _leaves(given))
+
+
+def _tree(value: Any) -> Any:
+    return {key: _tree(part) for key, part in value.items()} if isinstance(value, TensorDictBase) else _array(value)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    try:
+        return to_rows(value)
+    except SchemaMismatchError as exc:
+        raise CollectError(f"policy writes {exc}") from exc
+
+
+def _is_same(value: Any, given: Any) -> bool:
+    return value is given or np.array_equal(_array(value), _array(given))
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

@@ -1,0 +1,1 @@
+"""Rollouts: the loop of policy and environment, and the arrays, episodes and layouts made of its steps."""

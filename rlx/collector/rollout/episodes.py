@@ -1,0 +1,183 @@
+"""Episodes put together from the steps of environments that run side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.collector.environment.space import Arrays
+from rlx.collector.rollout.layout import fits_float32
+from rlx.collector.rollout.policy_outputs import IS_INIT
+from rlx.collector.rollout.steps import Steps
+from rlx.errors import CollectError
+from rlx.schema import Schema
+
+
+class Piece(NamedTuple):
+    """Consecutive steps [L, ...] of an episode, by name of the field; see ``Steps``."""
+
+    observation: Arrays
+    step: Arrays
+    next: Arrays
+
+
+@dataclass(slots=True)
+class _Running:
+    """An episode so far: its pieces, and where it stands."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    steps: int = 0
+    now: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode from its reset, by name of the field; see ``Steps``.
+
+    Args:
+        observation: [L + 1, ...].
+        step: [L, ...].
+        next: [L, ...].
+        is_cut: whether the environment did not end it; then its last step is flagged truncated.
+    """
+
+    observation: Arrays
+    step: Arrays
+    next: Arrays
+    is_cut: bool = False
+
+    @property
+    def steps(self) -> int:
+        """L, at least 1."""
+        return len(self.next["reward"])
+
+    @property
+    def data(self) -> Arrays:
+        """All arrays by name of the field."""
+        return {**self.observation, **self.step, **self.next}
+
+
+class Episodes:
+    """Episodes assembled from steps, in the order in which they end; at one time, by number of the environment.
+
+    Args:
+        num_envs: environments.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._running = [_Running() for _ in range(num_envs)]
+
+    @property
+    def running_steps(self) -> int:
+        """Steps of the episodes that have not ended."""
+        return sum(running.steps for running in self._running)
+
+    def add(self, steps: Steps, limit: int | None = None) -> list[Episode]:
+        """Return the episodes that these steps end.
+
+        Args:
+            steps: the next ones.
+            limit: how many to take: the earliest, and of those of one time the first environments'.
+        """
+        counts = steps.counts if limit is None else _first(steps.counts, limit)
+        starts = np.zeros_like(counts)
+        ended: list[Episode] = []
+        for at, env in sorted((at, env) for env, at in steps.final if at < counts[env]):
+            running = self._running[env]
+            _extend(running, steps, env, int(starts[env]), at + 1)
+            running.now = steps.final[env, at]
+            ended.append(_close(running))
+            self._running[env] = _Running()
+            starts[env] = at + 1
+        for env, running in enumerate(self._running):
+            if counts[env] > starts[env]:
+                _extend(running, steps, env, int(starts[env]), int(counts[env]))
+                running.now = {name: np.array(rows[env, counts[env]]) for name, rows in steps.observation.items()}
+        return ended
+
+    def cut(self) -> list[Episode]:
+        """Return the episodes that have not ended, truncated where they are, by number of the environment."""
+        cut = []
+        for running in self._running:
+            if running.steps:
+                running.pieces[-1].next["truncated"][-1] = True
+                cut.append(_close(running, is_cut=True))
+        self._running = [_Running() for _ in self._running]
+        return cut
+
+
+def join(episodes: Sequence[Episode], schema: Schema, first: int, stride: int = 1, *, rounds: bool = False) -> Block:
+    """Return one block of these episodes, numbered ``first``, ``first + stride``, ...
+
+    Args:
+        episodes: at least one; what they hold and the schema does not is refused, but ``is_init``, which is derived.
+        schema: of the block.
+        first: number of the first episode.
+        stride: between the numbers.
+        rounds: whether rewards may be rounded.
+
+    Raises:
+        CollectError: the schema's rewards are float32, which would change one.
+    """
+    count = len(episodes)
+    numbers = np.arange(count, dtype=np.int64) * stride + first
+    data = episodes[0].data
+    if count > 1:  # one alone, as pictures mostly come, is not copied
+        data = {name: np.concatenate([episode.data[name] for episode in episodes]) for name in data}
+    if IS_INIT in schema:
+        data[IS_INIT] = data[IS_INIT][:, None]
+    else:
+        del data[IS_INIT]
+    data["reward"] = _rewards(data["reward"], schema["reward"].numpy_dtype, rounds=rounds)
+    lengths = np.array([episode.steps for episode in episodes], np.int64)
+    cut = np.array([episode.is_cut for episode in episodes])
+    return Block(data, lengths, numbers, np.ones(count, bool), np.ones(count, bool), cut=cut)
+
+
+def _rewards(rewards: NDArray[Any], dtype: np.dtype[Any], *, rounds: bool) -> NDArray[Any]:
+    if dtype == np.float32 and not rounds and not fits_float32(rewards):
+        with np.errstate(over="ignore"):
+            changed = rewards[rewards.astype(np.float32) != rewards]
+        raise CollectError(
+            f"reward {changed[0]} would be rounded: the dataset's rewards are float32, as the first ones could be",
+            hint="collect again with --reward-dtype float64, or with float32 to have them rounded",
+        )
+    return rewards.astype(dtype, copy=False)
+
+
+def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """Return [n] how many steps of each environment are among the earliest ``limit``."""
+    whole = 0
+    while np.minimum(counts, whole + 1).sum() <= limit and whole < counts.max():
+        whole += 1
+    taken = np.minimum(counts, whole)
+    more = np.flatnonzero(counts > whole)[: limit - int(taken.sum())]
+    taken[more] += 1
+    return taken
+
+
+def _extend(running: _Running, steps: Steps, env: int, start: int, stop: int) -> None:
+    # Copies: a slice would keep the steps of all other environments in memory while the episode runs.
+    columns = (steps.observation, steps.step, steps.next)
+    running.pieces.append(
+        Piece(*({name: rows[env, start:stop].copy() for name, rows in table.items()} for table in columns))
+    )
+    running.steps += stop - start
+
+
+def _close(running: _Running, *, is_cut: bool = False) -> Episode:
+    observation, step, after = (_listed(tables) for tables in zip(*running.pieces, strict=True))
+    for name, rows in observation.items():
+        rows.append(running.now[name][None].astype(rows[0].dtype, copy=False))
+    return Episode(_concatenated(observation), _concatenated(step), _concatenated(after), is_cut)
+
+
+def _listed(tables: Sequence[Arrays]) -> dict[str, list[NDArray[Any]]]:
+    return {name: [table[name] for table in tables] for name in tables[0]}
+
+
+def _concatenated(table: Mapping[str, list[NDArray[Any]]]) -> Arrays:
+    return {name: np.concatenate(rows) for name, rows in table.items()}

@@ -1,0 +1,224 @@
+"""The loop: a policy chooses, environments step, and what happened is written into arrays; it runs anywhere."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.collector.environment.protocol import Environment
+from rlx.collector.environment.space import Arrays, dtype_of, flatten, leaves
+from rlx.collector.policy.protocol import ActionCheck, Choice, Policy, Situation
+from rlx.collector.rollout.infos import Infos
+from rlx.collector.rollout.policy_outputs import IS_INIT, Written, column
+from rlx.collector.rollout.steps import Steps
+from rlx.errors import CollectError, RlxError
+
+Finals = dict[tuple[int, int], Arrays]
+
+
+class Rollout:
+    """Rollout of an environment, batch after batch; episodes, and the policy's state, go on from one batch to the next.
+
+    Args:
+        environment: the environment to step.
+        seeds: one an environment.
+        max_episode_steps: where an episode is truncated, if it lasts so long.
+        drop: names of what the policy writes that is not kept; of nested ones, or of all below a name.
+        infos: which entries of ``info`` are kept; none if not given.
+        reward: dtype of the rewards.
+
+    Raises:
+        CollectError: the environment failed, or gave what does not fit its space.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        seeds: Sequence[int],
+        max_episode_steps: int | None = None,
+        drop: Sequence[str] = (),
+        infos: Infos | None = None,
+        reward: str = "float32",
+    ) -> None:
+        self._environment = environment
+        self._observation_leaves = leaves(environment.observation_space, "observation")
+        self._action_leaves = leaves(environment.action_space, "action")
+        self._fit_actions = ActionCheck(environment.action_space, environment.num_envs)
+        self._max_episode_steps = max_episode_steps
+        taken = {*self._observation_leaves, *self._action_leaves}
+        self._written = Written(environment.num_envs, taken, drop)
+        self._infos = infos
+        self._reward = reward
+        self.restart(seeds)
+
+    def restart(self, seeds: Sequence[int]) -> None:
+        """Give up all running episodes and begin new ones."""
+        n = self._environment.num_envs
+        self._observation: Any = self._environment.reset(seeds)
+        self._now = self._flat(self._observation, n)
+        self._age = np.zeros(n, np.int64)
+        self._initial: Arrays = {}
+        self._state: Arrays = {}
+
+    def run(
+        self,
+        policy: Policy,
+        length: int,
+        into: Steps | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Steps:
+        """Return steps until one environment has made ``length``: then all have, if no reset takes the place of a step.
+
+        Args:
+            policy: what chooses the actions.
+            length: T, at least 1.
+            into: the result to reuse for other steps; new arrays if not given. Missing arrays are added.
+            should_stop: asked before every step whether to leave it at what there is.
+
+        Raises:
+            CollectError: the environment failed, or the policy's actions do not fit.
+        """
+        n = self._environment.num_envs
+        steps = self._allocated(n, length) if into is None else into
+        every, at, final = np.arange(n), steps.counts, steps.final
+        is_init, reward = steps.step[IS_INIT], steps.next["reward"]
+        terminated_column, truncated_column = steps.next["terminated"], steps.next["truncated"]
+        self._refresh_initial(policy)
+        self._put_now(steps, (every, at))
+        while at.max() < length and not (should_stop is not None and should_stop()):
+            situation = Situation(self._observation, self._age == 0, self._state)
+            choice = _asked(policy, situation)
+            actions, flat_actions = self._fit_actions(choice.action)
+            # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
+            # the row is written again.
+            where = (every, at)
+            for name, array in flat_actions.items():
+                column(steps.step, name, array, length)[where] = array
+            is_init[where] = situation.is_init
+            self._written.put(choice, steps, where)
+            self._put_state(steps, where)
+            outcome = self._environment.step(actions)
+            truncated = self._limited(outcome.recorded, outcome.truncated)
+            rows = every if outcome.recorded is None else np.flatnonzero(outcome.recorded)
+            where = (rows, at[rows])
+            reward[where] = outcome.reward[rows]
+            terminated_column[where] = outcome.terminated[rows]
+            truncated_column[where] = truncated[rows]
+            if self._infos is not None:
+                self._infos.put(outcome.info, outcome.terminated | outcome.truncated, steps, where)
+            for env, observation in outcome.final_observation.items():
+                final[env, int(at[env])] = self._flat(observation, None)
+            self._observation, self._now = outcome.observation, self._flat(outcome.observation, n)
+            self._reset_limited(truncated & ~outcome.truncated & ~outcome.terminated, final, at)
+            ended = outcome.terminated | truncated
+            self._age[rows] += 1
+            self._age[ended] = 0
+            if choice.state:
+                self._carry(choice.state, np.flatnonzero(ended), final, at)
+            at[rows] += 1
+            self._put_now(steps, (every, at))
+        self._put_state(steps, (every, at))
+        if self._infos is not None:
+            self._infos.settle(steps)
+        return steps
+
+    def _refresh_initial(self, policy: Policy) -> None:
+        """Ask for the initial state, which new weights may have changed, where it is due."""
+        is_init = self._age == 0
+        initial = policy.initial_state(Situation(self._observation, is_init, self._state))
+        self._initial |= initial
+        for name, rows in initial.items():
+            self._state[name] = _chosen(is_init, rows, self._state.get(name, rows))
+
+    def _carry(
+        self, state: Mapping[str, NDArray[Any]], ended: NDArray[np.int64], final: Finals, at: NDArray[np.int64]
+    ) -> None:
+        """Take over what the policy wrote as its state, but where an episode starts with the next step."""
+        is_init = self._age == 0
+        for name, rows in state.items():
+            if name not in self._initial:
+                self._initial[name] = np.zeros_like(rows)
+            initial = self._initial[name]
+            if (initial.dtype, initial.shape) != (rows.dtype, rows.shape):
+                raise CollectError(
+                    f"policy writes its state {name!r} as {rows.dtype}{list(rows.shape)}, "
+                    f"expected {initial.dtype}{list(initial.shape)}, as it starts"
+                )
+            self._state[name] = _chosen(is_init, initial, rows)
+        for env in ended.tolist():
+            final[env, int(at[env])] |= {name: np.array(state[name][env]) for name in self._written.state}
+
+    def _put_now(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+        """Write the observations that the next actions are chosen from."""
+        for name, array in self._now.items():
+            column(steps.observation, name, array, steps.length + 1)[where] = array
+
+    def _put_state(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+        """Write the state that the next actions are chosen from; zeros where none is known yet."""
+        for name, zeros in self._written.state.items():
+            rows = self._state.get(name, zeros)
+            column(steps.observation, name, rows, steps.length + 1)[where] = rows
+
+    def _allocated(self, n: int, length: int) -> Steps:
+        step = {name: _empty(leaf, n, length) for name, leaf in self._action_leaves.items()}
+        return Steps(
+            {name: _empty(leaf, n, length + 1) for name, leaf in self._observation_leaves.items()},
+            {**step, IS_INIT: np.zeros((n, length), bool)},
+            {
+                "reward": np.empty((n, length), self._reward),
+                "terminated": np.zeros((n, length), bool),
+                "truncated": np.zeros((n, length), bool),
+            },
+            {},
+            np.zeros(n, np.int64),
+            np.zeros((n, length), np.int64),
+        )
+
+    def _limited(self, recorded: NDArray[np.bool_] | None, truncated: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return truncations, with those of episodes that have reached the step limit."""
+        if self._max_episode_steps is None:
+            return truncated
+        is_long = self._age + 1 >= self._max_episode_steps
+        return truncated | (is_long if recorded is None else is_long & recorded)
+
+    def _reset_limited(self, cut: NDArray[np.bool_], final: Finals, at: NDArray[np.int64]) -> None:
+        """Begin new episodes where one was cut that the environment would continue."""
+        if not cut.any():
+            return
+        for env in np.flatnonzero(cut).tolist():
+            final[env, int(at[env])] = {name: array[env].copy() for name, array in self._now.items()}
+        self._observation = self._environment.reset_some(cut)
+        self._now = self._flat(self._observation, self._environment.num_envs)
+
+    def _flat(self, observation: Any, n: int | None) -> Arrays:
+        """Return the arrays of an observation, or of a batch of n, if they fit the space."""
+        flat = flatten(self._environment.observation_space, "observation", observation)
+        for name, leaf in self._observation_leaves.items():
+            shape = (*(() if n is None else (n,)), *(leaf.shape or ()))
+            if flat[name].shape != shape or not np.can_cast(flat[name].dtype, dtype_of(leaf), "same_kind"):
+                found = f"{flat[name].dtype}{list(flat[name].shape)}"
+                raise CollectError(
+                    f"{self._environment.name} gave {name} of {found}, expected {leaf.dtype}{list(shape)}"
+                )
+        return flat
+
+
+def _asked(policy: Policy, situation: Situation) -> Choice:
+    try:
+        return policy(situation)
+    except RlxError:
+        raise
+    except Exception as exc:  # whatever a stranger's policy raises
+        raise CollectError(f"policy failed: {type(exc).__name__}: {exc}") from exc
+
+
+def _chosen(where: NDArray[np.bool_], rows: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+    """Return some of these rows [n, ...], and the others."""
+    if not where.any():
+        return others
+    return np.where(where.reshape(-1, *(1 for _ in rows.shape[1:])), rows, others)
+
+
+def _empty(leaf: Any, n: int, rows: int) -> NDArray[Any]:
+    return np.empty((n, rows, *(leaf.shape or ())), dtype_of(leaf))

@@ -1,0 +1,215 @@
+"""One worker of a collection: steps its environments and writes finished episodes into shards of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlx.collector.environment.opening import EnvSource, open_environment
+from rlx.collector.environment.protocol import Environment
+from rlx.collector.policy.spec import PolicySpec, load_object
+from rlx.collector.rollout.episodes import Episode, join
+from rlx.collector.rollout.infos import InfoKeys
+from rlx.collector.rollout.layout import Layout
+from rlx.collector.worker.session import Session
+from rlx.collector.worker.shard_thread import ShardThread
+from rlx.files.lock import check_seen
+from rlx.manifest import ShardRecord
+from rlx.store.layout import partial_directory
+from rlx.store.writer import ShardFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The config of a worker.
+
+    Args:
+        environment: what it steps.
+        num_envs: how many copies.
+        policy: what chooses.
+        seed: of the collection.
+        session: number of the session.
+        worker: its number, from 0.
+        episodes: numbers of its episodes: the first, and how far the next is.
+        dataset: the dataset's directory.
+        writer: the process that lists its shards.
+        format: how they are written; given as a task of its own, after a ``Look``, if it is not known yet.
+        shard_steps: a shard ends where its finished and running episodes have this many steps.
+        drop: names of what the policy writes that is not kept.
+        info_keys: entries of ``info`` that are kept.
+        rounds: whether rewards may be rounded.
+    """
+
+    environment: EnvSource
+    num_envs: int
+    policy: PolicySpec
+    seed: int
+    session: int
+    worker: int
+    episodes: tuple[int, int]
+    dataset: Path
+    writer: int
+    format: ShardFormat | None
+    shard_steps: int
+    drop: Sequence[str] = ()
+    info_keys: InfoKeys = ()
+    rounds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A task whose result is the Layout of the first steps, which are kept for the first work unit.
+
+    Args:
+        steps: of the first work unit.
+    """
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A work unit: the amount that a worker may collect before it asks again.
+
+    Args:
+        shard: what its shard is called, unless one is open.
+        steps: an upper limit.
+        episodes: an upper limit, where episodes are counted.
+        is_last: whether its shard ends when all of it is collected; of counted steps, with the episodes that run then.
+    """
+
+    shard: str
+    steps: int
+    episodes: int | None = None
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The result of a work unit.
+
+    Args:
+        steps: steps made.
+        episodes: episodes that went to the shard.
+        record: the shard, if it ended.
+        is_last: whether nothing more is to be asked of the worker.
+    """
+
+    steps: int
+    episodes: int
+    record: ShardRecord | None
+    is_last: bool
+
+
+class Worker:
+    """Worker that processes work units; before its first it may determine the layout of steps.
+
+    Args:
+        assignment: what it is to know.
+        environment: what it steps, if that is there already; else it is opened here.
+
+    Raises:
+        CollectError: environment or policy cannot be had.
+    """
+
+    def __init__(self, assignment: Assignment, environment: Environment | None = None) -> None:
+        self._assignment = here = assignment
+        check_seen(here.dataset)
+        self._environment = environment or opened(here.environment, here.num_envs)
+        first_env = here.worker * self._environment.num_envs
+        self._session = Session(
+            *(self._environment, here.policy, here.seed, here.session, first_env),
+            drop=here.drop,
+            info_keys=here.info_keys,
+        )
+        self._shards: ShardThread | None = None
+        if here.format is not None:
+            self._write(here.format)
+        self._next_episode, self._stride = here.episodes
+        self._waiting: list[Episode] = []
+        self._shard_steps = 0
+
+    def __call__(self, task: Look | ShardFormat | Lease | None) -> Layout | Made | None:
+        """Determine the layout of steps, receive the format of shards, or collect until a work unit is spent or the
+        shard full.
+
+        Args:
+            task: which. None where the run cannot go on: then the shard ends with the episodes that have ended.
+
+        Raises:
+            CollectError: the environment failed, the policy does not fit it, or a reward would be rounded.
+            DiskFullError: no space is left.
+        """
+        if isinstance(task, Look):
+            return self._session.look(task.steps)
+        if isinstance(task, ShardFormat):
+            if self._shards is None:  # one that took the place of another knows
+                self._write(task)
+            return None
+        if self._shards is None:
+            return Made(0, 0, None, is_last=True)
+        return self._collect(task, self._shards)
+
+    def _write(self, shards: ShardFormat) -> None:
+        self._schema = shards.schema
+        self._shards = ShardThread(shards, self._directory)
+        self._shards.__enter__()
+
+    def _collect(self, lease: Lease | None, shards: ShardThread) -> Made:
+        if lease is None:
+            return Made(0, 0, self._finish(shards) if shards.is_open else None, is_last=True)
+        steps, episodes = 0, self._append(lease, shards, [], 0)
+        while not self._is_full() and not self._is_spent(lease, steps, episodes):
+            ended, made = self._session.run(lease.steps - steps, is_last=lease.is_last and lease.episodes is None)
+            steps += made
+            episodes += self._append(lease, shards, ended, episodes)
+        is_last = lease.is_last and self._has_all(lease, steps, episodes)
+        if is_last and lease.episodes is None:
+            episodes += self._append(lease, shards, self._session.cut(), episodes)
+        ends = shards.is_open and (is_last or self._is_full())
+        return Made(steps, episodes, self._finish(shards) if ends else None, is_last)
+
+    def close(self) -> None:
+        """Close the environment, and give up an open shard."""
+        if self._shards is not None:
+            self._shards.__exit__(None, None, None)
+        self._environment.close()
+
+    def _is_full(self) -> bool:
+        return self._shard_steps > 0 and (
+            self._shard_steps + self._session.running_steps >= self._assignment.shard_steps
+        )
+
+    def _is_spent(self, lease: Lease, steps: int, episodes: int) -> bool:
+        # Only the last work unit may be less than a step of every environment: it leaves some steps out.
+        least = 1 if lease.is_last and lease.episodes is None else self._environment.num_envs
+        return self._has_all(lease, steps, episodes) or lease.steps - steps < least
+
+    def _has_all(self, lease: Lease, steps: int, episodes: int) -> bool:
+        return steps >= lease.steps if lease.episodes is None else episodes >= lease.episodes
+
+    def _append(self, lease: Lease, shards: ShardThread, ended: Sequence[Episode], before: int) -> int:
+        """Write episodes into the shard up to the limit of the work unit; the others wait for the next one."""
+        self._waiting += ended
+        count = len(self._waiting) if lease.episodes is None else lease.episodes - before
+        ready, self._waiting = self._waiting[:count], self._waiting[count:]
+        if ready:
+            rounds = self._assignment.rounds
+            block = join(ready, self._schema, self._next_episode, self._stride, rounds=rounds)
+            self._next_episode += len(ready) * self._stride
+            self._shard_steps += block.steps
+            shards.append(lease.shard, block)
+        return len(ready)
+
+    def _finish(self, shards: ShardThread) -> ShardRecord:
+        self._shard_steps = 0
+        return shards.finish()
+
+    def _directory(self, name: str) -> Path:
+        return partial_directory(self._assignment.dataset, name, self._assignment.writer)
+
+
+def opened(source: EnvSource, num_envs: int) -> Environment:
+    """Return the environment that a user means; of a name with a colon, what that object makes."""
+    if isinstance(source, str) and ":" in source:
+        source = load_object(source)
+    return open_environment(source, num_envs)

@@ -1,0 +1,145 @@
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlx.collector.environment.opening import open_environment
+from rlx.collector.policy.protocol import ActionCheck, EpsilonGreedy, FunctionPolicy, RandomPolicy, Situation
+from rlx.collector.policy.spec import PolicySpec
+from rlx.collector.rollout.loop import Rollout
+from rlx.errors import CollectError
+from tests.collector.environments import one
+
+SITUATION = Situation(np.zeros((2, 3)), np.zeros(2, bool), {})
+
+
+class Greedy(torch.nn.Module):
+    """Actions by the largest of two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.layer(observation)
+        return scores.argmax(-1)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(6), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3])])
+def test_random_actions_do_not_depend_on_how_many_there_are(space: spaces.Space) -> None:  # type: ignore[type-arg]
+    two, one_more = RandomPolicy(space, [5, 6]), RandomPolicy(space, [5, 6, 7])
+    for _ in range(1100):
+        np.testing.assert_array_equal(two(None), one_more(None)[:2])
+
+
+def test_epsilon_greedy() -> None:
+    policy = EpsilonGreedy(FunctionPolicy(one), 0.5, spaces.Discrete(100), [1, 2])
+    actions = np.array([policy(SITUATION).action for _ in range(400)])
+    assert 0.4 < (actions == 1).mean() < 0.6
+    assert (EpsilonGreedy(FunctionPolicy(one), 0, spaces.Discrete(100), [1, 2])(SITUATION).action == 1).all()
+    with pytest.raises(CollectError, match="expected 0 to 1"):
+        EpsilonGreedy(FunctionPolicy(one), 2, spaces.Discrete(3), [1])
+
+
+def test_epsilon_greedy_hides_no_shape_that_does_not_fit() -> None:
+    policy = EpsilonGreedy(FunctionPolicy(lambda _: np.zeros((2, 1), np.int64)), 0.5, spaces.Discrete(3), [1, 2])
+    with pytest.raises(CollectError, match=r"int64\[2, 1\], expected int64\[2\]"):
+        ActionCheck(spaces.Discrete(3), 2)(policy(SITUATION).action)
+
+
+@pytest.mark.parametrize("suffix", ["pt2", "pt"])
+def test_modules_in_files(tmp_path: Path, suffix: str) -> None:
+    module, path = Greedy().eval(), tmp_path / f"policy.{suffix}"
+    if suffix == "pt2":
+        batch = torch.export.Dim("batch", min=1, max=64)
+        torch.export.save(torch.export.export(module, (torch.zeros(2, 4),), dynamic_shapes=({0: batch},)), path)
+        text = str(path)
+    else:
+        torch.save(module.state_dict(), path)
+        text = f"{path}:tests.collector.policy.test_policy:Greedy"
+    environment = open_environment("CartPole-v1", 3)
+    steps = Rollout(environment, [1, 2, 3]).run(PolicySpec(text).policy(environment, [1, 2, 3]), 20)
+    observation = torch.from_numpy(steps.observation["observation"][:, :20])
+    np.testing.assert_array_equal(steps.step["action"], module(observation))
+
+
+class Unpickled:
+    """Something that a file must not bring to life."""
+
+
+class Running:
+    """A pickle that makes a directory when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("member", ["data/sample_inputs/model.pt", "data/weights/model.pt", "data/constants/model.pt"])
+def test_an_exported_module_is_not_unpickled(member: str, tmp_path: Path) -> None:
+    """torch falls back to unpickling what holds more than tensors."""
+    path, evil = tmp_path / "policy.pt2", io.BytesIO()
+    torch.export.save(torch.export.export(Greedy().eval(), (torch.zeros(2, 4),)), path)
+    torch.save((Running(tmp_path / "ran"),), evil)
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    top = next(iter(members)).partition("/")[0]
+    members[f"{top}/{member}"] = evil.getvalue()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(CollectError, match="holds no exported module"):
+        PolicySpec(str(path)).policy(open_environment("CartPole-v1"), [1])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_exported_module_with_pickled_constants(tmp_path: Path) -> None:
+    path = tmp_path / "policy.pt2"
+    torch.export.save(torch.export.export(Greedy().eval(), (torch.zeros(2, 4),)), path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("policy/data/constants/Opaque_obj_0", b"")
+    with pytest.raises(CollectError, match=r"holds pickled objects: .*paque_obj_0"):
+        PolicySpec(str(path)).policy(open_environment("CartPole-v1"), [1])
+
+
+def test_a_pickle_is_not_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.save(Unpickled(), tmp_path / "evil.pt")
+    environment = open_environment("CartPole-v1")
+    with pytest.raises(CollectError, match=r"evil\.pt holds more than tensors, or is damaged$") as error:
+        PolicySpec(f"{tmp_path}/evil.pt:tests.collector.policy.test_policy:Greedy").policy(environment, [1])
+    assert "state_dict" in str(error.value.hint)
+    with pytest.raises(CollectError, match="holds no exported module") as error:
+        PolicySpec(f"{tmp_path}/evil.pt").policy(environment, [1])
+    assert error.value.hint is not None
+    assert "module:factory" in error.value.hint
+    assert not caplog.records, "torch logs no traceback"
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.zeros(3, np.int64), r"int64\[3\], expected int64\[2\]"),
+        (np.zeros(2), r"float64\[2\], expected int64\[2\]"),
+        (np.array([0, 6]), "expected numbers of Discrete"),
+        (np.array([-1, 0]), "expected numbers of Discrete"),
+        ([[1], [1, 2]], r"gave a list: expected actions of Discrete\(6\) \(.*inhomogeneous"),
+        (torch.zeros(2, requires_grad=True), "gave a Tensor: .*requires grad"),
+        (None, r"object\[\], expected int64\[2\]"),
+    ],
+)
+def test_actions_that_do_not_fit(actions: object, message: str) -> None:
+    with pytest.raises(CollectError, match=message):
+        ActionCheck(spaces.Discrete(6), 2)(actions)
+
+
+def test_actions_of_a_smaller_dtype_fit() -> None:
+    fitting, flat = ActionCheck(spaces.Discrete(6), 2)(np.array([1, 5], np.int32))
+    assert fitting.dtype == flat["action"].dtype == np.int64

@@ -1,0 +1,112 @@
+"""What an environment says in info is kept on request, step by step, in every autoreset mode."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+from rlx.collector import Collector, MultiCollector
+from rlx.engine.inline_actors import InlineActors
+from rlx.errors import CollectError
+from tests.collector.memory import says_text
+from tests.collector.rollout.test_policy_outputs import MODES, joined
+from tests.collector.walks import Talkative, Walk, talkative_lanes, talking
+
+
+def collected(source: Any, policy: Any = None, **options: Any) -> Any:
+    with Collector(source, policy, **{"frames_per_batch": 20, "total_frames": 120, **options}) as collector:
+        return joined(list(collector))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_step_says_is_in_that_step(mode: AutoresetMode) -> None:
+    batch = collected(partial(talkative_lanes, mode), info_keys=["t", "vector", ("odd", "t"), "last", "who"])
+    info = batch["next", "info"]
+    expected = torch.zeros(2, 60, dtype=torch.int64)
+    for t in range(60):
+        expected[:, t] = 1 + torch.where(batch["is_init"][:, t, 0], 0, expected[:, t - 1])
+    assert torch.equal(info["t"], expected)
+    assert torch.equal(info["vector"], expected[..., None].expand(-1, -1, 2) / 2)
+    odd = torch.where(expected % 2 == 1, expected.double(), torch.nan)
+    assert torch.equal(info["odd", "t"].nan_to_num(-1), odd.nan_to_num(-1))
+    assert torch.equal(info["last"], torch.where(batch["next", "done"][..., 0], expected, 0))
+    assert info["who"] == [["lane 0"] * 60, ["lane 1"] * 60]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_that_can_be_kept(mode: AutoresetMode) -> None:
+    batch = collected(partial(talkative_lanes, mode), info_keys="all")
+    assert set(batch["next", "info"].keys()) == {"t", "vector", "who", "odd", "last"}
+
+
+def test_returns_of_episodes_are_numbers_before_the_first_ends() -> None:
+    batch = collected(lambda: RecordEpisodeStatistics(Talkative()), info_keys=["episode/r"], frames_per_batch=1)
+    found, done = batch["next", "info", "episode", "r"], batch["next", "done"][:, 0]
+    assert torch.equal(~found.isnan(), done)
+    total = 0.0
+    for reward, ended, said in zip(batch["next", "reward"][:, 0].tolist(), done, found.tolist(), strict=True):
+        total += reward
+        if ended:
+            assert said == pytest.approx(total)
+            total = 0.0
+
+
+def test_what_cannot_be_kept() -> None:
+    with pytest.raises(CollectError, match="info 'object' cannot be kept: expected a number, an array or a text"):
+        collected(partial(talkative_lanes, MODES[0]), info_keys=["object"])
+    with pytest.raises(CollectError, match="info_keys 't': expected a list of keys, or 'all'"):
+        collected(partial(talkative_lanes, MODES[0]), info_keys="t")
+    with pytest.raises(CollectError, match="info 'last' appeared after the first batch"):
+        collected(lambda: Talkative(3), info_keys="all", frames_per_batch=1)
+
+
+def test_texts_are_seen_done_and_kept() -> None:
+    batch = collected(partial(talking, 2))
+    tasks, after = batch["observation", "task"], batch["next", "observation", "task"]
+    for lane in range(2):
+        for t in range(59):
+            assert tasks[lane][t].startswith(f"lane {lane} left ")
+            if batch["next", "done"][lane, t]:
+                assert after[lane][t] == f"lane {lane} left 0"
+            else:
+                assert after[lane][t] == tasks[lane][t + 1]
+    assert all(isinstance(action, str) and action for row in batch["action"] for action in row)
+
+
+def test_a_policy_that_writes_text() -> None:
+    batch = collected(partial(SyncVectorEnv, [Walk, Walk]), says_text)
+    assert batch["plan"] == [["go 0"] * 60, ["go 1"] * 60]
+
+
+def test_workers_send_texts_and_infos() -> None:
+    options: Any = {"frames_per_batch": 40, "total_frames": 80}
+    with MultiCollector([partial(talking, 2)], None, **options) as collector:
+        found = joined(list(collector))
+    expected = collected(partial(talking, 2), frames_per_batch=40, total_frames=80)
+    assert np.array_equal(found["action"], [expected["action"]])
+    assert found["next", "observation", "task"] == [expected["next", "observation", "task"]]
+    with MultiCollector([partial(talkative_lanes, MODES[0])], None, info_keys="all", **options) as collector:
+        found = joined(list(collector))
+    expected = collected(partial(talkative_lanes, MODES[0]), info_keys="all", frames_per_batch=40, total_frames=80)
+    assert torch.equal(found["next", "info", "t"][0], expected["next", "info", "t"])
+    assert found["next", "info", "who"] == [expected["next", "info", "who"]]
+
+
+@pytest.mark.parametrize("keys", ["all", ["t", "vector", ("odd", "t"), "who"]])
+def test_an_entry_that_only_some_workers_have(keys: Any) -> None:
+    options: Any = {"info_keys": keys, "frames_per_batch": 40, "total_frames": 40}
+    with MultiCollector([Walk, Talkative], None, actors=InlineActors(), **options) as collector:
+        batch: Any = collector.next()
+    silent, talks = batch["next", "info"]
+    assert silent["odd", "t"].isnan().all()
+    assert silent["vector"].shape == (20, 2)
+    assert silent["vector"].isnan().all()
+    assert silent["t"].tolist() == [0] * 20
+    assert silent["who"] == [""] * 20
+    assert talks["t"].dtype == torch.int64
+    assert talks["vector"].isfinite().all()
+    assert talks["who"] == ["lane 0"] * 20
