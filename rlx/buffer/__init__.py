@@ -7,20 +7,16 @@ from rlx.torchrl_names import no_such_name
 
 if TYPE_CHECKING:
     from rlx.buffer.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
+    from rlx.buffer.ensemble_parts import SamplerEnsemble as SamplerEnsemble
+    from rlx.buffer.ensemble_parts import StorageEnsemble as StorageEnsemble
+    from rlx.buffer.ensemble_parts import WriterEnsemble as WriterEnsemble
     from rlx.buffer.hindsight import HERReplayBuffer as HERReplayBuffer
     from rlx.buffer.hindsight import HindsightStrategy as HindsightStrategy
     from rlx.buffer.loader import StepDataset as StepDataset
-    from rlx.buffer.part_ensembles import StorageEnsemble as StorageEnsemble
-    from rlx.buffer.part_ensembles import WriterEnsemble as WriterEnsemble
-    from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-    from rlx.buffer.prioritized_replay_buffer import (
-        TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
-    )
     from rlx.buffer.protocol import Sampler as Sampler
     from rlx.buffer.protocol import Storage as Storage
     from rlx.buffer.protocol import Writer as Writer
     from rlx.buffer.replay_buffer import ReplayBuffer as ReplayBuffer
-    from rlx.buffer.sampler.ensemble import SamplerEnsemble as SamplerEnsemble
     from rlx.buffer.sampler.prioritized import PrioritizedSampler as PrioritizedSampler
     from rlx.buffer.sampler.prioritized_slices import PrioritizedSliceSampler as PrioritizedSliceSampler
     from rlx.buffer.sampler.schedulers import LambdaScheduler as LambdaScheduler
@@ -34,11 +30,15 @@ if TYPE_CHECKING:
     from rlx.buffer.sampler.steps import SamplerWithoutReplacement as SamplerWithoutReplacement
     from rlx.buffer.storage.compressed import CompressedStorage as CompressedStorage
     from rlx.buffer.storage.dataset import DatasetStorage as DatasetStorage
-    from rlx.buffer.storage.given_tensor import TensorStorage as TensorStorage
-    from rlx.buffer.storage.lazy_stack import LazyStackStorage as LazyStackStorage
+    from rlx.buffer.storage.lists import LazyStackStorage as LazyStackStorage
     from rlx.buffer.storage.lists import ListStorage as ListStorage
     from rlx.buffer.storage.tensors import LazyMemmapStorage as LazyMemmapStorage
     from rlx.buffer.storage.tensors import LazyTensorStorage as LazyTensorStorage
+    from rlx.buffer.storage.tensors import TensorStorage as TensorStorage
+    from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+    from rlx.buffer.tensordict_replay_buffer import (
+        TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+    )
     from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
     from rlx.buffer.trajectory_split import split_trajectories as split_trajectories
     from rlx.buffer.transform import Compose as Compose
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from rlx.buffer.writer import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 
 _NAMES = {
-    "storage.compressed": ["CompressedStorage"],
-    "storage.dataset": ["DatasetStorage"],
     "ensemble": ["ReplayBufferEnsemble"],
-    "storage.given_tensor": ["TensorStorage"],
+    "ensemble_parts": ["SamplerEnsemble", "StorageEnsemble", "WriterEnsemble"],
     "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
-    "storage.lazy_stack": ["LazyStackStorage"],
-    "storage.lists": ["ListStorage"],
     "loader": ["StepDataset"],
+    "protocol": ["Sampler", "Storage", "Writer"],
+    "replay_buffer": ["ReplayBuffer"],
+    "sampler.prioritized": ["PrioritizedSampler"],
+    "sampler.prioritized_slices": ["PrioritizedSliceSampler"],
     "sampler.schedulers": [
         "LambdaScheduler",
         "LinearScheduler",
@@ -71,17 +71,17 @@ _NAMES = {
         "SchedulerList",
         "StepScheduler",
     ],
-    "part_ensembles": ["StorageEnsemble", "WriterEnsemble"],
-    "prioritized_replay_buffer": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
-    "sampler.prioritized": ["PrioritizedSampler"],
-    "sampler.prioritized_slices": ["PrioritizedSliceSampler"],
-    "protocol": ["Sampler", "Storage", "Writer"],
-    "replay_buffer": ["ReplayBuffer"],
-    "sampler.steps": ["RandomSampler", "SamplerWithoutReplacement"],
-    "sampler.ensemble": ["SamplerEnsemble"],
     "sampler.slices": ["SliceSampler", "SliceSamplerWithoutReplacement"],
-    "storage.tensors": ["LazyMemmapStorage", "LazyTensorStorage"],
-    "tensordict_replay_buffer": ["TensorDictReplayBuffer"],
+    "sampler.steps": ["RandomSampler", "SamplerWithoutReplacement"],
+    "storage.compressed": ["CompressedStorage"],
+    "storage.dataset": ["DatasetStorage"],
+    "storage.lists": ["LazyStackStorage", "ListStorage"],
+    "storage.tensors": ["LazyMemmapStorage", "LazyTensorStorage", "TensorStorage"],
+    "tensordict_replay_buffer": [
+        "PrioritizedReplayBuffer",
+        "TensorDictPrioritizedReplayBuffer",
+        "TensorDictReplayBuffer",
+    ],
     "trajectory_split": ["split_trajectories"],
     "transform": [
         "Compose",
@@ -94,12 +94,7 @@ _NAMES = {
         "ToDtype",
         "ToFloat",
     ],
-    "writer": [
-        "ImmutableDatasetWriter",
-        "RoundRobinWriter",
-        "TensorDictMaxValueWriter",
-        "TensorDictRoundRobinWriter",
-    ],
+    "writer": ["ImmutableDatasetWriter", "RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobinWriter"],
 }
 # Imported when first asked for: torch takes seconds.
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

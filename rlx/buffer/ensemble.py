@@ -6,11 +6,16 @@ from typing import Any, Literal, Self, cast, overload
 import torch
 from tensordict import TensorDictBase
 
+from rlx.buffer.ensemble_parts import (
+    BufferChoice,
+    SamplerEnsemble,
+    StorageEnsemble,
+    WriterEnsemble,
+    first_and_rest,
+    positions,
+)
 from rlx.buffer.part_checkpoint import SavedTogether
-from rlx.buffer.part_ensembles import StorageEnsemble, WriterEnsemble, first_and_rest, positions
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
-from rlx.buffer.sampler.buffer_choice import BufferChoice
-from rlx.buffer.sampler.ensemble import SamplerEnsemble
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.buffer.transform.neighbourhood import NeighbourTransform

@@ -10,8 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler.draws import stream
-from rlx.buffer.sampler.permutation import permute
+from rlx.buffer.sampler.draws import permute, stream
 
 
 class StepSource(Protocol):

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase, is_tensorclass
 
-from rlx.buffer.batch import as_steps, rows_of, write_info
+from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
-from rlx.buffer.form import TENSORDICT, Form, form_of, in_tensordict
 from rlx.buffer.part_checkpoint import check_part
 from rlx.buffer.prefetch import Draw, Prefetcher
-from rlx.buffer.preprocessing import Preprocessing
+from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler.draws import Worker, worker_here

@@ -1,4 +1,4 @@
-"""A replay buffer whose batches say which rows they are, and take their priorities back."""
+"""Replay buffers whose batches name their rows and take priorities back, and those that sample by priority."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,10 +6,13 @@ from typing import Any
 import torch
 from tensordict import NestedKey, TensorDictBase
 
-from rlx.buffer.form import TENSORDICT, Form
+from rlx.buffer.batch import TENSORDICT, Form
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
+from rlx.buffer.sampler.prioritized import PrioritizedSampler, Reduction
+from rlx.buffer.storage.dataset import as_storage
+from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import Dataset
@@ -87,3 +90,115 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
         return self._info(draw)
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A ``ReplayBuffer`` that samples by priority.
+
+    Args:
+        alpha: how much priorities count; 0: not at all.
+        beta: how much of the bias is undone; 1: all of it.
+        eps: added to every priority.
+        storage: where steps are kept; 1,000 of them in a list by default.
+        reduction: the priority of a step that is given several.
+        generator: seeds the sampler.
+        transform: as for ``ReplayBuffer``, and so are those that follow.
+        batch_size: as there.
+        prefetch: as there.
+        pin_memory: as there.
+        collate_fn: as there.
+        dim_extend: as there.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffer = PrioritizedReplayBuffer(alpha=1.0, beta=1.0, batch_size=4)
+        >>> rows = buffer.extend(TensorDict({"observation": torch.arange(3)}, [3]))
+        >>> buffer.update_priority(rows, torch.tensor([0.0, 0.0, 1.0]))
+        >>> buffer.sample()["observation"]
+        tensor([2, 2, 2, 2])
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        storage: Storage | Dataset | None = None,
+        reduction: Reduction = "max",
+        generator: torch.Generator | None = None,
+        transform: Transform | None = None,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        collate_fn: Collate | None = None,
+        dim_extend: int | None = None,
+    ) -> None:
+        steps = ListStorage(1_000) if storage is None else as_storage(storage)
+        super().__init__(
+            storage=steps,
+            sampler=PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
+            transform=transform,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn,
+            dim_extend=dim_extend,
+        )
+
+
+class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
+    """A ``TensorDictReplayBuffer`` that samples by priority.
+
+    Args:
+        alpha: how much priorities count; 0: not at all.
+        beta: how much of the bias is undone; 1: all of it.
+        priority_key: where ``update_tensordict_priority`` finds priorities.
+        eps: as for ``PrioritizedReplayBuffer``, and so are those that follow.
+        storage: as there.
+        reduction: as there.
+        generator: as there.
+        transform: as there.
+        batch_size: as there.
+        prefetch: as there.
+        pin_memory: as there.
+        collate_fn: as there.
+        dim_extend: as there.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, batch_size=2)
+        >>> rows = buffer.extend(TensorDict({"observation": torch.arange(3)}, [3]))
+        >>> batch = buffer.sample(3).set("td_error", torch.zeros(3, 1))
+        >>> buffer.update_tensordict_priority(batch)
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        priority_key: NestedKey = "td_error",
+        eps: float = 1e-8,
+        storage: Storage | Dataset | None = None,
+        reduction: Reduction = "max",
+        generator: torch.Generator | None = None,
+        transform: Transform | None = None,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        collate_fn: Collate | None = None,
+        dim_extend: int | None = None,
+    ) -> None:
+        steps = ListStorage(1_000) if storage is None else as_storage(storage)
+        super().__init__(
+            storage=steps,
+            sampler=PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
+            transform=transform,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn,
+            dim_extend=dim_extend,
+            priority_key=priority_key,
+        )

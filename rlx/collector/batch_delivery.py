@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDictBase
 
 from rlx.buffer.trajectory_split import split_trajectories
+from rlx.buffer.transform.compose import over_batch
 from rlx.buffer.transform.neighbourhood import NeighbourTransform
-from rlx.buffer.transform.over_batch import over_batch
 from rlx.errors import CollectError
 
 MASK = ("collector", "mask")

@@ -14,7 +14,7 @@ from rlx.buffer.protocol import Keys, Rows, Sampler, Storage, TrajectoryIndex, W
 from rlx.buffer.replay_buffer import Collate
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.storage.dataset import DatasetStorage
-from rlx.buffer.storage.mapped import MappedStorage
+from rlx.buffer.storage.tensors import MappedStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.buffer.transform.neighbourhood import path, wanted
 from rlx.datasets.base import DatasetExperienceReplay, Download

@@ -6,9 +6,8 @@ import torch
 from tensordict import TensorDict
 
 from rlx.buffer.ensemble import ReplayBufferEnsemble
-from rlx.buffer.part_ensembles import StorageEnsemble, WriterEnsemble
+from rlx.buffer.ensemble_parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.sampler.ensemble import SamplerEnsemble
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer

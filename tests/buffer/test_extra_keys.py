@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 
 import rlx.buffer.transform
 from rlx import buffer as buffers
-from rlx.buffer.storage.mapped import MappedStorage
+from rlx.buffer.storage.tensors import MappedStorage
 from rlx.schema import Field, Role, Schema
 from rlx.store.leaf import to_rows
 from tests.factories import SMALL, make_block, write_dataset

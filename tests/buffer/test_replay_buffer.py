@@ -7,13 +7,12 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.slices import SliceSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
+from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer, TensorDictReplayBuffer
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import SamplingError, SchemaMismatchError
 from tests.buffer import producers

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.index.continuity import UNKNOWN, Flags, Links, StoredLinks
 from rlx.buffer.index.ring import Ring
-from rlx.buffer.index.segment_state import load_segments, save_segments
-from rlx.buffer.index.segments import Segments, empty_segments
+from rlx.buffer.index.segments import Segments, empty_segments, load_segments, save_segments
 from rlx.buffer.protocol import Rows
 
 # Ids (or None), done, and what speaks for one step following another (or None), of the steps at rows.

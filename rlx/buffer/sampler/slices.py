@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tensordict import NestedKey
 
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
-from rlx.buffer.sampler.permutation import permute
+from rlx.buffer.sampler.draws import permute
 from rlx.buffer.sampler.slice_starts import SliceStarts, Weighting, draw_by_rejection
 from rlx.buffer.sampler.slicing import Slicing, both_sides, either
 from rlx.buffer.sampler.steps import SeededSampler, stored_steps

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Storage
-from rlx.buffer.sampler.draws import Draws, Share
-from rlx.buffer.sampler.permutation import permute
+from rlx.buffer.sampler.draws import Draws, Share, permute
 from rlx.errors import SamplingError
 
 

@@ -1,13 +1,20 @@
-"""Steps in a list, each as it came."""
+"""Storages of each step by itself: of one shape, or of shapes of their own."""
 
 from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn
 
 import torch
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.index.continuity import Leaves
-from rlx.buffer.index.trajectory_keys import Path
-from rlx.buffer.protocol import Rows
+from rlx.buffer.index.trajectory_keys import Path, as_path
+from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.ring import RingStorage
+from rlx.errors import SchemaMismatchError
+
+# Keys that tell trajectories apart: alike in all steps, and kept where the trajectory index reads them.
+_FLAGS = ("done", "terminated", "truncated", "is_init", "traj_ids")
+_PRESENT = "_present"
 
 
 class ListStorage(RingStorage):
@@ -41,3 +48,126 @@ class ListStorage(RingStorage):
         """Forget everything but the schema."""
         super().empty()
         self._items.clear()
+
+
+class LazyStackStorage(ListStorage):
+    """Storage of each step by itself, whatever the shapes of its tensors; batches are ``LazyStackedTensorDict``.
+
+    Flags, and integers and bools of one value a step, have the same shape in all steps, since they tell trajectories
+    apart. All other leaves may differ from step to step: shapes, keys, texts. Steps of different shapes cannot be
+    saved.
+
+    Args:
+        max_size: steps that there is room for.
+
+    Example:
+        >>> from rlx.buffer import ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=LazyStackStorage(10))
+        >>> rows = buffer.extend([TensorDict({"tokens": torch.arange(n)}) for n in (2, 3, 1)])
+        >>> [step["tokens"].tolist() for step in buffer[:]]
+        [[0, 1], [0, 1, 2], [0]]
+    """
+
+    steps_may_differ: ClassVar[bool] = True
+
+    def __init__(self, max_size: int = 1_000) -> None:
+        super().__init__(max_size)
+        self._rest: dict[int, TensorDictBase] = {}
+
+    def has(self, key: Any) -> bool:
+        """Return whether every step has this leaf; false before the first write."""
+        path = as_path(key)
+        rest = self._rest.values()
+        return super().has(key) or (bool(rest) and all(path in _leaves(step) for step in rest))
+
+    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+        """Return the steps [n] at these rows, in the order asked for; a copy.
+
+        Raises:
+            IndexError: a row is empty or out of range.
+            KeyError: a key that not all of these steps have.
+        """
+        chosen = None if keys is None else [as_path(key) for key in keys]
+        alike = super().get(rows).exclude(_PRESENT)
+        if not len(rows):
+            return alike if chosen is None else alike.select(*chosen, strict=False)
+        steps = [_joined(self._rest[row], alike[i], chosen) for i, row in enumerate(rows.tolist())]
+        stacked: TensorDictBase = LazyStackedTensorDict.lazy_stack(steps, 0)
+        return stacked
+
+    def append(self, steps: TensorDictBase) -> Rows:
+        """Append steps [n]; return their rows."""
+        alike, rest = _parted(steps)
+        rows = super().append(alike)
+        self._keep(rows, rest)
+        return rows
+
+    def set(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Write new steps [n] at rows: appended where they go on with their lanes, else each follows nothing."""
+        alike, rest = _parted(steps)
+        super().set(rows, alike)
+        self._keep(rows, rest)
+
+    def replace(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Replace stored steps by other steps [n], which neither continue nor precede any other step."""
+        alike, rest = _parted(steps)
+        super().replace(rows, alike)
+        self._keep(rows, rest)
+
+    def update(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Change the stored steps [n] at rows, which keep their place in time."""
+        alike, rest = _parted(steps)
+        super().update(rows, alike)
+        self._keep(rows, rest)
+
+    def empty(self) -> None:
+        """Forget all steps."""
+        super().empty()
+        self._rest.clear()
+
+    def state_dict(self) -> NoReturn:
+        """Raise SchemaMismatchError: steps of different shapes are no blocks."""
+        raise SchemaMismatchError(
+            f"{self!r} cannot be saved: its steps may have different shapes", hint="use a ListStorage to save a buffer"
+        )
+
+    def _keep(self, rows: Rows, rest: Sequence[TensorDictBase]) -> None:
+        self._rest.update(zip(rows.tolist(), rest, strict=True))
+
+
+def _parted(steps: TensorDictBase) -> tuple[TensorDict, list[TensorDictBase]]:
+    """Return the leaves that are alike in all steps [n], and the rest of each, copied.
+
+    Raises:
+        SchemaMismatchError: steps of other dimensions, or some have a flag that others do not have.
+    """
+    if steps.batch_dims != 1:
+        raise SchemaMismatchError(f"steps of shape {list(steps.batch_size)}: expected 1 dimension")
+    items = [step.clone() for step in steps.unbind(0)]
+    named = [{path: leaf for path, leaf in _leaves(item).items() if _is_alike(path, leaf)} for item in items]
+    keys = set().union(*named)
+    alike = TensorDict({_PRESENT: torch.ones(len(items), dtype=torch.bool)}, [len(items)])
+    for path in sorted(keys):
+        missing = [number for number, leaves in enumerate(named) if path not in leaves]
+        if missing:
+            raise SchemaMismatchError(f"key {'/'.join(path)!r} is missing in step {missing[0]} of {len(items)}")
+        alike.set(path, torch.stack([leaves[path] for leaves in named]))
+    return alike, [item.exclude(*keys) for item in items]
+
+
+def _is_alike(path: Path, leaf: Any) -> bool:
+    if not isinstance(leaf, torch.Tensor) or leaf.is_floating_point():
+        return False
+    return not leaf.ndim or (leaf.shape == (1,) and path[-1] in _FLAGS)
+
+
+def _leaves(step: TensorDictBase) -> dict[Path, Any]:
+    """Return tensors and texts by their paths."""
+    leaves = step.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+    return {as_path(key): value for key, value in leaves}
+
+
+def _joined(rest: TensorDictBase, alike: TensorDictBase, keys: Sequence[Path] | None) -> TensorDictBase:
+    """Return one step, or these keys of it; a copy."""
+    joined = rest.copy().update(alike)
+    return (joined if keys is None else joined.select(*keys)).clone()

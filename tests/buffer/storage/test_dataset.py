@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlx.buffer.part_ensembles import StorageEnsemble
-from rlx.buffer.prioritized_replay_buffer import PrioritizedReplayBuffer
+from rlx.buffer.ensemble_parts import StorageEnsemble
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage
+from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer
 from rlx.errors import DatasetNotFoundError, SamplingError, SchemaMismatchError
 from tests.buffer.index.trajectory_oracle import Oracle, assert_same
 from tests.contracts.storage import steps

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.buffer.sampler.permutation import permute
+from rlx.buffer.sampler.draws import permute
 from tests.buffer.sampler.chance import fits
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlx.buffer.sampler.ensemble import Portion, SamplerEnsemble
+from rlx.buffer.ensemble_parts import Portion, SamplerEnsemble
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.errors import SamplingError

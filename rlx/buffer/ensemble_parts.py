@@ -1,0 +1,366 @@
+"""The parts of an ensemble of replay buffers: their storages, samplers and writers, and the choice among them."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlx.buffer.batch import steps_at
+from rlx.buffer.part_checkpoint import SavedState, SavedTogether
+from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
+from rlx.buffer.sampler.draws import Draws, Share
+from rlx.buffer.storage.dataset import as_storage
+from rlx.buffer.transform.compose import Transform
+from rlx.errors import SamplingError
+from rlx.store.dataset import Dataset
+
+
+def positions(index: Any, count: int) -> int | list[int]:
+    """Return the position that an index means among ``count`` parts, or the positions.
+
+    Args:
+        index: an integer, a slice, an Ellipsis, or a list, range or 1-d array of integers.
+        count: how many parts there are.
+
+    Raises:
+        IndexError: the index is out of range, or has more dimensions.
+
+    Example:
+        >>> positions(-1, 3), positions(slice(1, None), 3), positions([2, 0], 3)
+        (2, [1, 2], [2, 0])
+    """
+    found = np.arange(count)[np.asarray(index) if isinstance(index, (torch.Tensor, range)) else index]
+    if found.ndim > 1:
+        raise IndexError(f"index of {found.ndim} dimensions: expected one of {count} parts, or a list of them")
+    chosen: int | list[int] = found.tolist()
+    return chosen
+
+
+def first_and_rest(index: Any) -> tuple[Any, Any]:
+    """Return what an index says of parts, and what it says of rows: None if nothing.
+
+    Example:
+        >>> first_and_rest(2), first_and_rest((..., 5)), first_and_rest((0, 1, slice(3)))
+        ((2, None), (Ellipsis, 5), (0, (1, slice(None, 3, None))))
+    """
+    if not isinstance(index, tuple):
+        return index, None
+    first, *rest = index
+    return first, None if not rest else rest[0] if len(rest) == 1 else tuple(rest)
+
+
+class StorageEnsemble(SavedTogether):
+    """The storages of several buffers; ``len()`` is how many there are.
+
+    Args:
+        storages: the storages.
+        transforms: of each storage's steps, one or None for each; none by default.
+
+    Raises:
+        ValueError: not as many transforms as storages.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rlx.buffer import LazyTensorStorage
+        >>> storages = StorageEnsemble(LazyTensorStorage(10), LazyTensorStorage(10))
+        >>> for storage in storages.storages:
+        ...     rows = storage.append(TensorDict({"action": torch.arange(3)}, [3]))
+        >>> storages[1, 2]["action"]
+        tensor(2)
+    """
+
+    def __init__(self, *storages: Storage | Dataset, transforms: Sequence[Transform | None] | None = None) -> None:
+        self.storages = tuple(map(as_storage, storages))
+        self.transforms = [None] * len(storages) if transforms is None else list(transforms)
+        if len(self.transforms) != len(storages):
+            raise ValueError(f"{len(self.transforms)} transforms: expected {len(storages)}, one for each storage")
+
+    @property
+    def max_size(self) -> int:
+        """Steps that there is room for, in all of them."""
+        return sum(storage.max_size for storage in self.storages)
+
+    def __len__(self) -> int:
+        return len(self.storages)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a storage, some of them as an ensemble, or the stored steps at rows of one or a list of those of
+        several.
+
+        Args:
+            index: a storage or several, and rows: ``storages[0]``, ``storages[1:]``, ``storages[0, 5]``,
+                ``storages[:, [3, 4]]``.
+
+        Raises:
+            IndexError: no such storage or row.
+        """
+        first, rows = first_and_rest(index)
+        chosen = positions(first, len(self))
+        if isinstance(chosen, int):
+            return self.storages[chosen] if rows is None else steps_at(rows, self.storages[chosen])
+        if rows is None:
+            transforms = [self.transforms[number] for number in chosen]
+            return StorageEnsemble(*(self.storages[number] for number in chosen), transforms=transforms)
+        return [steps_at(rows, self.storages[number]) for number in chosen]
+
+    def __repr__(self) -> str:
+        return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
+
+    def _saved_parts(self) -> Any:
+        return self.storages
+
+
+class WriterEnsemble(SavedTogether):
+    """The writers of several buffers, each of which writes to its own; ``len()`` is how many there are.
+
+    Args:
+        writers: the writers.
+    """
+
+    def __init__(self, *writers: Writer) -> None:
+        self.writers = writers
+
+    def __len__(self) -> int:
+        return len(self.writers)
+
+    def __getitem__(self, index: Any) -> "Writer | Self":
+        """Return a writer, or some of them as an ensemble.
+
+        Raises:
+            IndexError: no such writer.
+        """
+        chosen = positions(index, len(self))
+        if isinstance(chosen, int):
+            return self.writers[chosen]
+        return type(self)(*(self.writers[number] for number in chosen))
+
+    def __repr__(self) -> str:
+        return f"WriterEnsemble({', '.join(map(repr, self.writers))})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the writers."""
+        return {"writers": [writer.state_dict() for writer in self.writers]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the states of as many writers."""
+        for writer, its in zip(self.writers, state["writers"], strict=True):
+            writer.load_state_dict(its)
+
+    def _saved_parts(self) -> Any:
+        return self.writers
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """One storage's part of a batch.
+
+    Attributes:
+        buffer: which of them.
+        rows: [n] the rows in it.
+        info: what its sampler says beside them.
+    """
+
+    buffer: int
+    rows: Rows
+    info: Mapping[Any, NDArray[Any]]
+
+
+class SamplerEnsemble(SavedState):
+    """Sampler that chooses storages by their probabilities, or takes all, and draws as many steps from each with its
+    own sampler.
+
+    Args:
+        samplers: one for each storage.
+        p: [storages] how likely each is, up to a factor; without it all are equally likely.
+        sample_from_all: every storage gives the same share of every batch. Either this or ``p``.
+        num_buffer_sampled: how many storages a batch is made from, with replacement; by default as many as there are.
+        seed: the same seed gives the same choices; without it, one from ``generator``, or fresh entropy.
+        generator: gives the seed.
+
+    Raises:
+        ValueError: no sampler, or ``p`` is not one probability for each.
+    """
+
+    def __init__(
+        self,
+        *samplers: Sampler,
+        p: Sequence[float] | torch.Tensor | None = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.samplers = samplers
+        self.choice = BufferChoice(
+            len(samplers),
+            p=p,
+            sample_from_all=sample_from_all,
+            num_buffer_sampled=num_buffer_sampled,
+            seed=seed,
+            generator=generator,
+        )
+
+    @property
+    def p(self) -> NDArray[np.float64] | None:
+        """How likely each storage is, [storages]; None: all are equally likely."""
+        return self.choice.p
+
+    @property
+    def num_buffer_sampled(self) -> int:
+        """How many storages a batch is made from."""
+        return self.choice.number
+
+    def __len__(self) -> int:
+        return len(self.samplers)
+
+    def __getitem__(self, index: Any) -> "Sampler | SamplerEnsemble":
+        """Return a sampler, or some of them as an ensemble that keeps their probabilities.
+
+        Raises:
+            IndexError: no such sampler.
+        """
+        chosen = positions(index, len(self))
+        if isinstance(chosen, int):
+            return self.samplers[chosen]
+        some = SamplerEnsemble(*(self.samplers[number] for number in chosen))
+        some.choice = self.choice.among(chosen)
+        return some
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether an epoch of any of the samplers ended with the last batch."""
+        return any(getattr(sampler, "ran_out", False) for sampler in self.samplers)
+
+    def sample(self, storages: Sequence[Storage], batch_size: int) -> list[Portion]:
+        """Return portions that make up a batch; a storage that is chosen twice gives two.
+
+        Raises:
+            SamplingError: ``batch_size`` is not divisible by the number of storages, or a storage lacks the steps.
+        """
+        if len(storages) != len(self.samplers):
+            raise ValueError(f"expected {len(self.samplers)} storages, found {len(storages)}")
+        size = self.choice.share(batch_size)
+        return [Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self.choice.next()]
+
+    def shard(self, index: int, count: int) -> Self:
+        """Return a copy for worker ``index`` of ``count``, and so is each of its samplers."""
+        mine = copy.copy(self)
+        mine.choice = copy.deepcopy(self.choice)
+        mine.choice.draws.give_share(Share(index, count))
+        mine.samplers = tuple(sampler.shard(index, count) for sampler in self.samplers)
+        return mine
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next samples depend on."""
+        return {
+            "draws": self.choice.draws.state_dict(),
+            "samplers": [sampler.state_dict() for sampler in self.samplers],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``.
+
+        Raises:
+            SamplingError: the state is of another number of samplers.
+        """
+        if len(state["samplers"]) != len(self.samplers):
+            raise SamplingError(f"expected states of {len(self.samplers)} samplers, found {len(state['samplers'])}")
+        self.choice.draws.load_state_dict(state["draws"])
+        for sampler, its in zip(self.samplers, state["samplers"], strict=True):
+            sampler.load_state_dict(its)
+
+
+class BufferChoice:
+    """A choice of buffers by their probabilities, with replacement, or of all of them.
+
+    Args:
+        count: how many there are.
+        p: [count] how likely each is, up to a factor; without it all are equally likely.
+        sample_from_all: every buffer gives the same share of every batch. Either this or ``p``.
+        num_buffer_sampled: how many a batch is made from; by default as many as there are.
+        seed: the same seed gives the same choices; without it, one from ``generator``, or fresh entropy.
+        generator: gives the seed.
+
+    Attributes:
+        number: how many buffers a batch is made from.
+        p: [count] how likely each buffer is; None: all are equally likely.
+        takes_all: whether every buffer gives a share of every batch.
+        draws: the random numbers.
+
+    Raises:
+        ValueError: no buffer, or ``p`` is not one probability for each.
+        TypeError: arguments that exclude each other.
+
+    Example:
+        >>> BufferChoice(3, p=[0, 1, 0], num_buffer_sampled=2, seed=0).next()
+        [1, 1]
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        p: Sequence[float] | torch.Tensor | None = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not count:
+            raise ValueError("expected at least one sampler or buffer, found none")
+        if sample_from_all and (p is not None or num_buffer_sampled not in (None, count)):
+            raise TypeError("expected either sample_from_all or p and num_buffer_sampled, found both")
+        self.count = count
+        self.number = count if num_buffer_sampled is None else num_buffer_sampled
+        if self.number < 1:
+            raise ValueError(f"expected num_buffer_sampled of at least 1, found {num_buffer_sampled}")
+        self.takes_all = sample_from_all
+        self.p = None if p is None else _probabilities(p, count)
+        self.draws = Draws(seed, generator)
+
+    def among(self, chosen: Sequence[int]) -> "BufferChoice":
+        """Return the same choice among some of the buffers, by their probabilities.
+
+        Raises:
+            ValueError: none of them is likely.
+        """
+        fewer = self.takes_all or self.number == self.count
+        return BufferChoice(
+            len(chosen),
+            p=None if self.p is None else self.p[list(chosen)].tolist(),
+            sample_from_all=self.takes_all,
+            num_buffer_sampled=None if fewer else self.number,
+            seed=self.draws.seed,
+        )
+
+    def next(self) -> list[int]:
+        """Return the buffers of the next batch."""
+        if self.takes_all:
+            return list(range(self.count))
+        chosen: list[int] = self.draws.next().choice(self.count, size=self.number, p=self.p).tolist()
+        return chosen
+
+    def share(self, batch_size: int) -> int:
+        """Return steps of a batch that each of the chosen buffers gives.
+
+        Raises:
+            SamplingError: the batch cannot be split evenly.
+        """
+        size, rest = divmod(batch_size, self.number)
+        if rest or not size:
+            raise SamplingError(
+                f"batch of {batch_size} steps: expected a multiple of {self.number}, the buffers sampled"
+            )
+        return size
+
+
+def _probabilities(p: Sequence[float] | torch.Tensor, count: int) -> NDArray[np.float64]:
+    found = np.asarray(p, np.float64).reshape(-1)
+    if len(found) != count or not np.isfinite(found).all() or (found < 0).any() or not found.any():
+        raise ValueError(f"expected {count} probabilities of at least 0, not all 0, found {found.tolist()}")
+    probabilities: NDArray[np.float64] = found / found.sum()
+    return probabilities
