@@ -161,7 +161,8 @@ class SharedByHand(Batches):
 
 def test_a_shard_that_a_worker_takes_itself_is_not_shared_further() -> None:
     buffer = memory(SamplerWithoutReplacement(seed=0))
-    workers = DataLoader(SharedByHand([buffer], None), batch_size=None, collate_fn=unchanged, num_workers=2)
+    shared = SharedByHand([buffer], None)
+    workers = DataLoader(shared, None, collate_fn=unchanged, num_workers=2, multiprocessing_context="fork")
     assert sorted(action for batch in drawn(workers) for action in batch) == list(range(STEPS))
 
 

@@ -16,6 +16,8 @@ from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from tests.factories import write_dataset
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
 
 def dataset(path: Path, lengths: tuple[int, ...] = (7, 5, 11, 14)) -> Dataset:
     """A dataset of a shard for each trajectory; actions number its steps."""
@@ -38,11 +40,10 @@ def actions(batches: Any) -> list[int]:
     return [action for batch in batches for action in batch["action"].tolist()]
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
-def test_workers_and_ranks_share_an_epoch(tmp_path: Path, method: str, workers: int) -> None:
+def test_workers_and_ranks_share_an_epoch_however_they_start(tmp_path: Path) -> None:
     source = dataset(tmp_path / "data")
     seen: list[list[int]] = []
-    for rank in range(2):
+    for rank, (method, workers) in enumerate([("fork", 2), ("spawn", 1)]):
         steps = StepDataset(source, 4, seed=1, rank=rank, world=2)
         loader = DataLoader(
             steps, batch_size=None, collate_fn=unchanged, num_workers=workers, multiprocessing_context=context(method)
@@ -67,7 +68,8 @@ def test_the_order_is_that_of_seed_and_epoch(tmp_path: Path) -> None:
 
 def test_workers_that_live_on_hear_of_the_epoch(tmp_path: Path) -> None:
     steps = StepDataset(dataset(tmp_path / "data"), 4)
-    loader = DataLoader(steps, batch_size=None, collate_fn=unchanged, num_workers=1, persistent_workers=True)
+    options: dict[str, Any] = {"multiprocessing_context": "fork", "persistent_workers": True}
+    loader = DataLoader(steps, batch_size=None, collate_fn=unchanged, num_workers=1, **options)
     first = actions(loader)
     steps.set_epoch(1)
     second = actions(loader)
@@ -105,7 +107,7 @@ def test_arguments_that_mean_nothing() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_batches_a_dataset_by_itself(tmp_path: Path, workers: int) -> None:
     source = dataset(tmp_path / "data")
-    method = "spawn" if workers else None
+    method = "fork" if workers else None
     loader: Any = DataLoader(source, batch_size=8, num_workers=workers, multiprocessing_context=method)  # type: ignore[arg-type]
     batches = list(loader)
     assert [batch.batch_size for batch in batches] == [(8,)] * 4 + [(5,)]
