@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlx import errors as errors
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
+    from rlx.api.dataset import Dataset as Dataset
     from rlx.api.listing import list_runs as list_runs
     from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from rlx.api.transferring import push as push
     from rlx.buffer import ReplayBuffer as ReplayBuffer
     from rlx.collector import Collector as Collector
-    from rlx.pipeline.dataset import Dataset as Dataset
 
     __version__: str
 
@@ -48,7 +48,7 @@ __all__ = [
 # importing the subpackage would replace it.
 _MODULES = {
     "Collector": "rlx.collector",
-    "Dataset": "rlx.pipeline.dataset",
+    "Dataset": "rlx.api.dataset",
     "ReplayBuffer": "rlx.buffer",
     "list_runs": "rlx.api.listing",
     "merge": "rlx.api.merging",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rlx.manifest import Manifest
     from rlx.store.trajectories import Trajectories
 
-# Statistics over all trajectories, including pieces of episodes.
-_OF_ALL = {"return": "trajectory_return", "length": "trajectory_length"}
 _TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
 _PART_ROWS = 4096
 
@@ -65,10 +63,12 @@ def inspect(
     document = _document(str(path), manifest)
     parts: list[str | Table | Listing] = [*_overview(document)]
     if stats:
-        document["stats"] = _stats(manifest)
+        from rlx.store.statistics import OF_ALL, summary
+
+        document["stats"] = summary(manifest.shards)
         shown = document["stats"]
         if not document["episodes"]["pieces"]:
-            shown = {name: figures for name, figures in shown.items() if name not in _OF_ALL.values()}
+            shown = {name: figures for name, figures in shown.items() if name not in OF_ALL.values()}
         parts += ["", *_stats_tables(shown)]
     if trajectories:
         table_parts = _trajectories(dataset)
@@ -209,18 +209,6 @@ def _whole(episodes: "Mapping[str, Any]") -> str:
     if not episodes["whole"]:
         return said
     return f"{said}; mean return {number(episodes['mean_return'])}, mean length {number(episodes['mean_length'])}"
-
-
-def _stats(manifest: "Manifest") -> dict[str, Any]:
-    """Return statistics by name: returns and lengths of whole episodes, if known, and of all trajectories."""
-    from rlx.store.statistics import WHOLE, Episodes, merge_statistics
-
-    stats = merge_statistics(shard.statistics for shard in manifest.shards)
-    episodes = Episodes.of(manifest.shards)
-    every = {name: stats[key] for key, name in _OF_ALL.items() if key in stats}
-    of_whole = {"return": episodes.returns.summary(), "length": episodes.lengths.summary()}
-    rest = {key: figures for key, figures in stats.items() if key not in (*of_whole, *WHOLE)}
-    return {**of_whole, **every, **rest}
 
 
 def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":

@@ -2,8 +2,8 @@
 
 import os
 
+from rlx.api.dataset import Dataset
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES
-from rlx.pipeline.dataset import Dataset
 
 
 def open(
@@ -32,8 +32,8 @@ def open(
         MissingExtraError: a URL needs obstore, which is not installed.
 
     Example:
-        >>> dataset = rlx.open("Pong/5")  # doctest: +SKIP
-        >>> dataset[:128]["next", "reward"].shape  # doctest: +SKIP
+        >>> dataset = rlx.open("Pong/5")
+        >>> dataset[:128]["next", "reward"].shape
         torch.Size([128, 1])
     """
     return Dataset(path, verify=verify, partial=partial, cache_bytes=cache_bytes)

@@ -3,6 +3,7 @@
 import operator
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError, IncompleteDatasetError
+from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError, IncompleteDatasetError, SchemaMismatchError
 from rlx.files import lock
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic
 from rlx.manifest import Manifest, ShardRecord
-from rlx.schema import Schema
+from rlx.schema import Role, Schema
 from rlx.store.finding import find_dataset
 from rlx.store.layout import SHARDS
 from rlx.store.shard_blocks import shard_blocks
 from rlx.store.shards import Shards
+from rlx.store.spaces import space_of
+from rlx.store.statistics import summary
 from rlx.store.step_reader import StepReader
 from rlx.store.trajectories import Trajectories
 from rlx.store.verification import Kind
@@ -27,15 +30,17 @@ from rlx.store.verification import verify as verify_dataset
 from rlx.suggestion import command
 
 if TYPE_CHECKING:
+    from gymnasium.spaces import Space
     from tensordict import TensorDict
 
 
 class Dataset:
     """A dataset, opened for reading. It can be shared between threads and sent to other processes.
 
-    ``dataset[i]``, ``dataset[i:j]`` and ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) give TED
-    TensorDicts of batch size [], [j - i] and [n], in the order asked for. Observations that the source did not record
-    are zeros (see ``trajectories.final_recorded``). ``observation`` and ``("next", "observation")`` may share memory.
+    ``len(dataset)`` and indices count steps; iterating yields trajectories. ``dataset[i]``, ``dataset[i:j]`` and
+    ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) give TED TensorDicts of batch size [], [j - i]
+    and [n], in the order asked for. Observations that the source did not record are zeros (see
+    ``trajectories.final_recorded``). ``observation`` and ``("next", "observation")`` may share memory.
 
     Args:
         path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
@@ -134,6 +139,108 @@ class Dataset:
     def trajectories(self) -> Trajectories:
         """The table of all trajectories."""
         return self.steps.trajectories
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Statistics by name, as ``rlx inspect --stats --json`` prints them; reads only the manifest.
+
+        ``return``, ``length``, ``reward`` and the observations have ``min``, ``max``, ``mean`` and ``std``, which are
+        None without values. ``return`` and ``length`` are of whole episodes, ``trajectory_return`` and
+        ``trajectory_length`` of all trajectories. ``action`` has ``counts`` by action where actions are few integers.
+
+        Example:
+            >>> rlx.open("Pong/5").stats["reward"]["min"]
+            -1.0
+        """
+        return summary(self.shard_records)
+
+    @property
+    def observation_space(self) -> "Space[Any]":
+        """Gymnasium space of ``observation``; a ``Dict`` of all observations if none has that name.
+
+        A field whose space the source did not declare gets all values of its dtype.
+
+        Raises:
+            MissingExtraError: gymnasium is not installed.
+        """
+        observations = {name: self.schema[name] for name in self.schema.names(Role.OBSERVATION)}
+        if any(name.split("/")[0] == "observation" for name in observations):
+            return space_of(observations, "observation")
+        return space_of({f"observation/{name}": field for name, field in observations.items()}, "observation")
+
+    @property
+    def action_space(self) -> "Space[Any]":
+        """Gymnasium space of ``action``.
+
+        If the source did not declare it and actions are few integers, all below the largest action of the data.
+
+        Raises:
+            SchemaMismatchError: no field is named ``action``.
+            MissingExtraError: gymnasium is not installed.
+
+        Example:
+            >>> rlx.open("Pong/5").action_space
+            Discrete(6)
+        """
+        fields = dict(self.schema.fields)
+        if "action" in fields and fields["action"].space is None and (count := self._largest_action()) is not None:
+            fields["action"] = replace(fields["action"], space={"type": "Discrete", "n": count + 1})
+        try:
+            return space_of(fields, "action")
+        except KeyError as exc:
+            raise SchemaMismatchError(f"{self.where} has no action: its fields are {', '.join(fields)}") from exc
+
+    @property
+    def num_actions(self) -> int:
+        """Number of discrete actions; see ``action_space``.
+
+        Raises:
+            SchemaMismatchError: actions are not discrete, or their number is unknown.
+
+        Example:
+            >>> rlx.open("Pong/5").num_actions
+            6
+        """
+        field = self.schema.fields.get("action")
+        declared = (field.space if field is not None else None) or {}
+        if declared.get("type") == "Discrete":
+            return int(declared["n"])
+        largest = None if field is None or declared else self._largest_action()
+        if largest is None:
+            found = "no action" if field is None else f"{field.dtype}{list(field.shape)} of space {dict(declared)}"
+            raise SchemaMismatchError(f"{self.where}: expected discrete actions, found {found:.200}")
+        return largest + 1
+
+    def _largest_action(self) -> int | None:
+        """Return the largest action that was taken, if actions are few integers, none of them negative."""
+        counts = self.stats.get("action", {}).get("counts")
+        actions = [int(action) for action in counts or ()]
+        return max(actions) if actions and min(actions) >= 0 else None
+
+    def trajectory(self, number: int) -> "TensorDict":
+        """Return the steps of a trajectory, a TED TensorDict [T].
+
+        Args:
+            number: the trajectory, in storage order; negative numbers count from the end.
+
+        Raises:
+            IndexError: the dataset has no such trajectory.
+
+        Example:
+            >>> rlx.open("Pong/5").trajectory(0)["next", "reward"].sum()
+            tensor(-21.)
+        """
+        table, count = self.trajectories, len(self.trajectories)
+        place = operator.index(number)
+        if not -count <= place < count:
+            raise IndexError(f"trajectory {place} is out of range for {count:,} trajectories")
+        start = int(self.steps.start[place])
+        return self[start : start + int(table.length[place])]
+
+    def __iter__(self) -> "Iterator[TensorDict]":
+        """Yield the trajectories in storage order, each a TED TensorDict [T]."""
+        for number in range(len(self.trajectories)):
+            yield self.trajectory(number)
 
     def __getitem__(self, index: Any) -> "TensorDict":
         from rlx.store.ted import read_ted  # noqa: PLC0415  (torch takes seconds to import; blocks do without)

@@ -6,20 +6,27 @@ Every figure is a function of the shard's rows alone, not of the blocks they cam
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.block import Block
 from rlx.errors import CorruptDatasetError
 from rlx.manifest import ShardRecord
+from rlx.schema import Role, Schema
 from rlx.store.array import Rows
+from rlx.store.codec import MIN_ROW_BYTES
+from rlx.store.trajectories import Trajectories
 
 # Of observations of MIN_ROW_BYTES or more, every such row enters the statistics: looking at all would double the work.
 SAMPLED_EVERY = 16
 MAX_ACTIONS = 1024
 # This many squares of 16-bit numbers add up to less than 2**53.
 _EXACT_NUMBERS = 2**20
+# Names of the statistics of all trajectories, pieces of episodes included.
+OF_ALL = MappingProxyType({"return": "trajectory_return", "length": "trajectory_length"})
 # Over the trajectories that are whole episodes; shards of rlx 0.1.0 lack these.
 WHOLE = WHOLE_RETURN, WHOLE_LENGTH = "whole_return", "whole_length"
 
@@ -185,11 +192,49 @@ def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:
     return Moments.of(actions).to_json()
 
 
+def statistics_of(blocks: Iterable[Block], table: Trajectories, schema: Schema) -> dict[str, Any]:
+    """Return the statistics of the trajectories of a table, as a shard of them would have them.
+
+    Args:
+        blocks: all of their steps.
+        table: the trajectories.
+        schema: what a step holds.
+    """
+    kept = [name for name in ("reward", "action") if name in schema.fields and not schema[name].is_text]
+    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in kept}
+    names = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
+    seen = {name: RowMoments(SAMPLED_EVERY if schema[name].row_bytes >= MIN_ROW_BYTES else 1) for name in names}
+    for block in blocks:
+        for name, parts in columns.items():
+            parts.append(block.data[name])
+        for name, moments in seen.items():
+            moments.add(block.data[name])
+    statistics = table_statistics(table.returns, table.length, table.whole)
+    rows = {name: np.concatenate(parts) for name, parts in columns.items()}
+    statistics["reward"] = Moments.of(rows["reward"]).to_json()
+    if "action" in rows:
+        statistics["action"] = action_counts(rows["action"])
+    return {**{name: moments.moments().to_json() for name, moments in seen.items()}, **statistics}
+
+
 def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the statistics of a dataset from those of its shards, as ``rlx inspect --stats`` gives them."""
     parts = list(parts)
     keys = dict.fromkeys(key for part in parts for key in part)
     return {key: _merge([part[key] for part in parts if key in part]) for key in keys}
+
+
+def summary(shards: Sequence[ShardRecord]) -> dict[str, Any]:
+    """Return the statistics of a dataset of these shards, by name.
+
+    ``return`` and ``length`` are of whole episodes, the names of ``OF_ALL`` of all trajectories; ``reward``, ``action``
+    and the observations follow.
+    """
+    stats = merge_statistics(shard.statistics for shard in shards)
+    episodes = Episodes.of(shards)
+    of_whole = {"return": episodes.returns.summary(), "length": episodes.lengths.summary()}
+    of_all = {name: stats[key] for key, name in OF_ALL.items() if key in stats}
+    return {**of_whole, **of_all, **{key: stats[key] for key in stats if key not in (*of_whole, *WHOLE)}}
 
 
 def _merge(described: list[Mapping[str, Any]]) -> dict[str, Any]:

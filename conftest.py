@@ -1,0 +1,44 @@
+"""Examples in docstrings find the datasets that they open: ``cartpole`` and ``Pong/5``."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from _pytest.doctest import DoctestItem
+
+import rlx
+
+_SAMPLE_RUN = Path(__file__).parent / "scripts/sample_run"
+_COMMANDS = {
+    "cartpole": ["collect", "CartPole-v1", "--steps", "1000"],
+    "Pong/5": ["download", "Pong/5", "--source", str(_SAMPLE_RUN), "--jobs", "1"],
+}
+
+
+@pytest.fixture(scope="session")
+def _examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(autouse=True)
+def datasets_of_examples(request: pytest.FixtureRequest) -> None:
+    """Run an example in a directory of its own, with copies of the datasets that it names."""
+    if not isinstance(request.node, DoctestItem):
+        return
+    text = "".join(example.source for example in request.node.dtest.examples)  # type: ignore[union-attr]
+    if "rlx." not in text and "cartpole" not in text:
+        return
+    made: Path = request.getfixturevalue("_examples")
+    here: Path = request.getfixturevalue("tmp_path")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    patch.chdir(here)
+    patch.setenv("RLX_HOME", str(here / "home"))
+    request.getfixturevalue("doctest_namespace")["rlx"] = rlx
+    for name, command in _COMMANDS.items():
+        if f'"{name}"' in text:
+            if not (made / name).exists():
+                words = [*command, "-o", str(made / name), "--quiet"]
+                subprocess.run([sys.executable, "-c", "from rlx_cli.entry import main; main()", *words], check=True)
+            shutil.copytree(made / name, here / name)
