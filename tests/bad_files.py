@@ -11,7 +11,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from rlx.source.tfrecord import masked
+from rlx.formats.common.tfrecord import masked
 from tests.damage import Damage, arrays, at, column, cut, elsewhere, feature, gz, h5, members, numbers, remove, value
 from tests.dopamine_files import write_gz
 from tests.hdf5_files import declare, delete, external, external_storage, objects, replace, resize, set_row, virtual

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from rlx.source.tf_example import parse_example
-from rlx.source.tfrecord import records
+from rlx.formats.common.tf_example import parse_example
+from rlx.formats.common.tfrecord import records
 from scripts.rlu_writer import tf_example, tf_record
 from tests.dopamine_files import save_npy
 

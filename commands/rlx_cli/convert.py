@@ -120,7 +120,7 @@ def convert(
             raise UsageError(
                 f"--engine {engine} requires --to zarr or memmap, found --to {target}", hint="rlx convert --help"
             )
-        from rlx.export.dopamine import DopamineExporter
+        from rlx.formats.dopamine.writer import DopamineExporter
         from rlx.pipeline.export import export
 
         with showing(output, f"convert {source}") as progress:

@@ -47,8 +47,8 @@ def list_runs(
     With --source, lists the runs of that directory or server; otherwise uses a built-in list of RL Unplugged.
     """
     from rlx.api.listing import each_once, here_and_there
+    from rlx.formats.rl_unplugged.reader import GAMES
     from rlx.home import dataset_ids
-    from rlx.source.rl_unplugged import GAMES
     from rlx.suggestion import did_you_mean
 
     output: Output = ctx.obj

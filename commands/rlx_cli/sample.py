@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.table import Table
 
-    from rlx.export.protocol import Columns
+    from rlx.formats.common.batches import Columns
 
 _ROWS = 10
 _MAX_VALUES = 6
@@ -156,7 +156,7 @@ def _checked_format(output: Output, out: str | None, file_format: Format | None)
             raise typer.BadParameter("--format requires --output")
         return None
     if out != "-":
-        from rlx.export.formats import format_of
+        from rlx.formats.batch_formats import format_of
 
         return file_format or format_of(Path(out))
     if file_format is None:
@@ -180,7 +180,7 @@ class _Drawn:
         self.columns: dict[str, dict[str, Any]] = {}
 
     def __iter__(self) -> "Iterator[Columns]":
-        from rlx.export.protocol import columns_of
+        from rlx.formats.common.batches import columns_of
 
         for batch in self._batches:
             columns = columns_of(batch)
@@ -207,7 +207,7 @@ def _fresh_seed() -> int:
 
 
 def _write(output: Output, document: dict[str, Any], drawn: _Drawn, path: Path, name: str) -> None:
-    from rlx.export.formats import EXPORTERS, export
+    from rlx.formats.batch_formats import EXPORTERS, export
 
     export(drawn, path, EXPORTERS[name])
     files = path.rglob("*") if path.is_dir() else [path]
@@ -218,8 +218,8 @@ def _write(output: Output, document: dict[str, Any], drawn: _Drawn, path: Path, 
 
 
 def _stream(drawn: _Drawn, name: str) -> None:
-    from rlx.export.formats import EXPORTERS
-    from rlx.export.protocol import DirectoryExporter
+    from rlx.formats.batch_formats import EXPORTERS
+    from rlx.formats.common.batches import DirectoryExporter
 
     exporter = EXPORTERS[name]
     assert not isinstance(exporter, DirectoryExporter)

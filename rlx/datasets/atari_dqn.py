@@ -9,13 +9,13 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.datasets.base import DatasetExperienceReplay, Download
 from rlx.errors import DatasetNotFoundError, PartialError
+from rlx.formats.rl_unplugged import reader as rl_unplugged
 from rlx.home import home
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.download import download as download_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.sampling import Sampling, make_sampler
 from rlx.progress import Silent
-from rlx.source import rl_unplugged
 from rlx.store.dataset import Dataset
 from rlx.store.layout import shard_name
 

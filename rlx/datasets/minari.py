@@ -20,13 +20,13 @@ from rlx.buffer.transform.neighbourhood import path, wanted
 from rlx.datasets.base import DatasetExperienceReplay, Download
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
 from rlx.files.atomic import whole
+from rlx.formats.minari.reader import ID, MAIN_DATA, find_runs
 from rlx.home import home
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role, Schema
-from rlx.source.minari import ID, MAIN_DATA, find_runs
 from rlx.store.dataset import Dataset
 
 _EPISODE = "episode"

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from rlx import manifest
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.formats.common.source import block_steps
 from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress
 from rlx.schema import Schema
-from rlx.source.protocol import block_steps
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name

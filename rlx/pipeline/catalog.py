@@ -8,12 +8,12 @@ from rlx.files.directory_base import DirectoryBase
 from rlx.files.http import HttpBase
 from rlx.files.opening import open_base
 from rlx.files.retry import RetryPolicy
+from rlx.formats.rl_unplugged import reader as rl_unplugged
 from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
 from rlx.pipeline.local_runs import find_runs
 from rlx.pipeline.remote_run import present_runs
 from rlx.secrets_in_urls import without_secrets
-from rlx.source import rl_unplugged
 from rlx.store.statistics import Episodes
 
 # A list is wanted now; whoever waits for a run's bytes is more patient.

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
+from rlx.formats.common.source import Source, block_steps
 from rlx.manifest import ShardRecord
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.local_runs import LAYOUTS, check_apart, find_run
@@ -16,7 +17,6 @@ from rlx.pipeline.report import Report
 from rlx.pipeline.source_warnings import warn
 from rlx.progress import Progress
 from rlx.schema import Schema
-from rlx.source.protocol import Source, block_steps
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name

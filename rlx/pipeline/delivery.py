@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rlx.files.base import Base
 from rlx.files.cancel import Cancel
+from rlx.formats.common.source import Source
 from rlx.pipeline.ingest import Arrived
 from rlx.progress import Progress
-from rlx.source.protocol import Source
 
 # Enough to keep a fast link busy over files of a gigabyte; more only splits it.
 TRANSFERS = 4

@@ -15,12 +15,12 @@ from rlx.checks.examination import Examination, Subject, digests, examine
 from rlx.checks.finding import Finding, Severity
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.files.location import is_url
+from rlx.formats.common.source import Source
 from rlx.pipeline.assembly import Assembly, Portion, assemble
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
-from rlx.source.protocol import Source
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 

@@ -12,6 +12,8 @@ from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFo
 from rlx.files.base import Base
 from rlx.files.directory_base import DirectoryBase
 from rlx.files.opening import open_base
+from rlx.formats.common.source import Source
+from rlx.formats.rl_unplugged import reader as rl_unplugged
 from rlx.manifest import Manifest
 from rlx.pipeline.delivery import TRANSFERS, Fetching
 from rlx.pipeline.ingest import AtHand, Ingest
@@ -22,8 +24,6 @@ from rlx.pipeline.report import Report
 from rlx.pipeline.room import check_room
 from rlx.pipeline.source_warnings import warn
 from rlx.progress import Progress, Silent
-from rlx.source import rl_unplugged
-from rlx.source.protocol import Source
 from rlx.store.dataset_writer import SOURCE_FILES, claimed
 
 _RUN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/([0-9]+)")

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from rlx.block import Block
-from rlx.export.dataset_exporter import DatasetExporter
-from rlx.export.dataset_formats import DATASET_EXPORTERS, export_dataset
-from rlx.export.pieces import pieces
+from rlx.formats.common.exporter import DatasetExporter
+from rlx.formats.common.extra_fields import not_taken
+from rlx.formats.common.pieces import pieces
+from rlx.formats.common.source import Source
+from rlx.formats.dataset_formats import DATASET_EXPORTERS, export_dataset
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.finished_export import fingerprint, recorded_fingerprint
 from rlx.pipeline.ingest import chosen_shards
 from rlx.pipeline.local_runs import check_apart
 from rlx.progress import Progress
 from rlx.schema import Schema
-from rlx.source.extra_fields import not_taken
-from rlx.source.protocol import Source
 from rlx.store.trajectories import COLUMNS, Trajectories
 
 EXPORT_FORMATS = tuple(DATASET_EXPORTERS)

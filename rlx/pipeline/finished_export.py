@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rlx.errors import RlxError, SourceError
-from rlx.export.dataset_exporter import DatasetExporter
+from rlx.formats.common import parquet_file
+from rlx.formats.common.exporter import DatasetExporter
+from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.provenance import FILE_NAME, KEY
+from rlx.formats.common.source import Source
+from rlx.formats.parquet import reader as parquet
 from rlx.pipeline.convert import StoredDataset
 from rlx.pipeline.shard_task import source_file
-from rlx.source import hdf5_file, parquet, parquet_file
-from rlx.source.protocol import Source
-from rlx.source.provenance import FILE_NAME, KEY
 
 _FINGERPRINT = "fingerprint"
 # Where formats that are directories have rlx's notes; Minari and RLDS have files of their own for them.

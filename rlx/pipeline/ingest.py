@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from rlx.engine.opening import open_engine
 from rlx.engine.protocol import Engine
 from rlx.errors import PartialError, SourceError, SourceNotFoundError
+from rlx.formats.common.source import Source
 from rlx.manifest import Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
 from rlx.progress import Progress
-from rlx.source.protocol import Source
 from rlx.store.dataset_writer import DatasetWriter, open_writer
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries

@@ -7,24 +7,22 @@ from types import MappingProxyType
 
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
+from rlx.formats.buffer import reader as buffer_checkpoint
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
+from rlx.formats.common.noted_spaces import LocalRun, with_spaces
+from rlx.formats.d3rlpy import reader as d3rlpy
+from rlx.formats.d4rl import reader as d4rl
+from rlx.formats.dopamine import reader as dopamine
+from rlx.formats.lerobot import reader as lerobot
+from rlx.formats.minari import reader as minari
+from rlx.formats.npz import reader as npz
+from rlx.formats.parquet import reader as parquet
+from rlx.formats.rl_unplugged import reader as rl_unplugged
+from rlx.formats.rlds import reader as rlds
+from rlx.formats.robomimic import reader as robomimic
+from rlx.formats.torchrl import reader as torchrl_memmap
 from rlx.pipeline.format_choice import FormatChoice
-from rlx.source import (
-    buffer_checkpoint,
-    d3rlpy,
-    d4rl,
-    dopamine,
-    lerobot,
-    minari,
-    npz,
-    parquet,
-    rl_unplugged,
-    rlds,
-    robomimic,
-    torchrl_memmap,
-)
-from rlx.source.expected_layout import expecting
-from rlx.source.hdf5_file import holds, is_hdf5, names, opened
-from rlx.source.noted_spaces import LocalRun, with_spaces
 from rlx.suggestion import command
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import TransformError
+from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.pipeline.transformed import Transformed, chosen, portions, read_portion
-from rlx.source.protocol import MAX_BLOCK_STEPS
 from rlx.store.dataset import Dataset
 from rlx.store.statistics import merge_statistics
 from rlx.transform.chain import fitted

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from rlx.errors import ForbiddenError, SourceError, SourceNotFoundError
 from rlx.files.base import Base, FileStat
+from rlx.formats.common.source import Layout
+from rlx.formats.dopamine.reader import DopamineLayout
+from rlx.formats.rl_unplugged.reader import GAMES, RLUnpluggedLayout, shard_file
 from rlx.progress import Silent
-from rlx.source.dopamine import DopamineLayout
-from rlx.source.protocol import Layout
-from rlx.source.rl_unplugged import GAMES, RLUnpluggedLayout, shard_file
 
 _REQUESTS = 8
 R = TypeVar("R")

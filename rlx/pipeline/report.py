@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlx.errors import SourceError
+from rlx.formats.common.extra_fields import not_taken
 from rlx.manifest import Manifest
-from rlx.source.extra_fields import not_taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 from rlx.block import Block
 from rlx.files.lock import check_seen
+from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
-from rlx.source.protocol import Source
 from rlx.store.writer import ShardFormat, file_record, write_shard
 
 

@@ -2,10 +2,10 @@
 
 import logging
 
+from rlx.formats.common.extra_fields import not_taken
+from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
+from rlx.formats.common.source import Source
 from rlx.quantities import plural
-from rlx.source.extra_fields import not_taken
-from rlx.source.protocol import Source
-from rlx.source.row_episodes import STEPS_WITHOUT_OUTCOME
 
 logger = logging.getLogger(__name__)
 _MAX_NAMED = 20

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.formats.common.source import MAX_BLOCK_STEPS, block_steps
 from rlx.schema import Schema
-from rlx.source.protocol import MAX_BLOCK_STEPS, block_steps
 from rlx.store.dataset import Dataset
 from rlx.transform.chain import Chain
 from rlx.transform.protocol import Selection

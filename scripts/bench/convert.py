@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.formats.rl_unplugged.reader import shard_file
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
-from rlx.source.rl_unplugged import shard_file
 from scripts.bench import peer, timing
 from scripts.bench.dopamine_source import write_run
 from scripts.bench.peak import peak_mb

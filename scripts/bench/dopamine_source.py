@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.source.dopamine import Dopamine
+from rlx.formats.dopamine.reader import Dopamine
 
 EPISODE = 1000
 PADDING = 3

@@ -10,10 +10,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from rlx.source.png import decode_frames
-from rlx.source.rl_unplugged import RLUnplugged, shard_file
-from rlx.source.tf_example import parse_example
-from rlx.source.tfrecord import records
+from rlx.formats.common.tf_example import parse_example
+from rlx.formats.common.tfrecord import records
+from rlx.formats.rl_unplugged.frames import decode_frames
+from rlx.formats.rl_unplugged.reader import RLUnplugged, shard_file
 from scripts.make_sample import Emulator
 from scripts.rlu_writer import tf_example, write_shard
 

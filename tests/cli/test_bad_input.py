@@ -1,7 +1,7 @@
 """What ``rlx convert`` says of files that are not what they should be, and what it leaves behind: nothing.
 
-A dataset that rlx has written in every format is damaged in every way that the format allows. ``tests/source`` has more
-of each format's own.
+A dataset that rlx has written in every format is damaged in every way that the format allows. ``tests/formats`` has
+more of each format's own.
 """
 
 import json

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import DatasetExistsError, DiskFullError, ExportError
-from rlx.export.dataset_formats import DATASET_EXPORTERS
+from rlx.formats.dataset_formats import DATASET_EXPORTERS
 from rlx.pipeline import convert as convert_module
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import ExportReport, SelectedShards, export

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.formats.common.source import MAX_BLOCK_STEPS, Source
 from rlx.schema import Role, Schema
-from rlx.source.protocol import MAX_BLOCK_STEPS, Source
 
 
 @dataclass

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlx.formats.common.extra_fields import NOT_TAKEN
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
-from rlx.source.extra_fields import NOT_TAKEN
 from tests.bad_files import NAMES
 from tests.contracts.dataset_exporter import whole_dataset
 from tests.contracts.source import read

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.export import formats
+from rlx.formats import batch_formats as formats
 from rlx.transform import registry
 from rlx_cli.app import app
 from tests.conftest import Cli

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import DatasetExistsError, DatasetLockedError
-from rlx.export.dataset_formats import DATASET_EXPORTERS
-from rlx.export.formats import EXPORTERS
 from rlx.files import lock
 from rlx.files.atomic import whole
+from rlx.formats.batch_formats import EXPORTERS
+from rlx.formats.dataset_formats import DATASET_EXPORTERS
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent

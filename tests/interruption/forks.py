@@ -38,7 +38,7 @@ HUNG = 1000
 IMPORTED = (
     *("gymnasium", "pydantic", "rich.progress", "rich.table", "rich.text", "rich.console", "h5py", "PIL.Image", "av"),
     *("obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.checks.examination", "rlx.viewer.files"),
-    *("rlx.export.dataset_formats", "rlx.export.formats", "rlx.pipeline.collect", "rlx.pipeline.convert"),
+    *("rlx.formats.dataset_formats", "rlx.formats.batch_formats", "rlx.pipeline.collect", "rlx.pipeline.convert"),
     *("rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.merge", "rlx.pipeline.preprocess"),
     *("rlx.pipeline.pull", "rlx.pipeline.push", "rlx.pipeline.sampling", "rlx.pipeline.split", "rlx_cli.app"),
 )

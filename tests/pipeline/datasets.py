@@ -14,13 +14,13 @@ import rlx
 from rlx.files.base import Base
 from rlx.files.http import HttpBase
 from rlx.files.retry import RetryPolicy
+from rlx.formats.common.source import Source
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.convert import convert
 from rlx.pipeline.download import download, download_from
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
-from rlx.source.protocol import Source
 from rlx.store.verification import UNLISTED, verify
 from tests.contracts.source import Trajectory, merge, read
 from tests.dopamine_files import Episode, Ring

@@ -15,14 +15,14 @@ from rlx.errors import (
     IncompleteDatasetError,
     SourceNotFoundError,
 )
+from rlx.formats.common.rows import episodes as row_episodes
+from rlx.formats.rl_unplugged.reader import find_runs
 from rlx.manifest import FILE_NAME, FileRecord
 from rlx.pipeline import shard_task
 from rlx.pipeline.convert import convert
 from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
-from rlx.source import row_episodes
-from rlx.source.rl_unplugged import find_runs
 from rlx.store.codec import Codec
 from rlx.store.writer import file_record
 from tests.contracts.source import same

@@ -7,10 +7,10 @@ from queue import SimpleQueue
 import pytest
 
 from rlx.errors import SourceNotFoundError
+from rlx.formats.dopamine.reader import DopamineLayout
+from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.pipeline.delivery import Fetching
 from rlx.progress import Silent
-from rlx.source.dopamine import DopamineLayout
-from rlx.source.rl_unplugged import RLUnpluggedLayout
 from tests.gcs_server import Fault, GcsServer
 from tests.pipeline.datasets import RLU_NAMES, quick, wait_until, write_dopamine, write_rlu
 

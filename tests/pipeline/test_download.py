@@ -11,9 +11,9 @@ from rlx.errors import (
     DatasetLockedError,
     SourceNotFoundError,
 )
+from rlx.formats.rl_unplugged.reader import find_runs, shard_file
 from rlx.pipeline.download import plan_download
 from rlx.pipeline.options import Options
-from rlx.source.rl_unplugged import find_runs, shard_file
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
 from tests.contracts.source import same

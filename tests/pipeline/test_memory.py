@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from rlx.export import lerobot, parquet_dataset
-from rlx.export.dataset_formats import DATASET_EXPORTERS
+from rlx.formats.dataset_formats import DATASET_EXPORTERS
+from rlx.formats.lerobot import writer as lerobot
+from rlx.formats.parquet import writer as parquet_dataset
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent

@@ -1,1 +1,0 @@
-"""Where experience goes: files that other programs read."""

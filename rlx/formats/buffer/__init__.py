@@ -1,0 +1,1 @@
+"""Checkpoints of rlx's replay buffer."""

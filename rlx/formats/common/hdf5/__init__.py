@@ -1,0 +1,1 @@
+"""HDF5 files: read without trust, and written piece by piece."""

@@ -1,0 +1,299 @@
+"""HDF5 read with care: every failure of the library names the file, and nothing leads out of it.
+
+An HDF5 file may point at other files (links, external storage, virtual datasets); from a stranger's file that would
+read whatever they like. It may also declare far more than it holds, or lead in circles.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError, SchemaMismatchError
+from rlx.files.disk import check_readable
+from rlx.formats.common.finite import check_finite
+from rlx.formats.common.hdf5.chunks import check_chunks
+from rlx.formats.common.provenance import KEY, told_notes
+
+_MAX_DEPTH = 16
+_CHECKED_BYTES = 2**26
+# Exceptions of h5py for a damaged file.
+_FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """Yield the open file.
+
+    Raises:
+        SourceNotFoundError: none was found.
+        FileAccessError: it cannot be read.
+        CorruptShardError: it is not HDF5, shorter than it was written, or holds what no schema can.
+    """
+    check_readable(path)
+    try:
+        file = h5py.File(path, "r")
+    except _FAILURES as exc:
+        raise _damaged(str(path), exc) from exc
+    try:
+        yield file
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}") from exc
+    finally:
+        file.close()
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a path is that of a file that begins like HDF5, whole or damaged."""
+    return path.is_file() and bool(h5py.is_hdf5(path))
+
+
+def holds(path: Path, names: Collection[str]) -> bool:
+    """Return whether a path is that of an HDF5 file with members of these names; damaged or absent files are not."""
+    if not is_hdf5(path):
+        return False
+    try:
+        with opened(path) as file:
+            return all(has(file, name) for name in names)
+    except CorruptShardError:
+        return False
+
+
+def group(parent: h5py.Group, name: str) -> h5py.Group:
+    """Return the group of this name.
+
+    Raises:
+        CorruptShardError: the member is missing.
+    """
+    found = _member(parent, name)
+    if not isinstance(found, h5py.Group):
+        raise CorruptShardError(f"{_place(parent, name)}: expected a group, found a dataset")
+    return found
+
+
+def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
+    """Return the dataset of this name, which the file itself holds.
+
+    Raises:
+        CorruptShardError: the member is missing, or lies in another file.
+    """
+    found = _member(parent, name)
+    if not isinstance(found, h5py.Dataset):
+        raise CorruptShardError(f"{_place(parent, name)}: expected a dataset, found a group")
+    try:
+        elsewhere = found.is_virtual or found.external
+        size, stored, _ = found.size, found.id.get_storage_size(), found.dtype  # some types cannot be read
+        chunks, held = (_chunks(found), found.id.get_num_chunks()) if _is_large(found) else (0, 0)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
+    if elsewhere:
+        raise CorruptShardError(f"{_place(parent, name)}: its values lie in another file")
+    # A file of a kilobyte may declare an array of any size that it holds nothing of.
+    if size and not stored:
+        raise CorruptShardError(f"{_place(parent, name)}: expected {size:,} values, found none stored")
+    if held < chunks:
+        raise CorruptShardError(f"{_place(parent, name)}: expected {chunks:,} chunks, found {held:,} stored")
+    return found
+
+
+def _is_large(found: h5py.Dataset) -> bool:
+    return found.chunks is not None and found.nbytes > _CHECKED_BYTES
+
+
+def _chunks(found: h5py.Dataset) -> int:
+    """Return how many chunks a dataset has if all of it is there."""
+    return math.prod(-(-rows // chunk) for rows, chunk in zip(found.shape, found.chunks, strict=True))
+
+
+def count(parent: h5py.Group) -> int:
+    """Return how many groups and datasets lie in a group."""
+    try:
+        return len(parent)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, ""), exc) from exc
+
+
+def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
+    """Return paths below a group of all datasets in it, or the name itself where it is a dataset; sorted."""
+    found = _member(parent, name)
+    if depth > _MAX_DEPTH:
+        raise CorruptShardError(f"{_place(parent, name)}: expected groups at most {_MAX_DEPTH} deep")
+    if isinstance(found, h5py.Dataset):
+        return [name]
+    try:
+        children = sorted(found)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
+    return [f"{name}/{leaf}" for child in children for leaf in leaves(found, child, depth + 1)]
+
+
+def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
+    """Return rows of a dataset, in this machine's byte order.
+
+    Raises:
+        CorruptShardError: they cannot be decoded.
+    """
+    try:
+        check_chunks(source, start, stop)
+        rows: NDArray[Any] = source[start:stop]
+    except _FAILURES as exc:
+        raise _damaged(f"{place(source)}, rows {start:,} to {stop:,}", exc) from exc
+    return rows if rows.dtype.hasobject else rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def attribute(parent: h5py.Group, name: str) -> int:
+    """Return a whole number that a group is marked with.
+
+    Raises:
+        CorruptShardError: it is not marked so.
+    """
+    try:
+        return int(np.asarray(parent.attrs[name]).item())
+    except _FAILURES as exc:
+        raise _damaged(f"{_place(parent, name)} (an attribute)", exc) from exc
+
+
+def has(parent: h5py.Group, name: str) -> bool:
+    """Return whether there is a group or a dataset of this name, or a link, which is not followed."""
+    try:
+        return parent.get(name, getlink=True) is not None
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
+
+
+def is_link(parent: h5py.Group, name: str) -> bool:
+    """Return whether a name leads to another file, or to another place in this one."""
+    try:
+        return not isinstance(parent.get(name, getlink=True), h5py.HardLink)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
+
+
+def names(parent: h5py.Group) -> list[str]:
+    """Return names of all groups and datasets in a group, sorted."""
+    try:
+        return sorted(parent)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, ""), exc) from exc
+
+
+def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.Dataset:
+    """Return the dataset of this name, whose rows are numbers.
+
+    Args:
+        parent: the group it lies in.
+        name: its path there.
+        rows: how many it is to have; any number where not given.
+
+    Raises:
+        CorruptShardError: the dataset is missing, its rows are not numbers, or it has more or fewer.
+    """
+    found = dataset(parent, name)
+    if not is_numbers(found):
+        raise CorruptShardError(
+            f"{_place(parent, name)}: expected rows of numbers, found {found.dtype}{list(found.shape)}"
+        )
+    if rows is not None and len(found) != rows:
+        raise CorruptShardError(f"{_place(parent, name)}: expected {rows:,} rows, found {len(found):,}")
+    return found
+
+
+def place(found: h5py.Dataset) -> str:
+    """Return where a dataset lies, for messages."""
+    return f"{found.file.filename}: {found.name}"
+
+
+def is_numbers(found: h5py.Dataset, rows: int | None = None) -> bool:
+    """Return whether a dataset has rows of numbers that a schema can name, ``rows`` of them."""
+    named = found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0
+    return named and rows in (None, len(found))
+
+
+def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
+    """Return rows of a dataset.
+
+    Raises:
+        CorruptShardError: they cannot be decoded, or one has NaN or infinity in it.
+    """
+    rows = read(source, start, stop)
+    check_finite(rows, place(source), start)
+    return rows
+
+
+def scalar(parent: h5py.Group, name: str) -> Any:
+    """Return the one number or flag that a dataset is.
+
+    Raises:
+        CorruptShardError: the dataset is missing, or not a number.
+    """
+    found = dataset(parent, name)
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise CorruptShardError(f"{_place(parent, name)}: expected one number, found {found.dtype}{list(found.shape)}")
+    return np.asarray(read_all(found)).item()
+
+
+def read_all(source: h5py.Dataset) -> Any:
+    """Return all values of a small dataset."""
+    try:
+        check_chunks(source)
+        return source[()]
+    except _FAILURES as exc:
+        raise _damaged(place(source), exc) from exc
+
+
+def told(file: h5py.File) -> Mapping[str, Any]:
+    """Return the notes that rlx wrote into the file, if any."""
+    return told_notes(mark(file, KEY))
+
+
+def marks(parent: h5py.Group) -> list[str]:
+    """Return names of all that a group is marked with, sorted.
+
+    Raises:
+        CorruptShardError: they cannot be read.
+    """
+    try:
+        return sorted(parent.attrs)
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, "(its attributes)"), exc) from exc
+
+
+def mark(parent: h5py.Group, name: str) -> Any:
+    """Return the attribute of a group with this name; None if absent.
+
+    Raises:
+        CorruptShardError: it cannot be read.
+    """
+    try:
+        return parent.attrs.get(name)
+    except _FAILURES as exc:
+        raise _damaged(f"{_place(parent, name)} (an attribute)", exc) from exc
+
+
+def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """Return the member at a path, every part of which must be a plain link: any other may lead out of the file."""
+    found: Any = parent
+    try:
+        for part in name.split("/"):
+            link = found.get(part, getlink=True)
+            if link is None:
+                raise CorruptShardError(f"{_place(parent, name)} is missing")
+            if not isinstance(link, h5py.HardLink):
+                raise CorruptShardError(f"{_place(parent, name)}: leads to another file, or another place in this one")
+            found = found[part]
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
+    return found
+
+
+def _place(parent: h5py.Group, name: str) -> str:
+    return f"{parent.file.filename}: {str(parent.name).rstrip('/')}/{name}"
+
+
+def _damaged(where: str, cause: Exception) -> CorruptShardError:
+    return CorruptShardError(f"{where} is missing or damaged: {cause.args[0] if cause.args else type(cause).__name__}")

@@ -1,0 +1,184 @@
+"""HDF5 written piece by piece, and a full disk that is an error instead of a crash of the library."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import h5py
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rlx.errors import ExportError
+from rlx.formats.common.exporter import Experience
+from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.provenance_writer import KEY
+from rlx.progress import Progress
+from rlx.schema import TEXT
+
+_CHUNK_BYTES = 2**16
+# Smaller rows gain little, and every reader is fastest where nothing is compressed.
+_MIN_GZIP_ROW_BYTES = 1024
+_GZIP_LEVEL = 1
+_REFERENCE_BYTES = 16  # to a text, which lies elsewhere in the file
+_MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 takes 64 kB in all
+
+
+class Hdf5Output:
+    """A file that is being written.
+
+    Attributes:
+        file: for groups, attributes and small arrays.
+    """
+
+    def __init__(self, file: h5py.File, disk: "Disk") -> None:
+        self.file = file
+        self._disk = disk
+
+    def sign(self, said: Mapping[str, Any]) -> None:
+        """Say whose data these are in an attribute of the file: readers pass over those that they do not know."""
+        text = json.dumps(said, sort_keys=True)
+        if len(text.encode()) > _MAX_ATTRIBUTE_BYTES:
+            text = json.dumps({**said, "notes": {}}, sort_keys=True)
+        self.file.attrs[KEY] = text
+
+    def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
+        """Return a dataset of ``count`` rows, to be filled from the first to the last.
+
+        Rows of a kilobyte and more are gzipped, in chunks of about 64 kB.
+
+        Args:
+            name: path in the file.
+            count: rows there will be.
+            shape: of one row.
+            dtype: of its numbers, or ``string``.
+            growing: whether the format wants a dataset that could be made longer.
+        """
+        is_text = dtype == TEXT
+        row_bytes = max(1, (_REFERENCE_BYTES if is_text else np.dtype(dtype).itemsize) * int(np.prod(shape)))
+        large = row_bytes >= _MIN_GZIP_ROW_BYTES and not is_text
+        chunk = (max(1, min(count, _CHUNK_BYTES // row_bytes)), *shape) if large or growing else None
+        dataset = self.file.create_dataset(
+            name,
+            (count, *shape),
+            h5py.string_dtype() if is_text else dtype,
+            chunks=chunk,
+            maxshape=(None, *shape) if growing else None,
+            compression="gzip" if large else None,
+            compression_opts=_GZIP_LEVEL if large else None,
+        )
+        return Rows(dataset, self._disk)
+
+
+class Rows:
+    """Writer of one dataset from its first row on."""
+
+    def __init__(self, dataset: h5py.Dataset, disk: "Disk") -> None:
+        self._dataset = dataset
+        self._disk = disk
+        self._filled = 0
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Write the next rows [n, ...].
+
+        Raises:
+            OSError: the disk is full.
+            ExportError: a text has a NUL in it, which HDF5 takes for its end.
+        """
+        if rows.dtype == object and any("\0" in text for text in rows.flat):
+            raise ExportError(f"HDF5 cannot hold a text with a NUL in it, found one for {self._dataset.name}")
+        stop = self._filled + len(rows)
+        self._dataset[self._filled : stop] = rows.reshape(len(rows), *self._dataset.shape[1:])
+        self._filled = stop
+        self._disk.check()
+
+
+class EpisodeWriter(Protocol):
+    """The datasets of one episode."""
+
+    def append(self, piece: Piece) -> None:
+        """Write its next steps."""
+
+
+def write_episodes(experience: Experience, begin: Callable[[Piece], EpisodeWriter], progress: Progress) -> None:
+    """Write trajectories piece by piece, each by a writer of its own.
+
+    Args:
+        experience: what to write.
+        begin: makes the writer of a trajectory of which this is the first piece.
+        progress: is advanced in ``steps``.
+    """
+    for piece in pieces(experience.blocks(), experience.schema):
+        if piece.start == 0:
+            writer = begin(piece)
+        writer.append(piece)
+        progress.advance("steps", piece.steps)
+
+
+@contextmanager
+def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
+    """Create a file, closed with the context. The same rows give the same bytes.
+
+    Raises:
+        OSError: the disk is full; the operating system's own error.
+    """
+    with path.open("xb+", buffering=0) as raw:
+        disk = Disk(raw)
+        try:
+            with h5py.File(disk, "w", track_order=track_order) as file:
+                yield Hdf5Output(file, disk)
+        finally:
+            # Before what HDF5 itself makes of it.
+            disk.check()
+
+
+class Disk(io.RawIOBase):
+    """A file whose writes seem to succeed on a full disk: HDF5 cannot even close a file that refuses one."""
+
+    def __init__(self, raw: io.FileIO | BinaryIO) -> None:
+        self._raw: Any = raw
+        self._failure: OSError | None = None
+
+    def check(self) -> None:
+        """Raise what the first write that failed has raised."""
+        if self._failure is not None:
+            raise self._failure
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to a place in the file."""
+        try:
+            return int(self._raw.seek(offset, whence))
+        except OSError as exc:  # a buffer was to be written before
+            self._failure = self._failure or exc
+            return 0
+
+    def tell(self) -> int:
+        """Return where in the file it is."""
+        return int(self._raw.tell())
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """Read from the file."""
+        found: int | None = self._raw.readinto(buffer)
+        return found
+
+    def write(self, data: Any, /) -> int:
+        """Write to the file, as long as nothing has failed."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest and self._failure is None:
+                rest = rest[self._raw.write(rest) :]
+        except OSError as exc:
+            self._failure = exc
+        return size
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Cut the file."""
+        try:
+            if self._failure is None:
+                return int(self._raw.truncate(size))
+        except OSError as exc:
+            self._failure = exc
+        return size or 0

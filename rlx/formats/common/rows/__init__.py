@@ -1,0 +1,1 @@
+"""Steps in rows: which rows are an episode, and reading them in order."""

@@ -1,0 +1,133 @@
+"""Episodes of formats that keep as many observations as actions: T rows, each with the observation before its action.
+
+The observation after the last action is known only where the format keeps it apart. Otherwise, a terminated last step
+needs no next observation: zeros, marked as not recorded, follow it. Any other last step whose outcome was not recorded
+is left out, and the observation before it is the final one. So nothing is invented, and no learner bootstraps from
+zeros.
+
+The last step of every episode is done. An episode whose rows stop although nothing ended it is cut: its last step is
+truncated, and so is the last one kept of an episode whose last row is left out.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.formats.common.source import block_steps
+from rlx.schema import Role, Schema
+
+STEPS_PER_SHARD = 100_000
+STEPS_WITHOUT_OUTCOME = "steps_without_outcome"
+WITHOUT_OUTCOME = "step_whose_outcome_is_not_recorded"
+_FLAGS = ("terminated", "truncated")
+
+
+class Columns(Protocol):
+    """The rows of one episode."""
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """Return [stop - start, ...] rows of a field, as in the schema; of observations, those before each step."""
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        """Return [1, ...] the observation after a row; called only where the episode records it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowEpisode:
+    """One episode.
+
+    Args:
+        number: the source's number of it.
+        rows: T.
+        terminated: whether the last row ended the MDP.
+        truncated: whether it was cut by a limit.
+        final_recorded: whether the observation after the last row is known.
+        from_reset: whether the first row is the first step of the episode.
+        cut: whether the recording stopped although the environment did not end the episode, whatever the flags say.
+    """
+
+    number: int
+    rows: int
+    terminated: bool
+    truncated: bool
+    final_recorded: bool
+    from_reset: bool = True
+    cut: bool = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the steps stop before the environment ends the episode."""
+        return not self.terminated and (self.cut or self.rows > self.steps or not self.truncated)
+
+    @property
+    def steps(self) -> int:
+        """Steps that can be made of the rows."""
+        return self.rows if self.final_recorded or self.terminated else self.rows - 1
+
+    def blocks(self, schema: Schema, columns: Columns, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the episode in blocks; counts the row that gives no step."""
+        if self.rows > self.steps:
+            dropped[WITHOUT_OUTCOME] += self.rows - self.steps
+        longest = block_steps(schema)
+        for start in range(0, self.steps, longest):
+            yield self._block(schema, columns, start, min(start + longest, self.steps))
+
+    def _block(self, schema: Schema, columns: Columns, start: int, stop: int) -> Block:
+        is_last = stop == self.steps
+        data: dict[str, NDArray[np.generic]] = {}
+        for name, field in schema.fields.items():
+            if name in _FLAGS:
+                data[name] = np.zeros(stop - start, bool)
+                data[name][-1] = is_last and (getattr(self, name) or (name == "truncated" and self.is_cut))
+            elif field.role != Role.OBSERVATION or not is_last:
+                data[name] = columns.rows(name, start, stop)
+            elif self.rows > self.steps:
+                data[name] = columns.rows(name, start, stop + 1)
+            else:
+                final = columns.after(name, stop - 1) if self.final_recorded else field.zeros(1)
+                data[name] = np.concatenate([columns.rows(name, start, stop), final.astype(field.numpy_dtype)])
+        return Block(
+            data,
+            lengths=np.array([stop - start]),
+            episodes=np.array([self.number]),
+            from_reset=np.array([self.from_reset]),
+            final_recorded=np.array([self.final_recorded or self.rows > self.steps]),
+            is_open=not is_last,
+            cut=np.array([is_last and self.is_cut]),
+        )
+
+
+def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
+    """Return the note that says how many rows give no step; none where all do.
+
+    Example:
+        >>> cut = RowEpisode(0, 100, terminated=False, truncated=True, final_recorded=False)
+        >>> without_outcome([cut, cut])
+        {'steps_without_outcome': 2}
+    """
+    count = sum(episode.rows - episode.steps for episode in episodes)
+    return {STEPS_WITHOUT_OUTCOME: count} if count else {}
+
+
+def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:
+    """Return first episode of every shard of about 100,000 steps, and the number of episodes.
+
+    Args:
+        rows: of every episode.
+
+    Example:
+        >>> shard_bounds([60_000, 60_000, 10])
+        (0, 2, 3)
+    """
+    bounds, steps, count = [0], 0, 0
+    for count, length in enumerate(rows, 1):
+        if steps >= STEPS_PER_SHARD:
+            bounds.append(count - 1)
+            steps = 0
+        steps += length
+    return (*bounds, count)

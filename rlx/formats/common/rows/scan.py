@@ -1,0 +1,291 @@
+"""Finds the episodes in rows of TED steps: which rows follow each other, and which begin at a reset.
+
+A row follows the row before it if that row did not end the episode, is of the same trajectory, and led to the
+observation that this row begins with. Rows that follow each other are a piece of an episode. Collectors that take turns
+in one buffer, and rings that wrap, leave several pieces of one episode apart; they have the same trajectory id, and one
+begins with what the other led to.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import SourceError
+from rlx.formats.common.rows.links import Flags, Links, Pieces, Places, chained, link
+from rlx.formats.common.rows.table import EpisodeTable
+
+TRAJECTORY = "collector/traj_ids"
+MASK = "collector/mask"
+EPISODE = "trajectories/episode"
+FROM_RESET = "trajectories/from_reset"
+CUT = "trajectories/cut"
+INIT = "is_init"
+TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
+# Fields that a scan reads besides the observations, if present.
+SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
+_OF_START = (TRAJECTORY, EPISODE, FROM_RESET, INIT, MASK)
+_DIGEST_BYTES = 16
+Rows = Mapping[str, NDArray[Any]]
+
+
+class Recording(Enum):
+    """The state of the steps before the stored ones."""
+
+    COMPLETE = "nothing was recorded before"
+    WRAPPED = "older steps were overwritten"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEpisodes:
+    """The episodes of rows that were scanned.
+
+    Args:
+        table: of the episodes, in the order of their first rows.
+        pieces: [p, 2] first row and number of rows of their pieces, episode by episode; None if every episode is one
+            piece and none is left out.
+        torn: names of fields that do not go on from row to row as the observations do.
+        padding: rows that are no steps.
+    """
+
+    table: EpisodeTable
+    pieces: Places | None
+    torn: frozenset[str]
+    padding: int
+
+
+class EpisodeScan:
+    """Scan of rows piece by piece, in the order of time.
+
+    Args:
+        after: TED path of the next observation, by the name of the observation.
+        decides: which of these say whether a row follows another; the others may be anything.
+
+    Example:
+        >>> scan = EpisodeScan({"observation": "next/observation"}, ["observation"])
+        >>> seen = np.array([0.0, np.nan, 7.0])
+        >>> scan.add({"observation": seen, "next/observation": np.array([np.nan, 2.0, 8.0]), DONE: np.zeros(3, bool)})
+        >>> scan.found().table.rows.tolist()
+        [2, 1]
+    """
+
+    def __init__(self, after: Mapping[str, str] | None = None, decides: Collection[str] = ()) -> None:
+        self.rows = 0
+        self._after = dict(after or {})
+        self._decides = [name for name in self._after if name in decides]
+        self._torn: set[str] = set()
+        self._starts: list[Places] = []
+        self._columns: dict[str, list[NDArray[Any]]] = {}
+        self._last: Rows = {}
+
+    def add(self, rows: Rows, recorded: Flags | None = None, lane_starts: Flags | None = None) -> None:
+        """Take the next n rows.
+
+        Args:
+            rows: flags [n] or [n, 1], numbers of trajectories and the like, as far as they are there, and the fields
+                that ``after`` names.
+            recorded: [n] whether the rows record the observations after each of them; all do, if not given.
+            lane_starts: [n] which rows begin a lane, the rows of one environment.
+        """
+        now = _told(rows, recorded, self._decides)
+        count = len(now["terminated"])
+        before = {name: _shifted(column, self._last.get(name)) for name, column in now.items()}
+        first = np.zeros(count, bool) if lane_starts is None else lane_starts.copy()
+        first[:1] |= self.rows == 0
+        ended = before["terminated"] | before["truncated"]
+        differs = {
+            name: different(_shifted(rows[path], self._last.get(path)), rows[name])
+            for name, path in self._after.items()
+        }
+        jumps = np.logical_or.reduce([differs[name] for name in self._decides] or [np.zeros(count, bool)])
+        starting = first | ended | jumps | now.get(INIT, np.zeros(count, bool))
+        for name in (TRAJECTORY, MASK):
+            if name in now:
+                starting |= now[name] != before[name]
+        valid = now.get(MASK, np.ones(count, bool))
+        self._torn |= {
+            name for name, differ in differs.items() if name not in self._decides and (differ & ~starting & valid).any()
+        }
+        starts = np.flatnonzero(starting)
+        self._starts.append(starts + self.rows)
+        self._keep("first", first[starts])
+        for name, column in now.items():
+            self._keep(name, (column if name in _OF_START else before[name])[starts])
+        if TRAJECTORY in now:
+            for group in self._compared():
+                self._keep(f"begins {group}", _digests([rows[name][starts] for name in group]))
+                paths = [self._after[name] for name in group]
+                self._keep(
+                    f"led to {group}", _digests([_shifted(rows[path], self._last.get(path))[starts] for path in paths])
+                )
+        after = {path: rows[path][-1:] for path in self._after.values()}
+        self._last = {**{name: column[-1:] for name, column in now.items()}, **after}
+        self.rows += count
+
+    def _compared(self) -> list[tuple[str, ...]]:
+        """Return the fields that decide, together, and each of the others."""
+        deciding = [tuple(self._decides)] if self._decides else []
+        return deciding + [(name,) for name in self._after if name not in self._decides]
+
+    def _keep(self, name: str, column: NDArray[Any]) -> None:
+        self._columns.setdefault(name, []).append(column)
+
+    def found(
+        self, recording: Recording = Recording.UNKNOWN, *, stitch: bool = False, cyclic: bool = False
+    ) -> FoundEpisodes:
+        """Return the episodes of all rows.
+
+        Args:
+            recording: what came before them.
+            stitch: whether pieces of an episode that lie apart are joined, and rows between them can be left out.
+            cyclic: whether the first row of a lane may follow its last.
+
+        Raises:
+            SourceError: some rows are masked, and cannot be left out.
+        """
+        if not self.rows:
+            nothing = EpisodeTable([], number=0, terminated=False, truncated=False, final_recorded=False)
+            return FoundEpisodes(nothing, None, frozenset(), 0)
+        pieces = self._pieces()
+        links = link(pieces, tuple(self._decides), cyclic=cyclic)
+        resets = _resets(pieces, links, recording)
+        joined = np.flatnonzero(links.joins >= 0) if stitch else np.empty(0, np.int64)
+        for group in self._compared()[bool(self._decides) :] if len(joined) else []:
+            if (pieces.led_to[group][links.joins[joined]] != pieces.begins[group][joined]).any():
+                self._torn.add(group[0])
+        kept = np.flatnonzero(pieces.valid)
+        padding = int(pieces.count[~pieces.valid].sum())
+        if padding and not stitch:
+            raise SourceError(f"{MASK}: expected no padding, found {padding:,} rows that are masked")
+        order, heads = chained(kept, links.joins) if len(joined) else (kept, np.arange(len(kept)))
+        lasts = np.append(heads[1:], len(order)) - 1
+        head, last = order[heads], order[lasts]
+        table = EpisodeTable(
+            np.add.reduceat(pieces.count[order], heads) if len(heads) else [],
+            number=pieces.number[head],
+            terminated=pieces.terminated[last],
+            truncated=pieces.truncated[last],
+            final_recorded=pieces.recorded[last],
+            from_reset=resets[head],
+            cut=pieces.cut[last] | links.goes_on[last],
+        )
+        as_scanned = len(order) == len(pieces.start) and bool((np.diff(order) == 1).all())
+        places = None if as_scanned else np.stack([pieces.start[order], pieces.count[order]], axis=1)
+        return FoundEpisodes(table, places, frozenset(self._torn), padding)
+
+    def _pieces(self) -> Pieces:
+        start = np.concatenate(self._starts)
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        # How a piece ends was noted where the next one begins.
+        ends = {
+            name: np.append(columns[name][1:], self._last[name])
+            for name in ("terminated", "truncated", "recorded", "cut")
+        }
+        begins, led_to = {}, {}
+        for group in self._compared() if TRAJECTORY in columns else []:
+            begins[group] = columns[f"begins {group}"]
+            last = _digests([self._last[self._after[name]] for name in group])
+            led_to[group] = np.concatenate([columns[f"led to {group}"][1:], last])
+        every = np.ones(len(start), bool)
+        return Pieces(
+            start,
+            np.diff(start, append=self.rows),
+            columns.get(EPISODE, columns.get(TRAJECTORY, np.arange(len(start)))),
+            columns.get(TRAJECTORY),
+            ends["terminated"],
+            ends["truncated"],
+            ends["recorded"],
+            ends["cut"],
+            columns["first"],
+            columns["terminated"] | columns["truncated"],
+            columns.get(MASK, every),
+            columns.get(FROM_RESET, columns.get(INIT)),
+            begins,
+            led_to,
+        )
+
+
+def _resets(pieces: Pieces, links: Links, recording: Recording) -> Flags:
+    """Return [p] which pieces are known to begin at a reset."""
+    if pieces.from_reset is not None:
+        return pieces.from_reset
+    starts_anew = ~links.is_known if pieces.trajectory is not None else np.ones(len(pieces.start), bool)
+    of_lane = pieces.first & starts_anew & (recording != Recording.WRAPPED)
+    has_ids = pieces.trajectory is not None
+    of_new_id = starts_anew & (has_ids and recording == Recording.COMPLETE)
+    return ~links.resumes & (of_lane | of_new_id | (pieces.after_end & ~pieces.first))
+
+
+def scan_following(
+    batches: Iterable[Rows], after: Mapping[str, str], decides: Collection[str], recorded: Any
+) -> FoundEpisodes:
+    """Return the episodes of rows that can only be read in order.
+
+    Args:
+        batches: the rows piece by piece, ``batch_rows`` each, with flags and the fields that ``after`` names.
+        after: TED path of the next observation, by name.
+        decides: which of these say whether a row follows another.
+        recorded: called with each batch: [n] whether the observation after each row is recorded.
+    """
+    scan = EpisodeScan(after, decides)
+    for batch in batches:
+        scan.add(batch, recorded(batch))
+    return scan.found()
+
+
+def different(one: NDArray[Any], other: NDArray[Any]) -> Flags:
+    """Return [n] which rows differ in value; NaN equals NaN, and -0.0 equals 0.0.
+
+    Example:
+        >>> different(np.array([np.nan, 0.0, 1.0]), np.array([np.nan, -0.0, 2.0])).tolist()
+        [False, False, True]
+    """
+    differs = np.asarray(one != other, bool)
+    if one.dtype.kind == "f" and other.dtype.kind == "f":
+        differs &= ~(np.isnan(one) & np.isnan(other))
+    found: Flags = np.any(differs.reshape(len(differs), -1), axis=1)
+    return found
+
+
+def _digests(columns: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return [n] equal where all rows are equal in value."""
+    alike = [_alike(column) for column in columns]
+    joined = [b"".join(row) for row in zip(*alike, strict=True)]
+    found = np.empty(len(joined), object)
+    found[:] = [
+        row if len(row) <= _DIGEST_BYTES else blake2b(row, digest_size=_DIGEST_BYTES).digest() for row in joined
+    ]
+    return found
+
+
+def _alike(column: NDArray[Any]) -> list[bytes]:
+    """Return bytes of every row, the same for the same values."""
+    if column.dtype.hasobject:
+        return [repr(row).encode() for row in column.reshape(len(column), -1).tolist()]
+    if column.dtype.kind == "f":
+        column = np.where(np.isnan(column), np.nan, column + 0.0).astype(column.dtype)
+    return [row.tobytes() for row in column]
+
+
+def _shifted(column: NDArray[Any], last: NDArray[Any] | None) -> NDArray[Any]:
+    """Return [n] the row before each row; of the first, the last one of the rows before."""
+    return np.concatenate([column[:1] if last is None else last, column[:-1]])
+
+
+def _told(rows: Rows, recorded: Flags | None, decides: Collection[str]) -> dict[str, NDArray[Any]]:
+    flags = {path: rows[path].reshape(-1) != 0 for path in (TERMINATED, TRUNCATED, DONE) if path in rows}
+    count = len(next(iter(flags.values())))
+    truncated = flags.get(TRUNCATED, np.zeros(count, bool))
+    terminated = flags.get(TERMINATED, flags.get(DONE, np.zeros(count, bool)) & ~truncated)
+    if DONE in flags and TERMINATED in flags:
+        truncated = truncated | (flags[DONE] & ~terminated)
+    known = np.full(count, bool(decides)) if recorded is None else recorded
+    cut = rows[CUT].reshape(-1) != 0 if CUT in rows else np.zeros(count, bool)
+    told = {"terminated": terminated, "truncated": truncated, "recorded": known, "cut": cut}
+    told |= {name: rows[name].reshape(-1) for name in (TRAJECTORY, EPISODE) if name in rows}
+    return told | {name: rows[name].reshape(-1) != 0 for name in (FROM_RESET, INIT, MASK) if name in rows}

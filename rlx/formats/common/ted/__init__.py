@@ -1,0 +1,1 @@
+"""Steps whose arrays are named by TED paths."""

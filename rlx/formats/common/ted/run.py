@@ -1,0 +1,227 @@
+"""Steps in leaves by TED path, such as directories of TensorDicts have them, as a Source."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import SourceError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import RowType, not_taken_note
+from rlx.formats.common.one_file import id_of
+from rlx.formats.common.rows.episodes import shard_bounds, without_outcome
+from rlx.formats.common.rows.runs import RowRuns
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording
+from rlx.formats.common.rows.table import EpisodeTable
+from rlx.formats.common.source import batch_rows
+from rlx.formats.common.ted.fields import TedFields
+from rlx.schema import Schema
+
+PADDING = "padding"
+
+
+class Leaf(Protocol):
+    """The rows of one leaf.
+
+    Attributes:
+        place: where it lies, for messages.
+    """
+
+    place: str
+
+    def read(self, first: int, count: int, stride: int = 1) -> NDArray[Any]:
+        """Return rows [count, ...], each ``stride`` rows after the one before."""
+
+
+class Leaves(Protocol):
+    """Where leaves are read from. It can be pickled to another process."""
+
+    def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
+        """Return names of the files of leaves of these dtypes and shapes, below the source's root."""
+
+    def opened(self, kinds: Mapping[str, RowType]) -> AbstractContextManager[Mapping[str, Leaf]]:
+        """Return the leaves, open.
+
+        Raises:
+            SourceNotFoundError: a file is missing.
+            CorruptShardError: it has not as many bytes as its rows need.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where steps are read from.
+
+    Args:
+        path: that the user gave.
+        root: the directory that the names of files are relative to.
+        leaves: the leaves to read.
+        kinds: dtype and shape of the rows of every leaf, by TED path.
+        layout: the expected layout, for error messages.
+    """
+
+    path: Path
+    root: Path
+    leaves: Leaves
+    kinds: Mapping[str, RowType]
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class TedRun:
+    """One directory.
+
+    Args:
+        root: the directory with the files.
+        id: name of the dataset.
+        leaves: the leaves to read.
+        kinds: dtype and shape of the rows of every leaf that is read, by TED path.
+        runs: which of them are steps, in which order: episode by episode.
+        fields: what they hold.
+        notes: the notes that rlx wrote, and the leaves that are not taken.
+        episodes: those of all steps.
+        first_episodes: first episode of every shard, and the number of episodes.
+        padding: rows that are no steps, between others.
+        layout: the expected layout, for error messages.
+    """
+
+    root: Path
+    id: str
+    leaves: Leaves
+    kinds: Mapping[str, RowType]
+    runs: RowRuns
+    fields: TedFields
+    notes: Mapping[str, Any]
+    episodes: EpisodeTable
+    first_episodes: tuple[int, ...]
+    padding: int
+    layout: str
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of a step."""
+        return self.fields.schema
+
+    def shards(self) -> Sequence[int]:
+        """Return groups of whole episodes, about 100,000 steps each."""
+        return range(len(self.first_episodes) - 1)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (every file has rows of every shard)
+        """Return the files of all fields."""
+        return self.leaves.files(self.kinds)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of a shard.
+
+        Raises:
+            SourceNotFoundError: a file is missing.
+            CorruptShardError: one has not the length that it should have, or has NaN in it.
+        """
+        if shard == 0 and self.padding:
+            dropped[PADDING] += self.padding
+        first, stop = self.first_episodes[shard : shard + 2]
+        row = int(self.episodes.rows[:first].sum())
+        with expecting(self.layout), self.leaves.opened(self.kinds) as leaves:
+            for episode in self.episodes[first:stop]:
+                yield from episode.blocks(self.schema, _Columns(leaves, self.fields, self.runs, row), dropped)
+                row += episode.rows
+
+
+class _Columns:
+    """The rows of an episode that begins at a place in an order of rows."""
+
+    def __init__(self, leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, first: int) -> None:
+        self._leaves = leaves
+        self._fields = fields
+        self._runs = runs
+        self._first = first
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        rows = self._read(name, self._fields.paths[name], start, stop)
+        return rows.reshape(-1, *self._fields.schema[name].shape)
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        return self._read(name, self._fields.after[name], row, row + 1)
+
+    def _read(self, name: str, path: str, start: int, stop: int) -> NDArray[np.generic]:
+        leaf = self._leaves[path]
+        parts = []
+        for first, count in self._runs.spans(self._first + start, self._first + stop):
+            parts.append(leaf.read(first, count, self._runs.stride))
+            self._fields.check(name, parts[-1], leaf.place, first)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def scanned(fields: TedFields, kinds: Mapping[str, RowType]) -> dict[str, RowType]:
+    """Return the leaves that ``make_run`` needs: those of fields, and those that tell of episodes."""
+    needed = {path: kinds[path] for path in (*fields.paths.values(), *fields.after.values())}
+    return needed | {path: kinds[path] for path in fields.scanned if path in kinds}
+
+
+def make_run(
+    place: Place,
+    fields: TedFields,
+    files: Mapping[str, Leaf],
+    runs: RowRuns,
+    *,
+    lane: int,
+    recording: Recording,
+    notes: Mapping[str, Any],
+    not_taken: Mapping[str, str] | None = None,
+) -> TedRun:
+    """Return the run whose steps lie in leaves.
+
+    Args:
+        place: where they are read from.
+        fields: what they hold.
+        files: the leaves that ``scanned`` names, open.
+        runs: the rows that are steps, lane by lane.
+        lane: rows of every lane.
+        recording: the state of the steps before.
+        notes: of the data.
+        not_taken: what else lies there, with the reason why it is not taken.
+
+    Raises:
+        SourceError: the run has no steps.
+    """
+    found = _scan(files, fields, runs, lane, recording)
+    if not len(found.table):
+        raise SourceError(f"{place.path} has no step")
+    fields = fields.torn(found.torn)
+    return TedRun(
+        place.root,
+        id_of(place.path),
+        place.leaves,
+        {path: place.kinds[path] for path in (*fields.paths.values(), *fields.after.values())},
+        runs if found.pieces is None else runs.picked(found.pieces),
+        fields,
+        {**notes, **without_outcome(found.table), **not_taken_note({**fields.not_taken, **(not_taken or {})})},
+        found.table,
+        shard_bounds(found.table.rows),
+        found.padding,
+        place.layout,
+    )
+
+
+def _scan(
+    leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
+) -> FoundEpisodes:
+    """Return the episodes of rows of lanes of equal length."""
+    names = {name for name in fields.scanned if name in leaves} | {*fields.after, *fields.after.values()}
+    size, rows = batch_rows(fields.schema), runs.rows
+    scan = EpisodeScan(fields.after, fields.decides)
+    for start in range(0, rows, size):
+        spans = list(runs.spans(start, min(start + size, rows)))
+        batch = {
+            name: np.concatenate([leaves[name].read(first, count, runs.stride) for first, count in spans])
+            for name in names
+        }
+        numbers = np.arange(start, start + len(batch[next(iter(names))]))
+        scan.add(batch, lane_starts=numbers % lane == 0)
+    return scan.found(recording, stitch=True, cyclic=recording == Recording.WRAPPED)

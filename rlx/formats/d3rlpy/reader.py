@@ -1,0 +1,135 @@
+"""The HDF5 that d3rlpy 2 dumps (version 2.1): four datasets an episode, final observations not among them.
+
+An episode that did not terminate was cut by a limit. What d3rlpy's first version wrote is D4RL's layout with flags at
+the ends of episodes.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.hdf5.columns import field_shape
+from rlx.formats.common.hdf5.episodes import Hdf5Episodes
+from rlx.formats.common.hdf5.extras import find_extras, leaves_of, rows_in
+from rlx.formats.common.hdf5.text import texts
+from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.formats.d4rl import reader as d4rl
+from rlx.formats.d4rl.reader import D4RL
+from rlx.schema import Field, Role, Schema
+
+_KEYS = ("version", "num_episodes", "columns")
+_COLUMNS = ("observations", "actions", "rewards", "terminated")
+_VERSION = "2.1"
+_NUMBERED = re.compile(r"(.+)_(\d{1,9})")
+# Of several observations, the place in the tuple follows the episode's number.
+_OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})(?:_\d{1,9})?")
+LAYOUT = (
+    "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "
+    "observations_<i> [T, ...], actions_<i> [T, A], rewards_<i> [T, 1], terminated_<i>"
+)
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a file has what a dump of d3rlpy's version 2 begins with, or of its first version's flags."""
+    return hdf5_file.holds(path, _KEYS) or hdf5_file.holds(path, (*d4rl.KEYS, d4rl.EPISODE_ENDS))
+
+
+def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
+    """Return the dataset in a file that d3rlpy dumped.
+
+    Raises:
+        SourceNotFoundError: the file does not exist.
+        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
+        SourceError: it is of a version that is not read, or has no episode.
+    """
+    return d4rl.open_d4rl(path) if hdf5_file.holds(path, d4rl.KEYS[:1]) else _opened(path)
+
+
+@expecting(LAYOUT)
+def _opened(path: Path) -> Hdf5Episodes:
+    with hdf5_file.opened(path) as file:
+        if missing := [key for key in _KEYS if not hdf5_file.has(file, key)]:
+            raise CorruptShardError(f"{path}: {missing[0]} is missing")
+        version = texts(file, "version")
+        if version != [_VERSION]:
+            raise SourceError(f"{path} is of d3rlpy's version {'.'.join(version)}, expected {_VERSION}")
+        episode_count = int(hdf5_file.scalar(file, "num_episodes"))
+        if episode_count < 1:
+            raise SourceError(f"{path} has no episode")
+        said = hdf5_file.told(file)
+        fields, paths = _fields(file)
+        episodes = tuple(_episode(file, number) for number in range(episode_count))
+        extras = _extras(file, episodes, {**fields, "terminated": None}, said)
+        fields |= extras.fields
+        paths |= {name: f"{path}_{{}}" for name, path in extras.keys.items()}
+        notes: dict[str, Any] = {**said, "format": "d3rlpy 2.1", **without_outcome(episodes)}
+        notes |= not_taken_note(extras.not_taken)
+    try:
+        schema = Schema(fields)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}") from exc
+    bounds = shard_bounds(episode.rows for episode in episodes)
+    return Hdf5Episodes(
+        path.parent, path.name, schema, notes, paths, {}, episodes, tuple(range(len(episodes))), bounds, LAYOUT
+    )
+
+
+def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
+    """Return the fields of the first episode, and where each is kept."""
+    paths = {"observation": "observations_{}"}
+    if not hdf5_file.has(file, "observations_0"):
+        parts = next(number for number in count() if not hdf5_file.has(file, f"observations_0_{number}"))
+        if not parts:
+            raise CorruptShardError(f"{file.filename}: observations_0 is missing")
+        paths = {f"observation/_index_{number}": f"observations_{{}}_{number}" for number in range(parts)}
+    paths |= {"action": "actions_{}", "reward": "rewards_{}"}
+    fields = {}
+    for name, path in paths.items():
+        found = hdf5_file.numbers(file, path.format(0))
+        is_number = name == "reward" or (name == "action" and found.dtype.kind in "iub")
+        role = Role.OBSERVATION if name.startswith("observation") else Role.STEP if name == "action" else Role.NEXT
+        fields[name] = Field(found.dtype.name, field_shape(found, is_number=is_number), role)
+    return {**fields, **{name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}}, paths
+
+
+def _episode(file: h5py.File, number: int) -> RowEpisode:
+    rows = len(hdf5_file.numbers(file, f"actions_{number}"))
+    terminated = bool(hdf5_file.scalar(file, f"terminated_{number}"))
+    return RowEpisode(number, rows, terminated, truncated=not terminated, final_recorded=False)
+
+
+def _extras(
+    file: h5py.File, episodes: tuple[RowEpisode, ...], known: Iterable[str], said: Mapping[str, Any]
+) -> ExtraFields:
+    """Return the fields of further columns that every episode has, and the other columns of the file."""
+    found: dict[str, int] = {}
+    others: dict[str, str] = {}
+    for name in hdf5_file.names(file):
+        known_one = _OF_EPISODE.fullmatch(name)
+        if name in _KEYS or (known_one is not None and int(known_one[1]) < len(episodes)):
+            continue
+        leaves, left = leaves_of(file, [name])
+        others |= left
+        for leaf in leaves:
+            numbered = _NUMBERED.fullmatch(leaf)
+            if known_one is not None or numbered is None or int(numbered[2]) >= len(episodes):
+                others[leaf] = NOT_OF_STEPS
+                continue
+            is_whole = rows_in(file, leaf) == episodes[int(numbered[2])].rows
+            found[numbered[1]] = found.get(numbered[1], 0) + is_whole
+    whole = [base for base, count in found.items() if count == len(episodes)]
+    extras, _ = find_extras(file, whole, episodes[0].rows, known, said, "{}_0".format)
+    for leaf, reason in others.items():
+        extras.leave(leaf, reason)
+    missing = set(texts(file, "columns")) - {*_COLUMNS, *whole}
+    for base in sorted({*(found.keys() - {*whole}), *missing}):
+        extras.leave(base, NOT_A_ROW_PER_STEP)
+    return extras

@@ -1,0 +1,148 @@
+"""The HDF5 that d3rlpy 2 dumps and loads (version 2.1): four datasets an episode."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rlx.errors import ExportError
+from rlx.formats.common.exporter import (
+    Experience,
+    action_fields,
+    check_names,
+    common_losses,
+    left_out,
+    observation_fields,
+    without_finals,
+)
+from rlx.formats.common.hdf5.extra_columns import extra_columns, without_room
+from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
+from rlx.formats.common.pictures import Arranged, channels_first
+from rlx.formats.common.pieces import Piece
+from rlx.formats.common.provenance_writer import provenance
+from rlx.progress import Progress
+from rlx.schema import Field, Schema
+
+_VERSION = "2.1"
+_COLUMNS = ("observations", "actions", "rewards", "terminated")
+
+
+class D3rlpyExporter:
+    """Exporter of as many observations as actions; those of several fields become a tuple.
+
+    Further fields are datasets of every episode that d3rlpy passes over.
+    """
+
+    title = "d3rlpy"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return final observations and with them last steps, numbers of episodes, exact rewards, and how fields are
+        named.
+        """
+        schema, table = experience.schema, experience.trajectories
+        check_names(self.title, schema)
+        action = _action(schema)
+        if texts := [name for name in observation_fields(schema) if schema[name].is_text]:
+            raise ExportError(f"d3rlpy holds observations of numbers, found text in {', '.join(texts)}")
+        extras = extra_columns(schema, ())
+        losses = common_losses(experience, final=True, episodes=True)
+        losses += left_out(without_room(schema, extras))
+        losses += without_finals(schema, [extra.name for extra in extras if not extra.is_after])
+        if cut := int((~table.terminated).sum()):
+            losses.append(
+                f"the outcome of the last step of {cut:,} of {len(table):,} trajectories, which did not terminate: "
+                "it makes no transition of those steps"
+            )
+        if seams := int((~table.terminated & ~table.truncated).sum()):
+            losses.append(f"that {seams:,} of {len(table):,} trajectories end without being truncated")
+        if np.result_type(schema["reward"].dtype, np.float32) != np.float32:
+            losses.append(f"rewards of {schema['reward'].dtype}: they are rounded to float32")
+        names = observation_fields(schema)
+        for name in names:
+            losses += _arranged(schema[name]).loss(name, schema[name])
+        if len(names) > 1:
+            losses.append(f"names of observations: {', '.join(names)} become a tuple in this order")
+        if schema[action].numpy_dtype.kind == "f":
+            losses += _arranged(schema[action]).loss(action, schema[action])
+        return losses
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a file says that d3rlpy's version 2 dumped it."""
+        try:
+            with h5py.File(path, "r") as file:
+                return {"columns", "num_episodes", "version"} <= set(file)
+        except OSError:
+            return False
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the file."""
+        with created(path) as output:
+            output.sign(provenance(experience, self.losses(experience)))
+            output.file.create_dataset("columns", data=list(_COLUMNS))
+            output.file.create_dataset("num_episodes", data=len(experience.trajectories))
+            output.file.create_dataset("version", data=_VERSION)
+            write_episodes(experience, lambda piece: _Episode(output, piece.trajectory, experience), progress)
+
+
+class _Episode:
+    """The datasets of one episode, filled piece by piece."""
+
+    def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
+        schema, table = experience.schema, experience.trajectories
+        steps, observations = int(table.length[number]), observation_fields(schema)
+        several = len(observations) > 1
+        self._columns: list[tuple[str, Arranged, Rows]] = []
+
+        def add(column: str, name: str, dtype: DTypeLike, arranged: Arranged) -> None:
+            self._columns.append((name, arranged, output.rows(column, steps, arranged.shape, dtype)))
+
+        for index, name in enumerate(observations):
+            column = f"observations_{number}_{index}" if several else f"observations_{number}"
+            add(column, name, schema[name].dtype, _arranged(schema[name]))
+        action = _action(schema)
+        add(f"actions_{number}", action, schema[action].dtype, _arranged(schema[action]))
+        add(f"rewards_{number}", "reward", np.float32, _arranged(schema["reward"]))
+        for extra in extra_columns(schema, ()):
+            if not extra.is_after:
+                field = schema[extra.name]
+                add(f"{extra.path}_{number}", extra.name, field.dtype, Arranged(field.shape, _as_they_are))
+        output.file.create_dataset(f"terminated_{number}", data=bool(table.terminated[number]))
+
+    def append(self, piece: Piece) -> None:
+        for name, arranged, rows in self._columns:
+            rows.append(arranged.arrange(piece.rows(name)))
+
+
+def _arranged(field: Field) -> Arranged:
+    """Return pictures with their channels first; a number as a vector of one."""
+    return Arranged((1,), _columns) if field.shape == () else channels_first(field)
+
+
+def _as_they_are(rows: NDArray[Any]) -> NDArray[Any]:
+    return rows
+
+
+def _columns(rows: NDArray[Any]) -> NDArray[Any]:
+    return rows[:, None]
+
+
+def _action(schema: Schema) -> str:
+    """Return name of the action.
+
+    Raises:
+        ExportError: it is none that d3rlpy's algorithms know.
+    """
+    names = action_fields(schema)
+    if len(names) == 1:
+        field = schema[names[0]]
+        kind = field.numpy_dtype.kind
+        if (kind in "iu" and field.shape == ()) or (kind == "f" and len(field.shape) <= 1):
+            return names[0]
+    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
+    raise ExportError(
+        f"d3rlpy holds one discrete action or one vector of floats per step, found {found}",
+        hint="--to minari holds actions of any kind",
+    )

@@ -1,0 +1,226 @@
+"""D4RL's HDF5: all steps of all episodes in a row, with flags where an episode ends."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.hdf5.columns import Hdf5Columns, field_shape, rows_of
+from rlx.formats.common.hdf5.extras import find_extras, leaves_of
+from rlx.formats.common.one_file import OneFile
+from rlx.formats.common.rows.episodes import shard_bounds, without_outcome
+from rlx.formats.common.rows.scan import different
+from rlx.formats.common.rows.table import EpisodeTable
+from rlx.schema import Field, Role, Schema
+
+KEYS = ("observations", "actions", "rewards", "terminals")
+# Flags that the first version of d3rlpy adds to the same layout; its episodes end where they are set.
+EPISODE_ENDS = "episode_terminals"
+_NEXT = "next_observations"
+LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
+_METADATA = "metadata/"
+# The table of trajectories that rlx's exporter writes: D4RL skips metadata.
+TABLE = f"{_METADATA}trajectories/"
+TABLE_COLUMNS = ("length", "episode", "from_reset", "final_recorded", "cut")
+_PIECE_ROWS = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class D4RL(OneFile):
+    """One file.
+
+    Args:
+        root: its directory.
+        file_name: its name there.
+        schema: what one step holds.
+        notes: the data that the file does not record, and those that were left out.
+        paths: name in the file of every field but the flags.
+        after: name in the file of the observation after each step, of the fields that have it.
+        episodes: all of them.
+        first_episodes: first episode of every shard, and the number of episodes.
+    """
+
+    schema: Schema
+    notes: Mapping[str, Any]
+    paths: Mapping[str, str]
+    after: Mapping[str, str]
+    episodes: EpisodeTable
+    first_episodes: tuple[int, ...]
+
+    def shards(self) -> Sequence[int]:
+        """Return groups of whole episodes, about 100,000 steps each."""
+        return range(len(self.first_episodes) - 1)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of a shard.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: it is damaged, or has NaN in it.
+        """
+        with expecting(LAYOUT), hdf5_file.opened(self.path) as file:
+            count = int(self.episodes.rows.sum())
+            columns, after = (
+                {name: rows_of(file, path, self.schema[name], count) for name, path in paths.items()}
+                for paths in (self.paths, self.after)
+            )
+            first, stop = self.first_episodes[shard : shard + 2]
+            row = int(self.episodes.rows[:first].sum())
+            for episode in self.episodes[first:stop]:
+                with Hdf5Columns(columns, after, self.schema, first=row) as rows:
+                    yield from episode.blocks(self.schema, rows, dropped)
+                row += episode.rows
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a file has the datasets that D4RL's have."""
+    return hdf5_file.holds(path, KEYS) and not hdf5_file.holds(path, (EPISODE_ENDS,))
+
+
+@expecting(LAYOUT)
+def open_d4rl(path: Path) -> D4RL:
+    """Return the dataset in a file of D4RL, or of the first version of d3rlpy.
+
+    Raises:
+        SourceNotFoundError: the file does not exist.
+        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
+        SourceError: it has no step.
+    """
+    with hdf5_file.opened(path) as file:
+        if missing := [key for key in KEYS if not hdf5_file.has(file, key)]:
+            raise CorruptShardError(f"{path}: {missing[0]} is missing")
+        count = len(hdf5_file.numbers(file, "observations"))
+        if not count:
+            raise SourceError(f"{path} has no step")
+        said = hdf5_file.told(file)
+        fields, paths, after, extras = _fields(file, count, said)
+        episodes = _tabled(file, count) or _scanned(file, count)
+        notes: dict[str, Any] = {**said, "format": "D4RL", **without_outcome(episodes)}
+        if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
+            notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
+            if hdf5_file.has(file, _NEXT):
+                notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
+        notes |= not_taken_note(extras.not_taken)
+    try:
+        schema = Schema(fields)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}") from exc
+    bounds = shard_bounds(episodes.rows)
+    return D4RL(path.parent, path.name, schema, notes, paths, after, episodes, bounds)
+
+
+def _fields(
+    file: h5py.File, count: int, said: Mapping[str, Any]
+) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
+    """Return the fields of a file, where each is kept, where its next observations are kept, and the other datasets."""
+    fields: dict[str, Field] = {}
+    paths: dict[str, str] = {}
+    columns = (("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP))
+    for name, path, role in (*columns, ("reward", "rewards", Role.NEXT)):
+        found = hdf5_file.numbers(file, path, rows=count)
+        shape = field_shape(found, is_number=name == "reward")
+        fields[name], paths[name] = Field(found.dtype.name, shape, role), path
+    fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+    after = {}
+    if hdf5_file.has(file, _NEXT):
+        seen, then = (hdf5_file.numbers(file, name, rows=count) for name in ("observations", _NEXT))
+        if (seen.dtype, seen.shape) != (then.dtype, then.shape):
+            raise CorruptShardError(
+                f"{file.filename}: {_NEXT}: expected {seen.dtype}{list(seen.shape)} as observations, "
+                f"found {then.dtype}{list(then.shape)}"
+            )
+        after["observation"] = _NEXT
+    known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "discrete_action", "version"}
+    names = [name for name in hdf5_file.names(file) if name not in known]
+    leaves, left = leaves_of(file, names)
+    leaves = [leaf for leaf in leaves if not leaf.startswith(TABLE)]
+    steps = [leaf for leaf in leaves if not leaf.startswith(_METADATA)]
+    extras, after_extras = find_extras(file, steps, count, fields, said)
+    for leaf, reason in {**dict.fromkeys([*leaves], NOT_OF_STEPS), **left}.items():
+        if leaf not in steps:
+            extras.leave(leaf, reason)
+    return fields | extras.fields, paths | extras.keys, after | after_extras, extras
+
+
+def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
+    """Return the episodes by the table that rlx wrote; None if the file has no table, or not one of these steps."""
+    if not all(hdf5_file.has(file, TABLE + name) for name in TABLE_COLUMNS):
+        return None
+    table = {name: hdf5_file.read_all(hdf5_file.numbers(file, TABLE + name)) for name in TABLE_COLUMNS}
+    lengths = table.pop("length")
+    kinds = all(column.shape == lengths.shape and column.dtype.kind in "iub" for column in table.values())
+    # Checked one by one first: a sum of damaged lengths could overflow to the right total.
+    if not kinds or lengths.ndim != 1 or not ((lengths > 0) & (lengths <= count)).all() or lengths.sum() != count:
+        return None
+    last = np.cumsum(lengths) - 1
+    terminals, timeouts = (_flags(file, name, count) for name in ("terminals", "timeouts"))
+    ends = terminals | timeouts
+    ends[last] = False
+    if ends.any():
+        return None
+    return EpisodeTable(
+        lengths,
+        number=table["episode"],
+        terminated=terminals[last],
+        truncated=timeouts[last],
+        final_recorded=table["final_recorded"] if hdf5_file.has(file, _NEXT) else False,
+        from_reset=table["from_reset"],
+        cut=table["cut"],
+    )
+
+
+def _scanned(file: h5py.File, count: int) -> EpisodeTable:
+    """Return the episodes by flags, and by next observations: a trajectory ends where they do not go on, flag or no
+    flag.
+    """
+    terminals = _flags(file, "terminals", count)
+    ends = terminals.copy()
+    recorded = next((name for name in ("timeouts", EPISODE_ENDS) if hdf5_file.has(file, name)), None)
+    if recorded is not None:
+        ends |= _flags(file, recorded, count)
+    timeouts = ends & ~terminals
+    if hdf5_file.has(file, _NEXT):
+        ends |= _seams(file, count)
+    ends[-1] = True
+    last = np.flatnonzero(ends)
+    # Where time-outs are recorded, what ends without one is not followed by a reset.
+    from_reset = np.append(True, (terminals | timeouts)[last[:-1]] | (recorded is None))
+    return EpisodeTable(
+        np.diff(last, prepend=-1),
+        number=np.arange(len(last)),
+        terminated=terminals[last],
+        truncated=timeouts[last],
+        final_recorded=hdf5_file.has(file, _NEXT),
+        from_reset=from_reset,
+    )
+
+
+def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
+    found = hdf5_file.numbers(file, name, rows=count)
+    if found.size != count:
+        raise CorruptShardError(f"{file.filename}: {name}: expected one flag per step, found {list(found.shape)}")
+    starts = range(0, count, _PIECE_ROWS)
+    return np.concatenate(
+        [hdf5_file.read_finite(found, start, min(start + _PIECE_ROWS, count)).reshape(-1) != 0 for start in starts]
+    )
+
+
+def _seams(file: h5py.File, count: int) -> NDArray[np.bool_]:
+    """Return [N] whether the row after each row is not its next observation."""
+    seams = np.zeros(count, bool)
+    seen, after = hdf5_file.numbers(file, "observations"), hdf5_file.numbers(file, _NEXT)
+    rows = max(1, min(_PIECE_ROWS, 2**22 * count // max(1, seen.nbytes)))
+    for start in range(0, count - 1, rows):
+        stop = min(start + rows, count - 1)
+        seams[start:stop] = different(hdf5_file.read(after, start, stop), hdf5_file.read(seen, start + 1, stop + 1))
+    return seams

@@ -1,0 +1,102 @@
+"""D4RL's HDF5: all steps in a row, ``terminals`` and ``timeouts`` where an episode ends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+
+from rlx.errors import ExportError
+from rlx.formats.common.exporter import (
+    Experience,
+    action_fields,
+    check_names,
+    common_losses,
+    left_out,
+    observation_fields,
+)
+from rlx.formats.common.hdf5.extra_columns import ExtraColumn, extra_columns, without_room
+from rlx.formats.common.hdf5.output import created
+from rlx.formats.common.pieces import pieces
+from rlx.formats.common.provenance_writer import provenance
+from rlx.progress import Progress
+from rlx.schema import Schema
+
+_KEYS = frozenset({"observations", "actions", "rewards", "terminals"})
+_NEXT = "next_observations"
+_GROUP = "metadata/trajectories/"
+_TABLE = ("length", "episode", "from_reset", "final_recorded", "cut")
+_TAKEN = frozenset({*_KEYS, _NEXT, "timeouts", "metadata", "next", "episode_terminals", "discrete_action", "version"})
+
+
+class D4RLExporter:
+    """Exporter of observations, actions, rewards, terminals, timeouts and next_observations, N rows each.
+
+    The last, which a reader can do without, is there where any final observation was recorded. Further fields have N
+    rows too. What rlx knows of the trajectories stands under ``metadata``, which D4RL passes over.
+    """
+
+    title = "D4RL's HDF5"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return final observations, if none was recorded, and fields whose names mean something else in D4RL."""
+        _check(experience)
+        losses = common_losses(experience, final=not _has_next(experience), unrecorded=False, starts=False)
+        return losses + left_out(without_room(experience.schema, _extras(experience.schema)))
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a file has the datasets that every file of D4RL has."""
+        try:
+            with h5py.File(path, "r") as file:
+                return set(file) >= _KEYS
+        except OSError:
+            return False
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the file."""
+        schema, steps = experience.schema, int(experience.trajectories.length.sum())
+        (observation,), (action,) = observation_fields(schema), action_fields(schema)
+        columns = {
+            "observations": observation,
+            "actions": action,
+            "rewards": "reward",
+            "terminals": "terminated",
+            "timeouts": "truncated",
+            **({_NEXT: observation} if _has_next(experience) else {}),
+        }
+        with created(path) as output:
+            output.sign(provenance(experience, self.losses(experience)))
+            fields = {column: schema[name] for column, name in columns.items()}
+            rows = {column: output.rows(column, steps, field.shape, field.dtype) for column, field in fields.items()}
+            extras = {
+                extra: output.rows(extra.path, steps, schema[extra.name].shape, schema[extra.name].dtype)
+                for extra in _extras(schema)
+            }
+            for name in _TABLE:
+                output.file.create_dataset(_GROUP + name, data=experience.trajectories.columns()[name])
+            for piece in pieces(experience.blocks(), schema):
+                for column, name in columns.items():
+                    rows[column].append(piece.next(name) if column == _NEXT else piece.rows(name))
+                for extra, column_rows in extras.items():
+                    column_rows.append(extra.rows(piece))
+                progress.advance("steps", piece.steps)
+
+
+def _has_next(experience: Experience) -> bool:
+    return bool(experience.trajectories.final_recorded.any())
+
+
+def _extras(schema: Schema) -> list[ExtraColumn]:
+    return extra_columns(schema, _TAKEN)
+
+
+def _check(experience: Experience) -> None:
+    """Raise ExportError unless there is one observation and one action."""
+    check_names(D4RLExporter.title, experience.schema)
+    for kind, names in (
+        ("observation", observation_fields(experience.schema)),
+        ("action", action_fields(experience.schema)),
+    ):
+        if len(names) != 1:
+            raise ExportError(
+                f"D4RL holds one {kind} per step, found {', '.join(names)}", hint="--to minari holds any number"
+            )

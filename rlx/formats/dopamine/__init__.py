@@ -1,0 +1,1 @@
+"""Dopamine's replay logs, such as the DQN Replay Dataset."""

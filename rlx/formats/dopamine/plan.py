@@ -1,0 +1,245 @@
+"""Where the episodes of a Dopamine run lie in its files, worked out from the small arrays alone.
+
+Dopamine logs a ring of C rows each time it is almost full. Rows are counted from the start of the run: the file with
+add_count A holds the rows [A - C, A), row a in slot a mod C, and rows that the file before it does not hold are *new*
+in it. A regular file has A mod C = C - 1, so slot C - 1 holds its oldest row, the successor of the last row of the file
+before; in the first file nothing was ever written there.
+
+Three rows of zeros precede every episode (one less than the stack of frames that the agent saw). Terminal rows mark
+where episodes end. The plan cuts the run into spans: an episode and the zero rows after it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.formats.dopamine.ring import EPISODE_ENDS, RingFile, file_name, find_suffixes, load_ring_file
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An episode as far as the small arrays tell, and the zero rows after it: rows [start, end) of the run.
+
+    Args:
+        number: of the episode; where it turns out to be several, the numbers up to the next span's are free
+            for them.
+        start: first row. At the very start of the run and after a gap, zero rows may come first.
+        stop: one past the last row of the episode.
+        end: one past the zero rows after it.
+        is_terminal: whether the last row ended the episode; if not, the files end there.
+        after_gap: whether what came before ``start`` is not in the files.
+    """
+
+    number: int
+    start: int
+    stop: int
+    end: int
+    is_terminal: bool
+    after_gap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which rows of the run are new in which file, and the spans of episodes in them.
+
+    Args:
+        capacity: rows of the ring, C.
+        padding: zero rows before every episode.
+        suffixes: [n] of the files.
+        add_counts: [n] rows of the run that were written when the file was.
+        new_from: [n] first row that the file before does not hold; new are [new_from, add_count).
+        is_clipped: whether every reward lies in [-1, 1].
+        can_truncate: whether an episode may end without a terminal row.
+        starts, stops, ends, numbers, is_terminal, after_gap: [m] the spans; see ``Span``.
+        zeros: rows that may be padding inside a span, by the small arrays; empty unless ``can_truncate``.
+    """
+
+    capacity: int
+    padding: int
+    suffixes: NDArray[np.int64]
+    add_counts: NDArray[np.int64]
+    new_from: NDArray[np.int64]
+    is_clipped: bool
+    can_truncate: bool
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    is_terminal: NDArray[np.bool_]
+    after_gap: NDArray[np.bool_]
+    zeros: NDArray[np.int64]
+
+    def file_of(self, row: int) -> int:
+        """Return position in ``suffixes`` of the file in which a row is new."""
+        return int(np.searchsorted(self.add_counts, row, side="right"))
+
+    def position(self, suffix: int) -> int:
+        """Return position of a suffix in ``suffixes``; raises SourceNotFoundError for an unknown one."""
+        found = np.flatnonzero(self.suffixes == suffix)
+        if not len(found):
+            raise SourceNotFoundError(f"no shard {suffix}; expected one of {self.suffixes.tolist()}")
+        return int(found[0])
+
+    def spans(self, position: int) -> list[Span]:
+        """Return the spans whose first row is new in a file."""
+        low, high = np.searchsorted(self.starts, [self.new_from[position], self.add_counts[position]])
+        columns = (self.numbers, self.starts, self.stops, self.ends, self.is_terminal, self.after_gap)
+        return [Span(*row) for row in zip(*(column[low:high].tolist() for column in columns), strict=True)]
+
+    def nothing_new(self, position: int) -> dict[str, int]:
+        """Return slots of a file that hold nothing new, by reason."""
+        written = int(min(self.add_counts[position], self.capacity))
+        new = int(self.add_counts[position] - self.new_from[position])
+        return {"uninitialised": self.capacity - written, "stale": written - new}
+
+    def gaps(self) -> list[int]:
+        """Return suffixes of the files before which a lap of the ring was never written or its file is missing."""
+        lost: list[int] = self.suffixes[self.new_from > np.r_[0, self.add_counts[:-1]]].tolist()
+        return lost
+
+    def missing(self) -> list[int]:
+        """Return suffixes before the last one whose file is missing."""
+        return sorted(set(range(int(self.suffixes[-1]))) - set(self.suffixes.tolist()))
+
+
+def make_plan(folder: Path) -> Plan:
+    """Return the plan of the run whose files lie in ``folder``.
+
+    Raises:
+        SourceNotFoundError: the directory has no files of this layout, or one of a suffix is missing.
+        CorruptShardError: a file is damaged or contradicts another.
+    """
+    suffixes = find_suffixes(folder)
+    builder = _Builder(folder, can_truncate=any(folder.glob(file_name(EPISODE_ENDS, "*"))))
+    for suffix in suffixes:
+        builder.add(load_ring_file(folder, suffix), is_last=suffix == suffixes[-1])
+    return builder.plan()
+
+
+class _Builder:
+    """Plan that grows file by file; only the last file's small arrays stay in memory."""
+
+    def __init__(self, folder: Path, *, can_truncate: bool) -> None:
+        self._folder = folder
+        self._can_truncate = can_truncate
+        self._previous: RingFile | None = None
+        self._files: list[tuple[int, int, int]] = []  # suffix, add_count, new_from
+        self._terminals: list[NDArray[np.int64]] = []
+        self._zeros: list[NDArray[np.int64]] = []
+        self._padding_due = np.empty(0, np.int64)
+        self._clipped = True
+
+    def add(self, file: RingFile, *, is_last: bool) -> None:
+        """Take the next file."""
+        previous = self._previous
+        if previous is not None:
+            self._check_alike(previous, file)
+        stop = self._true_add_count(file, is_last=is_last)
+        reached = self._files[-1][1] if self._files else 0
+        start = max(reached, stop - file.capacity, 0)
+        if start > reached:
+            self._padding_due = np.empty(0, np.int64)
+        self._files.append((file.suffix, stop, start))
+        self._take_rows(file, start, stop)
+        self._previous = file
+
+    def plan(self) -> Plan:
+        """Return the plan of all the files taken."""
+        assert self._previous is not None
+        suffixes, add_counts, new_from = np.array(self._files, np.int64).T
+        terminals = np.concatenate(self._terminals)
+        zeros = np.concatenate(self._zeros)
+        begins = np.r_[True, new_from[1:] > add_counts[:-1]]
+        bounds = zip(new_from[begins], add_counts[np.r_[begins[1:], True]], strict=True)
+        padding = self._previous.padding
+        pieces = [_stretch(int(start), int(stop), terminals, padding) for start, stop in bounds]
+        columns = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        starts, stops, ends, is_terminal, after_gap = columns
+        candidates = np.searchsorted(zeros, stops) - np.searchsorted(zeros, starts)
+        numbers = np.arange(len(starts)) + np.r_[0, np.cumsum(candidates)[:-1]][: len(starts)]
+        return Plan(
+            self._previous.capacity, padding, suffixes, add_counts, new_from,
+            self._clipped, self._can_truncate, starts, stops, ends, numbers, is_terminal, after_gap, zeros,
+        )  # fmt: skip
+
+    def _check_alike(self, previous: RingFile, file: RingFile) -> None:
+        if file.capacity != previous.capacity:
+            expected = f"expected {previous.capacity:,} rows as in the file before"
+            raise self._corrupt("$store$_terminal", file, f"{expected}, found {file.capacity:,}")
+        if file.padding != previous.padding:
+            expected = f"expected a stack of {previous.padding + 1}"
+            raise self._corrupt("invalid_range", file, f"{expected}, found {file.padding + 1}")
+
+    def _true_add_count(self, file: RingFile, *, is_last: bool) -> int:
+        """Return rows written to the run; the buffer logged at the end of training says only where its cursor
+        stood."""
+        found = f"found {file.add_count:,}"
+        if file.suffix == 0 or file.add_count >= file.capacity:
+            reached = self._files[-1][1] if self._files else 0
+            if file.add_count <= reached:
+                raise self._corrupt("add_count", file, f"expected more than {reached:,} rows, {found}")
+            return file.add_count
+        if not is_last:
+            raise self._corrupt("add_count", file, f"expected at least {file.capacity:,} rows, {found}")
+        if self._previous is None:
+            # Alone, it is a ring full of rows; which lap is unknown, but not the first.
+            return file.add_count + (file.suffix + 1) * file.capacity
+        reached = self._files[-1][1]
+        stop = reached + (file.add_count - reached) % file.capacity
+        # Had a lap been lost just before, nothing would be left of the previous file's rows.
+        is_next_lap = self._files[-1][0] == file.suffix - 1 and _same_rows(
+            self._previous, file, max(stop - file.capacity, 0), reached
+        )
+        if is_next_lap:
+            return stop
+        # How many laps were lost does not matter, but that the rows do not follow the previous file's does.
+        return stop + file.capacity if stop > reached else stop + 2 * file.capacity
+
+    def _take_rows(self, file: RingFile, start: int, stop: int) -> None:
+        slots = file.slots(start, stop)
+        action, reward, terminal = file.action[slots], file.reward[slots], file.terminal[slots]
+        if len(terminal) and terminal.max() > 1:
+            raise self._corrupt("$store$_terminal", file, f"expected 0 or 1, found {terminal.max()}")
+        if not np.isfinite(reward).all():
+            raise self._corrupt("$store$_reward", file, "expected finite numbers, found others")
+        is_zero = (action == 0) & (reward == 0) & (terminal == 0)
+        terminals = start + np.flatnonzero(terminal)
+        padding = np.arange(1, file.padding + 1)
+        lead = np.arange(file.padding if start == 0 else 0)
+        due = np.concatenate([lead, self._padding_due, (terminals[:, None] + padding).ravel()])
+        here = due[due < stop]
+        bad = here[~is_zero[here - start]]
+        if len(bad):
+            slot = bad[0] % file.capacity
+            raise self._corrupt("$store$_terminal", file, f"expected zero padding in slot {slot}, found a step")
+        is_zero[here - start] = False  # known padding need not be searched
+        self._padding_due = due[due >= stop]
+        self._terminals.append(terminals)
+        self._zeros.append(start + np.flatnonzero(is_zero) if self._can_truncate else np.empty(0, np.int64))
+        self._clipped &= bool((np.abs(reward) <= 1).all())
+
+    def _corrupt(self, array: str, file: RingFile, what: str) -> CorruptShardError:
+        return CorruptShardError(f"{self._folder / file_name(array, file.suffix)} is corrupt: {what}")
+
+
+def _same_rows(one: RingFile, other: RingFile, start: int, stop: int) -> bool:
+    slots = one.slots(start, stop)
+    return all(
+        a[slots].tobytes() == b[slots].tobytes()
+        for a, b in ((one.action, other.action), (one.reward, other.reward), (one.terminal, other.terminal))
+    )
+
+
+def _stretch(start: int, stop: int, terminals: NDArray[np.int64], padding: int) -> tuple[NDArray[Any], ...]:
+    """Return columns of the spans in the rows [start, stop), which are all in the files."""
+    last = terminals[(terminals >= start) & (terminals < stop)]
+    starts = np.r_[start, np.minimum(last + 1 + padding, stop)]
+    stops, ends = np.r_[last + 1, stop], np.r_[starts[1:], stop]
+    is_terminal = np.arange(len(starts)) < len(last)
+    after_gap = (np.arange(len(starts)) == 0) & (start > 0)
+    kept = starts < ends
+    return starts[kept], stops[kept], ends[kept], is_terminal[kept], after_gap[kept]

@@ -1,0 +1,218 @@
+"""The DQN Replay Dataset and whatever else Dopamine's logged replay buffer wrote:
+``<Game>/<run>/replay_logs/``.
+
+A shard holds the episodes that start in the file of its number, and reads on into the next files for the rest
+of the last of them. So no trajectory crosses a shard, and every shard is a function of the files alone.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.provenance import told_beside, told_names
+from rlx.formats.common.source import MAX_BLOCK_STEPS
+from rlx.formats.dopamine.blocks import pack, read_block
+from rlx.formats.dopamine.episodes import trajectories
+from rlx.formats.dopamine.npy_stream import NpyStream
+from rlx.formats.dopamine.plan import Plan, make_plan
+from rlx.formats.dopamine.ring import EPISODE_ENDS, OBSERVATION, SMALL_ARRAYS, STORE, file_name, find_arrays
+from rlx.formats.dopamine.rows import Rows
+from rlx.schema import Role, Schema
+
+# 200 iterations of at least 250,000 steps fill a ring of a million 50 times; the buffer at the end makes 51.
+PUBLIC_SUFFIXES = range(51)
+LAYOUT = (
+    "expected Dopamine's layout: in replay_logs for every number N of a file $store$_observation_ckpt.N.gz [C, ...], "
+    "$store$_action_ckpt.N.gz [C], $store$_reward_ckpt.N.gz [C], $store$_terminal_ckpt.N.gz [C], "
+    "add_count_ckpt.N.gz, invalid_range_ckpt.N.gz, each a gzipped npy"
+)
+_ATARI = ("uint8", (84, 84))
+_WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+class Dopamine:
+    """A run logged by Dopamine. Its small arrays are read when first needed, and go along when it is pickled.
+
+    Args:
+        root: local directory that the names in ``files`` are relative to.
+        folder: where below it the files lie: ``Pong/1/replay_logs``.
+        id: name of the run: ``Pong/1``.
+
+    Every method raises SourceNotFoundError where the run or one of its small arrays is missing, and
+    CorruptShardError where one is damaged or contradicts another.
+    """
+
+    def __init__(self, root: Path, folder: str, id: str) -> None:
+        self.root = root
+        self.folder = folder
+        self._id = id
+
+    @property
+    def id(self) -> str:
+        """Name of the run: ``Pong/1``."""
+        return self._id
+
+    @property
+    def schema(self) -> Schema:
+        """An observation as in the first local file of them, 84x84 bytes before there is one; an action; a reward; and
+        the extra columns of every step."""
+        plain = Schema.of(observation=self._observation, action=("int32", ()))
+        return Schema({**plain.fields, **self._extras.fields})
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """Notes that the steps themselves do not show."""
+        notes: dict[str, Any] = {
+            **told_beside((self.root / self.folder).parent),
+            "rewards": "clipped to [-1, 1]" if self._plan.is_clipped else "as logged",
+            "truncation": "recorded" if self._plan.can_truncate else "unrecorded",
+            "final_observation": "missing where terminated: stored as zeros and flagged",
+        }
+        if missing := self._plan.missing():
+            notes["missing_source_files"] = missing
+        if gaps := self._plan.gaps():
+            notes["steps_lost_before_shards"] = gaps
+        return notes | not_taken_note(self._extras.not_taken)
+
+    def shards(self) -> Sequence[int]:
+        """Return suffixes of the files, ascending."""
+        return [int(suffix) for suffix in self._plan.suffixes]
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Return files of the shard's suffix, and of those that its last episode reads on into."""
+        position = self._plan.position(shard)
+        spans = self._plan.spans(position)
+        last = self._plan.file_of(spans[-1].end - 1) if spans else position
+        arrays = (*SMALL_ARRAYS, OBSERVATION, *self._extras.keys.values()) if spans else SMALL_ARRAYS
+        suffixes = self._plan.suffixes[position : last + 1].tolist()
+        return [f"{self.folder}/{file_name(array, suffix)}" for suffix in suffixes for array in arrays]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the episodes that start in the shard's file; see ``Source.blocks``.
+
+        Left out are ``padding``, zero rows before an episode; ``cut``, the last row of an episode whose next
+        row is missing; ``stale``, slots that the file before holds too; ``uninitialised``, slots never
+        written. Over all shards, these and the steps add up to the slots of all files.
+        """
+        position = self._plan.position(shard)
+        dropped.update(+Counter(self._plan.nothing_new(position)))
+        extras = self._extras
+        kinds = {extras.keys[name]: (field.dtype, field.shape) for name, field in extras.fields.items()}
+        with expecting(LAYOUT), Rows(self.root / self.folder, self._plan, self._observation, kinds) as rows:
+            episodes = trajectories(self._plan, position, rows, dropped)
+            for pieces in pack(episodes, MAX_BLOCK_STEPS):
+                yield read_block(pieces, rows, extras.keys)
+            rows.finish()
+
+    @cached_property
+    @expecting(LAYOUT)
+    def _plan(self) -> Plan:
+        return make_plan(self.root / self.folder)
+
+    @cached_property
+    def _observation(self) -> tuple[str, tuple[int, ...]]:
+        """Dtype and shape of one observation."""
+        for suffix in self._plan.suffixes.tolist():
+            path = self.root / self.folder / file_name(OBSERVATION, suffix)
+            if path.is_file():
+                try:
+                    with NpyStream(path) as stream:
+                        return stream.dtype.name, stream.shape[1:]
+                except CorruptShardError:
+                    continue  # reported by the shard that reads it; the others are sound
+        return _ATARI
+
+    @cached_property
+    @expecting(LAYOUT)
+    def _extras(self) -> ExtraFields:
+        """Return Dopamine's extra storage types, as in the first file of each, and the other arrays."""
+        folder, first = self.root / self.folder, int(self._plan.suffixes[0])
+        found = ExtraFields(["observation", "action", "reward", "terminated", "truncated"])
+        told = told_names(told_beside(folder.parent), array_name)
+        for array in find_arrays(folder, first):
+            if array in (*SMALL_ARRAYS, OBSERVATION, EPISODE_ENDS):
+                continue
+            if not array.startswith(STORE):
+                found.leave(array, NOT_OF_STEPS)
+                continue
+            try:
+                with NpyStream(folder / file_name(array, first)) as stream:
+                    kind, shape = stream.dtype.name, stream.shape
+            except CorruptShardError as exc:
+                found.leave(array, f"not an array of numbers: {exc}")
+                continue
+            if shape[:1] != (self._plan.capacity,):
+                found.leave(array, NOT_A_ROW_PER_STEP)
+                continue
+            name, role = told.get((array, kind, shape[1:]), (array.removeprefix(STORE), Role.STEP))
+            found.add(array, name, (kind, shape[1:]), role)
+        return found
+
+
+def array_name(name: str) -> str:
+    """Return name of the array that holds a field, which cannot have a slash in it.
+
+    Example:
+        >>> array_name("params/loc")
+        '$store$_params.loc'
+    """
+    return STORE + name.replace("/", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class DopamineLayout:
+    """How the DQN Replay Dataset names the files of one run.
+
+    Args:
+        game: in the emulator's CamelCase.
+        run: 1 to 5.
+        prefix: what stands before the game, such as ``dqn/``.
+    """
+
+    game: str
+    run: int
+    prefix: str = ""
+
+    def index_files(self) -> Sequence[str]:
+        """Return the small arrays of every suffix; of the pickle among them it matters only whether it is there."""
+        arrays = (*SMALL_ARRAYS, EPISODE_ENDS)
+        return [f"{self._folder}/{file_name(array, suffix)}" for suffix in PUBLIC_SUFFIXES for array in arrays]
+
+    def source(self, root: Path) -> Dopamine:
+        """Return the run below a local directory."""
+        return Dopamine(root, self._folder, f"{self.game}/{self.run}")
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.prefix}{self.game}/{self.run}/replay_logs"
+
+
+def find_runs(directory: Path) -> list[Dopamine]:
+    """Return the runs that lie in a directory, by name.
+
+    Args:
+        directory: a ``replay_logs``, or one to four levels above: a run's, a game's, all games', that of
+            their ``dqn``.
+    """
+    directory = directory.absolute()
+    patterns = ["/".join([*"*" * depth, "replay_logs"]) for depth in range(4)]
+    folders = [directory, *(folder for pattern in patterns for folder in sorted(directory.glob(pattern)))]
+    return [
+        Dopamine(directory, folder.relative_to(directory).as_posix(), _id_of(folder))
+        for folder in folders
+        if folder.is_dir() and any(folder.glob(file_name("add_count", "*")))
+    ]
+
+
+def _id_of(folder: Path) -> str:
+    """Return game and run, the names of the two directories above."""
+    words = folder.parts[-3:-1] if folder.name == "replay_logs" else folder.parts[-1:]
+    return "/".join(word for word in words if _WORD.fullmatch(word)) or "run"

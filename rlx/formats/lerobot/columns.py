@@ -1,0 +1,227 @@
+"""The features that a dataset of LeRobot says it has, and which fields of a step they make."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError, SchemaMismatchError
+from rlx.formats.common.extra_fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
+from rlx.formats.common.picture_file import MalformedPictureError, decode_picture
+from rlx.schema import TEXT, Field, Role
+from rlx.store.arrow import to_rows
+
+DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
+TASK = "task"
+# Columns derived from the position of a step.
+_DERIVED = frozenset({"frame_index", "episode_index", "index"})
+_NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, "task_index"})
+# Keys of info.json that are read, or derived from the files.
+_OF_FILES = """
+codebase_version total_episodes total_frames total_tasks total_chunks total_videos chunks_size data_files_size_in_mb
+video_files_size_in_mb data_path video_path features
+"""
+_INFO_OF_FILES = frozenset(_OF_FILES.split())
+_MAX_SIZE = 2**32
+Told = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One column.
+
+    Args:
+        name: of it.
+        dtype: of its numbers.
+        shape: of a row; ``(1,)`` for a number.
+        is_image: whether it holds files of pictures.
+        tasks: the texts that its numbers stand for, if they do.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_image: bool
+    tasks: Mapping[int, str] | None = None
+
+    def rows(self, column: Any, path: Path) -> NDArray[Any]:
+        """Return an Arrow array as rows [n, *shape], numbers as rows [n].
+
+        Raises:
+            CorruptShardError: it holds something else; names the file and the column.
+        """
+        try:
+            if self.tasks is not None:
+                return _texts(to_rows(column, ()), self.tasks)
+            return self._pictures(column) if self.is_image else self._values(column)
+        except ValueError as exc:
+            raise CorruptShardError(f"{path}: {self.name}: {exc}") from exc
+
+    def _values(self, column: Any) -> NDArray[Any]:
+        # An array of several dimensions is of a type of its own where the library datasets is loaded.
+        rows = to_rows(getattr(column, "storage", column), () if self.shape == (1,) else self.shape)
+        if (found := TEXT if rows.dtype == object else rows.dtype.name) != self.dtype:
+            raise ValueError(f"expected {self.dtype}, found {found}")
+        return rows
+
+    def _pictures(self, column: Any) -> NDArray[Any]:
+        pictures = np.empty((len(column), *self.shape), np.uint8)
+        for row, value in enumerate(column):
+            content = picture_file(value)
+            if content is None:
+                raise MalformedPictureError(f"expected a picture's file in every row, found {value.as_py()!r:.80}")
+            pictures[row] = decode_picture(content, self.shape)
+        return pictures
+
+
+def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
+    found = np.empty(len(numbers), object)
+    try:
+        found[:] = [tasks[number] for number in numbers.tolist()]
+    except KeyError as exc:
+        raise ValueError(f"expected the number of a task, found {exc.args[0]}") from exc
+    return found
+
+
+def picture_file(value: Any) -> bytes | None:
+    """Return the file in a cell of a column of pictures; None for an empty cell."""
+    content = value.as_py()
+    content = content.get("bytes") if isinstance(content, dict) else content
+    return content if isinstance(content, bytes) else None
+
+
+def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], ExtraFields]:
+    """Return the columns that hold numbers, texts or pictures, by name, and why the others are not taken.
+
+    Raises:
+        CorruptShardError: the description of features is malformed.
+    """
+    found: dict[str, Feature] = {}
+    extras = ExtraFields(("terminated", "truncated"))
+    try:
+        for name, said in info["features"].items():
+            feature = _feature(name, said)
+            if feature is None:
+                is_video = said["dtype"] == "video"
+                extras.leave(name, "a video, whose frames rlx does not read" if is_video else NOT_NUMBERS_OR_TEXT)
+            elif name not in _DERIVED:
+                found[name] = feature
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise CorruptShardError(f"{place}: features: expected dtype and shape of each, found {exc!r:.200}") from exc
+    return found, extras
+
+
+def fields_of(
+    features: Mapping[str, Feature], told: Told, extras: ExtraFields
+) -> tuple[dict[str, Field], dict[str, Feature]]:
+    """Return the fields that the columns make but for the flags, and the column of each, both by the field's name.
+
+    Args:
+        features: of the dataset.
+        told: the notes of rlx, if it wrote them: names of the fields, and their shapes.
+        extras: takes the fields, and why a column is none.
+    """
+    seen = [name for name in features if name.startswith("observation.")]
+    fields: dict[str, Field] = {}
+    columns: dict[str, Feature] = {}
+    for name, feature in features.items():
+        if name in _NO_FIELDS:
+            continue
+        field_name = _told_name(told, name) or _field_name(name, is_single=len(seen) == 1)
+        field = _told_field(told, field_name, feature)
+        if field is None:
+            shape = () if feature.shape == (1,) else feature.shape
+            field = Field(feature.dtype, shape, _role(name, field_name))
+        if extras.add(name, field_name, (field.dtype, field.shape), field.role):
+            fields[field_name], columns[field_name] = field, feature
+    return fields, columns
+
+
+def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:
+    """Return the metadata of the whole dataset, for the notes and for export; values that a manifest cannot keep are
+    not taken.
+
+    Args:
+        info: what ``info.json`` holds.
+        features: the column of every field.
+        extras: receives the keys that are not noted.
+    """
+    noted: dict[str, Any] = {}
+    for name, said in info.items():
+        if name in _INFO_OF_FILES:
+            continue
+        if can_be_noted(said):
+            noted[name] = said
+        else:
+            extras.leave(f"meta/info.json: {name}", NOT_OF_STEPS)
+    columns: dict[str, Any] = {}
+    for field_name, feature in features.items():
+        names = info["features"].get(feature.name, {}).get("names") if feature.tasks is None else None
+        columns[feature.name] = {"field": field_name} | ({"names": names} if names and can_be_noted(names) else {})
+    return {**noted, "features": {name: said for name, said in columns.items() if name != "task_index"}}
+
+
+def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
+    dtype, shape = described["dtype"], tuple(described["shape"])
+    if not all(type(size) is int and 0 <= size < _MAX_SIZE for size in shape):
+        raise ValueError(f"{name}: shape {described['shape']!r:.80}")
+    if dtype == "image":
+        if len(shape) != 3:
+            raise ValueError(f"{name}: shape {list(shape)} of an image")
+        try:
+            Field("uint8", shape, Role.OBSERVATION)
+        except SchemaMismatchError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
+        return Feature(name, "uint8", shape, is_image=True)
+    try:
+        Field(dtype, shape, Role.STEP)
+    except (SchemaMismatchError, TypeError):
+        return None
+    return Feature(name, dtype, shape, is_image=False)
+
+
+def _field_name(name: str, *, is_single: bool) -> str:
+    """Return the name of the field for LeRobot's name.
+
+    Example:
+        >>> _field_name("observation.images.top", is_single=False), _field_name("next.reward", is_single=True)
+        ('observation/images/top', 'reward')
+    """
+    if name.startswith("observation.") and is_single:
+        return "observation"
+    return name.removeprefix("next.").replace(".", "/")
+
+
+def _role(name: str, field_name: str) -> Role:
+    if field_name.split("/")[0] == "observation":
+        return Role.OBSERVATION
+    return Role.NEXT if name.startswith("next.") else Role.STEP
+
+
+def _told_name(told: Told, name: str) -> str | None:
+    try:
+        found = told["features"][name]
+    except (TypeError, KeyError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def is_told(told: Told, name: str) -> bool:
+    """Return whether rlx said that there is a field of this name."""
+    try:
+        return name in told["schema"]
+    except (TypeError, KeyError):
+        return False
+
+
+def _told_field(told: Told, name: str, feature: Feature) -> Field | None:
+    """Return the field as it was, if the column can be it: a number and a vector of one look alike."""
+    try:
+        field = Field.from_json(told["schema"][name])
+    except (TypeError, KeyError, ValueError, AttributeError, SchemaMismatchError):
+        return None
+    is_alike = field.dtype == feature.dtype and (field.shape or (1,)) == feature.shape
+    return field if is_alike else None

@@ -1,0 +1,176 @@
+"""The Parquet files of a dataset of LeRobot: ``chunk-000/file-000.parquet``, and the next one where one is full."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.formats.lerobot.features import Feature
+from rlx.formats.lerobot.statistics import QUANTILES
+from rlx.store.arrow import pyarrow
+
+_NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
+_BUFFERED_EPISODES = 100
+# Of each, a kilobyte or two stays in memory until the file is closed, and whoever opens the file has all of them.
+_FILE_COLUMN_CHUNKS = 20_000
+
+
+class NumberedFiles:
+    """Writer of tables into one file until it is full, or of too many row groups, then into the next.
+
+    Args:
+        directory: where to.
+        template: name of a file, of its number and that of its chunk.
+        schema: of the tables.
+        limit: bytes of a file that is full.
+        chunk: files in a directory.
+    """
+
+    def __init__(self, directory: Path, template: str, schema: Any, limit: int, chunk: int) -> None:
+        self._directory = directory
+        self._template = template
+        self._schema = schema
+        self._limit = limit
+        self._chunk = chunk
+        self._number = -1
+        self._raw: Any = None
+        self._writer: Any = None
+        self._held: list[Any] = []
+        self._chunks = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Number of the next chunk, and of the next file in it."""
+        return divmod(self._number, self._chunk)
+
+    def __enter__(self) -> None:
+        self._open()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.flush()
+        self._close()
+
+    def turn(self) -> None:
+        """Go on in the next file, if this one is full."""
+        if self._raw.tell() >= self._limit or self._chunks >= _FILE_COLUMN_CHUNKS:
+            self._close()
+            self._open()
+
+    def write(self, columns: Mapping[str, Any], group_bytes: int) -> None:
+        """Add rows to the row group; end it where that is so large."""
+        arrow, _ = pyarrow()
+        self._held.append(arrow.Table.from_arrays([columns[name] for name in self._schema.names], schema=self._schema))
+        if sum(table.nbytes for table in self._held) >= group_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """End the row group."""
+        if self._held:
+            arrow, _ = pyarrow()
+            table = arrow.concat_tables(self._held)
+            self._held = []
+            self._writer.write_table(table, row_group_size=len(table))
+            self._chunks += len(self._schema.names)
+
+    def _open(self) -> None:
+        arrow, parquet = pyarrow()
+        self._number, self._chunks = self._number + 1, 0
+        chunk, file = self.place
+        path = self._directory / (self._template.format(chunk_index=chunk, file_index=file) + ".parquet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._raw = arrow.OSFile(str(path), "wb")
+        self._writer = parquet.ParquetWriter(self._raw, self._schema, compression="snappy", use_dictionary=True)
+
+    def _close(self) -> None:
+        try:
+            self._writer.close()
+        finally:
+            self._raw.close()
+
+
+class Episodes:
+    """Writer of one row per episode: its position, and the statistics of its features; collects those of all."""
+
+    def __init__(self, directory: Path, template: str, features: Mapping[str, Feature], limit: int, chunk: int) -> None:
+        self._features = features
+        self._tasks: dict[str, None] = {}
+        self._files = NumberedFiles(directory, template, _schema(features), limit, chunk)
+        self._counted = {called: feature for called, feature in features.items() if not feature.field.is_text}
+        self._all = {called: feature.statistics() for called, feature in self._counted.items()}
+        self._now = dict(self._all)
+        self._rows: list[dict[str, Any]] = []
+        self._steps = 0
+        self._place = (0, 0)
+
+    def __enter__(self) -> None:
+        self._files.__enter__()
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None:
+            self._flush()
+        self._files.__exit__(kind, *rest)
+
+    def start(self, data: NumberedFiles) -> None:
+        """Begin an episode, whose steps are written next."""
+        self._now = {called: feature.statistics() for called, feature in self._counted.items()}
+        self._tasks = {}
+        self._place = data.place
+
+    def count(self, rows: Mapping[str, NDArray[np.generic]], tasks: Iterable[str]) -> None:
+        """Take steps of some tasks into the statistics."""
+        self._tasks |= dict.fromkeys(tasks)
+        for called, feature in self._counted.items():
+            column = feature.counted(rows[called])
+            self._now[called].add(column)
+            self._all[called].add(column)
+
+    def finish(self, number: int, steps: int) -> None:
+        """End the episode."""
+        chunk, file = self._files.place
+        row: dict[str, Any] = {
+            "episode_index": number,
+            "tasks": list(self._tasks),
+            "length": steps,
+            "data/chunk_index": self._place[0],
+            "data/file_index": self._place[1],
+            "dataset_from_index": self._steps,
+            "dataset_to_index": self._steps + steps,
+        }
+        for called, statistics in self._now.items():
+            described = {**statistics.described(), "count": [steps]}
+            row |= {f"stats/{called}/{name}": values for name, values in described.items()}
+        self._rows.append({**row, "meta/episodes/chunk_index": chunk, "meta/episodes/file_index": file})
+        self._steps += steps
+        if len(self._rows) >= _BUFFERED_EPISODES:
+            self._flush()
+            self._files.turn()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return those of all steps."""
+        if not self._steps:
+            return {}
+        return {called: {**one.described(), "count": [self._steps]} for called, one in self._all.items()}
+
+    def _flush(self) -> None:
+        if self._rows:
+            arrow, _ = pyarrow()
+            table = arrow.Table.from_pylist(self._rows, schema=_schema(self._features))
+            self._rows = []
+            self._files.write({name: table[name] for name in table.schema.names}, 0)
+
+
+def _schema(features: Mapping[str, Feature]) -> Any:
+    arrow, _ = pyarrow()
+    number, numbers = arrow.int64(), arrow.list_(arrow.float64())
+    channels = arrow.list_(arrow.list_(numbers))
+    before = ("length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+    fields = [("episode_index", number), ("tasks", arrow.list_(arrow.string())), *((name, number) for name in before)]
+    for called, feature in features.items():
+        if feature.field.is_text:
+            continue
+        kind = channels if feature.is_image else numbers
+        fields += [(f"stats/{called}/{name}", arrow.list_(number) if name == "count" else kind) for name in _NAMES]
+    return arrow.schema([*fields, ("meta/episodes/chunk_index", number), ("meta/episodes/file_index", number)])

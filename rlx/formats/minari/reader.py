@@ -1,0 +1,220 @@
+"""Minari's datasets (HDF5, format 0.4 and 0.5) as they lie in its local cache.
+
+An episode of T steps has T + 1 observations and infos, so nothing is missing and nothing has to be invented. Values,
+dtypes and names are the file's own; ``infos`` becomes ``info``, as TorchRL has it. What metadata say of the whole
+dataset, such as its author, is noted under ``minari`` and written again by the exporter.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, SourceNotFoundError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import NOT_OF_STEPS, can_be_noted, not_taken_note
+from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.provenance import KEY, told_notes
+from rlx.formats.common.source import block_steps
+from rlx.formats.minari.episode import Episode
+from rlx.formats.minari.fields import Leaf, fields_of
+from rlx.formats.minari.space import Space
+from rlx.schema import Schema
+
+METADATA = "metadata.json"
+MAIN_DATA = "main_data.hdf5"
+STEPS_PER_SHARD = 100_000
+_MAX_METADATA_BYTES = 64 * 2**20
+# Keys of the metadata that are read, or derived from the data.
+_METADATA = """
+total_episodes total_steps data_format jpeg_encoding observation_space action_space env_spec dataset_id minari_version
+dataset_size
+"""
+_KNOWN = frozenset({*_METADATA.split(), KEY})
+_EPISODE = re.compile(r"episode_\d{1,12}")
+_MAX_DEPTH = 5
+ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
+LAYOUT = (
+    "expected Minari's layout: data/metadata.json with total_episodes, total_steps and minari_version, and in "
+    "data/main_data.hdf5 for every episode i a group episode_<i> with the attribute total_steps, "
+    "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]"
+)
+# Minari itself reads the versions that it knows, one by one; these two wrote the same.
+_VERSIONS = re.compile(r"0\.[45](\.\w+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Minari:
+    """One Minari dataset.
+
+    Args:
+        root: its ``data`` directory.
+        id: Minari's name of it.
+        schema: what one step holds.
+        notes: the metadata of the whole dataset, the pictures that went through JPEG, and the keys that are not taken.
+        leaves: where an episode keeps every field.
+        first_episodes: first episode of every shard, and the number of episodes.
+    """
+
+    root: Path
+    id: str
+    schema: Schema
+    notes: Mapping[str, Any]
+    leaves: Mapping[str, Leaf]
+    first_episodes: tuple[int, ...]
+
+    def shards(self) -> Sequence[int]:
+        """Return groups of whole episodes, about 100,000 steps each."""
+        return range(len(self.first_episodes) - 1)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
+        """Return the two files of the dataset."""
+        return [MAIN_DATA, METADATA]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of a shard, an episode at a time, long ones in pieces.
+
+        Raises:
+            SourceNotFoundError: a file is missing.
+            CorruptShardError: an episode lacks a field, or has one of another type or length than it should.
+        """
+        max_steps = block_steps(self.schema)
+        with expecting(LAYOUT), hdf5_file.opened(self.root / MAIN_DATA) as file:
+            if not (self.root / METADATA).is_file():
+                raise SourceNotFoundError(f"{self.root / METADATA} is missing")
+            for number in range(*self.first_episodes[shard : shard + 2]):
+                with Episode(file, number, self.schema, self.leaves) as episode:
+                    dropped["episode_without_step"] += episode.steps == 0
+                    for start in range(0, episode.steps, max_steps):
+                        yield episode.block(start, min(start + max_steps, episode.steps))
+
+
+@expecting(LAYOUT)
+def open_minari(directory: Path) -> Minari:
+    """Return the dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below.
+
+    Raises:
+        SourceNotFoundError: none was found.
+        CorruptShardError: its metadata or its first episode are not what they should be.
+        SourceError: it is not of the HDF5 format, or has no episode.
+    """
+    root = directory.absolute()
+    root = root / "data" if not (root / METADATA).exists() and (root / "data" / METADATA).exists() else root
+    metadata = _read_metadata(root / METADATA)
+    if metadata.get("data_format", "hdf5") != "hdf5":
+        raise SourceError(f"{root}: data format {metadata['data_format']!r}, expected 'hdf5'")
+    version = metadata.get("minari_version")
+    if not isinstance(version, str) or not _VERSIONS.fullmatch(version):
+        raise SourceError(f"{root / METADATA}: minari_version: expected 0.4 or 0.5, found {version!r:.80}")
+    observations, actions = (_space(metadata, name, root) for name in ("observation_space", "action_space"))
+    spaces = {"observations": observations, "actions": actions}
+    with hdf5_file.opened(root / MAIN_DATA) as file:
+        others = [name for name in hdf5_file.names(file) if not _EPISODE.fullmatch(name)]
+        count = hdf5_file.count(file) - len(others)
+        if count == 0:
+            raise SourceError(f"{root / MAIN_DATA} has no episode")
+        if (said := _total(metadata, "total_episodes", root)) != count:
+            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} episodes, found {count:,}")
+        found = fields_of(file, count, spaces, metadata.get(KEY))
+        others += [f"attribute {name}" for name in hdf5_file.marks(file)]
+        bounds, steps = _shard_bounds(file, count)
+        if (said := _total(metadata, "total_steps", root)) != steps:
+            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} steps, found {steps:,}")
+    try:
+        schema = Schema(found.fields)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{root / MAIN_DATA}: {exc}") from exc
+    notes = {**told_notes(metadata.get(KEY)), **_origin(metadata)}
+    described, not_taken = _description(metadata)
+    notes |= {"minari": described} if described else {}
+    notes |= {"lossy_jpeg": found.lossy} if found.lossy else {}
+    notes |= not_taken_note({**found.not_taken, **dict.fromkeys([*others, *not_taken], NOT_OF_STEPS)})
+    return Minari(root, _id(metadata, root), schema, notes, found.leaves, bounds)
+
+
+def find_runs(directory: Path) -> list[Minari]:
+    """Return the datasets in a directory, by name: one itself, or some in the namespaces below."""
+    found = [directory] if (directory / METADATA).is_file() and (directory / MAIN_DATA).is_file() else []
+    return [open_minari(path) for path in found or sorted(_data_directories(directory, 0))]
+
+
+def _data_directories(directory: Path, depth: int) -> Iterator[Path]:
+    if not directory.is_dir():
+        return
+    if (directory / "data" / METADATA).is_file() and (directory / "data" / MAIN_DATA).is_file():
+        yield directory / "data"
+    elif depth < _MAX_DEPTH:
+        for child in directory.iterdir():
+            if child.is_dir() and not child.is_symlink():
+                yield from _data_directories(child, depth + 1)
+
+
+def _read_metadata(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise SourceNotFoundError(f"{path} is missing")
+    if path.stat().st_size > _MAX_METADATA_BYTES:
+        raise CorruptShardError(f"{path}: expected at most {_MAX_METADATA_BYTES:,} bytes")
+    return _parsed(path.read_bytes(), str(path))
+
+
+def _parsed(text: str | bytes, place: str) -> Mapping[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise CorruptShardError(f"{place}: expected JSON, found {exc}") from exc
+    if not isinstance(parsed, dict):
+        raise CorruptShardError(f"{place}: expected a JSON object, found {type(parsed).__name__}")
+    return parsed
+
+
+def _space(metadata: Mapping[str, Any], name: str, root: Path) -> Space | None:
+    text = metadata.get(name)
+    return _parsed(text, f"{root / METADATA}: {name}") if isinstance(text, str) else None
+
+
+def _total(metadata: Mapping[str, Any], name: str, root: Path) -> int:
+    found = metadata.get(name)
+    if type(found) is not int:
+        raise CorruptShardError(f"{root / METADATA}: {name}: expected a whole number, found {found!r:.80}")
+    return found
+
+
+def _id(metadata: Mapping[str, Any], root: Path) -> str:
+    named = metadata.get("dataset_id")
+    if isinstance(named, str) and ID.fullmatch(named):
+        return named
+    return root.parent.name if ID.fullmatch(root.parent.name) else "minari"
+
+
+def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
+    version, spec = metadata.get("minari_version"), metadata.get("env_spec")
+    origin = {"format": f"Minari {version}"} if isinstance(version, str) else {}
+    if isinstance(spec, str) and isinstance(environment := _parsed(spec, "env_spec").get("id"), str):
+        origin["environment"] = environment
+        if can_be_noted(spec):
+            origin["env_spec"] = spec
+    return origin
+
+
+def _description(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the additional metadata of the whole dataset, and the names of those that cannot be kept."""
+    others = {name: said for name, said in metadata.items() if name not in _KNOWN}
+    kept = {name: said for name, said in others.items() if can_be_noted(said)}
+    return kept, [f"{METADATA}: {name}" for name in others if name not in kept]
+
+
+def _shard_bounds(file: h5py.File, count: int) -> tuple[tuple[int, ...], int]:
+    """Return first episode of every shard and the number of episodes; how many steps they have in all."""
+    bounds, steps, before = [0], 0, 0
+    for number in range(count):
+        if steps - before >= STEPS_PER_SHARD:
+            bounds.append(number)
+            before = steps
+        steps += hdf5_file.attribute(hdf5_file.group(file, f"episode_{number}"), "total_steps")
+    return (*bounds, count), steps

@@ -1,0 +1,245 @@
+"""numpy's ``.npz``: an array a field, a row a step, named by TED paths; and perhaps a table of the trajectories.
+
+Nothing of it is unpickled, and the arrays are read side by side, so that memory does not depend on their size.
+"""
+
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import SourceError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, not_taken_note
+from rlx.formats.common.one_file import OneFile
+from rlx.formats.common.rows.episodes import without_outcome
+from rlx.formats.common.rows.scan import (
+    CUT,
+    DONE,
+    EPISODE,
+    FROM_RESET,
+    INIT,
+    MASK,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    EpisodeScan,
+    FoundEpisodes,
+    scan_following,
+)
+from rlx.formats.common.rows.stream import Batch, RowStream
+from rlx.formats.common.rows.table import EpisodeTable
+from rlx.formats.common.source import batch_rows
+from rlx.formats.common.ted.fields import TedFields, ted_fields
+from rlx.formats.npz.archive import Archive, Member, opened
+from rlx.schema import Schema, is_action, is_observation
+
+_SCANNED_ROWS = 2**16
+_GROUP = "trajectories/"
+_FINAL = f"{_GROUP}final/"
+_TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b", "cut": "b"}
+_SCANNED = (TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
+_LAYOUT = (
+    "expected arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "
+    f"next/truncated [S]; and perhaps of a row a trajectory: trajectories/{', trajectories/'.join(_TABLE)}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Npz(OneFile):
+    """One archive.
+
+    Args:
+        root: its directory.
+        file_name: its name there.
+        fields: what its arrays hold.
+        notes: the notes that rlx wrote into the archive, and the arrays that were left out.
+        episodes: those of all rows.
+        finals: name of the array of final observations, a row an episode, by observation.
+    """
+
+    fields: TedFields
+    notes: Mapping[str, Any]
+    episodes: EpisodeTable
+    finals: Mapping[str, str]
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of a step."""
+        return self.fields.schema
+
+    def shards(self) -> Sequence[int]:
+        """Return the only shard: an archive can only be read from its start."""
+        return (0,)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002
+        """Yield all steps.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: it is damaged, or has NaN in it.
+        """
+        paths = [*self.fields.paths.values(), *self.fields.after.values()]
+        with expecting(_LAYOUT), opened(self.path) as archive, ExitStack() as stack:
+            batches = archive.batches(paths, batch_rows(self.schema))
+            stream = stack.enter_context(closing(RowStream(archive.path, batches)))
+            finals = {name: stack.enter_context(closing(archive.member(path))) for name, path in self.finals.items()}
+            row = 0
+            for place, episode in enumerate(self.episodes):
+                stream.skip_to(row)
+                columns = _Columns(stream, finals, self.fields, row, place)
+                yield from episode.blocks(self.schema, columns, dropped)
+                row += episode.rows
+            for member in finals.values():
+                member.finish()
+            stream.finish()
+
+
+class _Columns:
+    """The rows of an episode that begins at a row of the stream, and how many episodes came before."""
+
+    def __init__(
+        self, stream: RowStream, finals: Mapping[str, Member], fields: TedFields, first: int, place: int
+    ) -> None:
+        self._stream = stream
+        self._finals = finals
+        self._fields = fields
+        self._first = first
+        self._place = place
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
+        rows = self._stream.rows(path, first, self._first + stop)
+        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
+        return rows.reshape(len(rows), *field.shape)
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        if name in self._finals:
+            final = self._finals[name]
+            final.skip_to(self._place)
+            rows = final.read(1)
+            self._fields.check(name, rows, final.place, self._place)
+        else:
+            path, first = self._fields.after[name], self._first + row
+            rows = self._stream.peek(path, first, first + 1)
+            self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
+        return rows
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a file is an archive of arrays, the rewards of steps among them."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    try:
+        with opened(path) as archive:
+            return "next/reward" in archive.names
+    except SourceError:
+        return False
+
+
+@expecting(_LAYOUT)
+def open_npz(path: Path) -> Npz:
+    """Return the dataset in an archive.
+
+    Raises:
+        SourceNotFoundError: the file does not exist.
+        CorruptShardError: an array is missing, holds no numbers, or has more or fewer rows than another.
+        SourceError: it has no step.
+    """
+    with opened(path) as archive:
+        types = {name: archive.type_of(name) for name in archive.names}
+        is_tabled = _GROUP + "length" in types
+        seen = [name.removeprefix(_FINAL) for name in types if name.startswith(_FINAL) and is_tabled]
+        table = {*(_GROUP + name for name in _TABLE), *(_FINAL + name for name in seen)} if is_tabled else set()
+        steps = types["next/reward"][1][0] if types.get("next/reward", (None, ()))[1] else 0
+        not_taken = dict.fromkeys(archive.others, NOT_OF_STEPS)
+        kinds: dict[str, RowType | None] = {}
+        for name, (kind, shape) in types.items():
+            if name in table:
+                continue
+            if shape[:1] == (steps,) or kind is None or _is_needed(name):
+                kinds[name] = kind
+            else:
+                not_taken[name] = NOT_A_ROW_PER_STEP
+        fields = ted_fields(kinds, str(path), seen)
+        not_taken |= {_FINAL + name: f"not every step has {name}" for name in seen if name not in fields.schema}
+        counts = {path: _rows(types[path][1]) for path in (*fields.paths.values(), *fields.after.values())}
+        flags = [flag for flag in (TERMINATED, TRUNCATED, DONE) if flag in types]
+        counts |= {name: math.prod(types[name][1]) for name in (*flags, TRAJECTORY) if name in types}
+        if bad := [name for name, count in counts.items() if count != steps]:
+            raise archive.wrong(bad[0], f"{steps:,} rows as next/reward", f"{counts[bad[0]]:,}")
+        if not steps:
+            raise SourceError(f"{path} has no step")
+        finals = {name: _FINAL + name for name in fields.schema if _FINAL + name in types}
+        if is_tabled:
+            episodes = _tabled(archive, flags, steps, fields, finals)
+        else:
+            finals = {}
+            found = _scanned(archive, flags, fields, [name for name in _SCANNED if kinds.get(name) is not None])
+            episodes, fields = found.table, fields.torn(found.torn)
+        notes = {**archive.told(), "format": "npz", **without_outcome(episodes)}
+        notes |= not_taken_note({**fields.not_taken, **not_taken})
+    return Npz(path.parent, path.name, fields, notes, episodes, finals)
+
+
+def _is_needed(name: str) -> bool:
+    """Return whether a step is nothing without what an array of this name holds."""
+    return is_action(name) or is_observation(name) or name in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY)
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    return shape[0] if shape else 0
+
+
+def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, told: Sequence[str]) -> FoundEpisodes:
+    """Return the episodes, by what the rows themselves say, in arrays of these names."""
+    names = [*flags, *told, *([INIT] if fields.tells_resets else [])]
+
+    def recorded(batch: Batch) -> NDArray[np.bool_]:
+        return np.full(len(batch[flags[0]]), bool(fields.after))
+
+    rows = archive.batches([*names, *fields.after, *fields.after.values()], batch_rows(fields.schema))
+    return scan_following(rows, fields.after, fields.decides, recorded)
+
+
+def _tabled(
+    archive: Archive, flags: Sequence[str], steps: int, fields: TedFields, finals: Mapping[str, str]
+) -> EpisodeTable:
+    """Return the episodes, by the table of trajectories."""
+    table = {name: archive.whole(_GROUP + name) for name in _TABLE if _GROUP + name in archive.names}
+    lengths = table["length"]
+    for name, column in table.items():
+        if column.shape != (len(lengths),) or column.dtype.kind not in _TABLE[name]:
+            raise archive.wrong(
+                _GROUP + name, f"[{len(lengths)}] of the kind {_TABLE[name]}", f"{column.dtype}{list(column.shape)}"
+            )
+    # Checked one by one first: a sum of damaged lengths could overflow to the right total.
+    if ((lengths < 1) | (lengths > steps)).any() or lengths.sum() != steps:
+        raise archive.wrong(_GROUP + "length", f"lengths that add up to {steps:,} steps", f"{int(lengths.sum()):,}")
+    for name, final in finals.items():
+        expected = (len(lengths), *fields.schema[name].shape)
+        kind, shape = archive.type_of(final)
+        if kind is None or (kind[0], shape) != (fields.schema[name].dtype, expected):
+            found = "objects" if kind is None else f"{kind[0]}{list(shape)}"
+            raise archive.wrong(final, f"{fields.schema[name].dtype}{list(expected)}", found)
+    ends = np.cumsum(lengths)
+    scan = EpisodeScan()
+    for batch in archive.batches(flags, _SCANNED_ROWS):
+        numbers = np.arange(scan.rows, scan.rows + len(batch[flags[0]]))
+        trajectory = np.searchsorted(ends, numbers, side="right")
+        scan.add({**batch, TRAJECTORY: trajectory}, np.ones(len(numbers), bool))
+    episodes = scan.found().table
+    if len(episodes) != len(lengths):
+        raise archive.wrong(flags[0], "flags at the last step of a trajectory only", "some elsewhere")
+    never = np.zeros(len(lengths), bool)
+    known = table.get("final_recorded", ~never) if finals else never
+    numbers, resets = table.get("episode", np.arange(len(lengths))), table.get("from_reset", ~never)
+    return episodes.but(number=numbers, final_recorded=known, from_reset=resets, cut=table.get("cut", never))

@@ -1,0 +1,176 @@
+"""A dataset as numpy's ``.npz``: an array a field, a row a step, and the table of trajectories."""
+
+import io
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import ExportError
+from rlx.formats.common.exporter import Experience
+from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.provenance_writer import provenance
+from rlx.formats.common.ted.columns import ted_paths
+from rlx.progress import Progress
+from rlx.schema import TEXT, Field, Role, Schema
+
+_SUFFIX = ".npy"
+_COMPRESSION_LEVEL = 1
+_COPIED_BYTES = 2**17
+_MAX_COMMENT_BYTES = 2**16 - 1
+_TABLE = ("length", "episode", "from_reset", "final_recorded", "cut")
+_TEXT_ROWS = 4096
+
+
+class NpzDatasetExporter:
+    """Exporter of ``next/reward`` [S], ``observation`` [S, ...] and the like, and a row a trajectory under
+    ``trajectories``.
+
+    An archive is written array by array, but a dataset is read once: the largest array of numbers goes right into the
+    archive, the others wait uncompressed in temporary files beside it. Texts wait there until it is known how long the
+    longest is, for numpy gives all of them its length.
+    """
+
+    title = "npz"
+
+    def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
+        """Return an empty list: nothing is lost."""
+        return []
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a file is an archive of arrays."""
+        if not zipfile.is_zipfile(path):
+            return False
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        return bool(names) and all(name.endswith(_SUFFIX) for name in names)
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the archive."""
+        arrays = _arrays(experience)
+        numbers = [name for name in arrays if arrays[name].dtype != TEXT]
+        largest = max(numbers, key=lambda name: arrays[name].size)
+        with (
+            ExitStack() as stack,
+            zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL) as archive,
+        ):
+            waiting: dict[str, IO[bytes]] = {
+                name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in arrays if name != largest
+            }
+            longest = dict.fromkeys(arrays, 1)
+            with _member(archive, largest, arrays[largest]) as member:
+                for piece in pieces(experience.blocks(), experience.schema):
+                    for name, rows in _rows(experience.schema, piece):
+                        if arrays[name].dtype == TEXT:
+                            longest[name] = max(longest[name], _keep_texts(waiting[name], name, rows))
+                        else:
+                            waiting.get(name, member).write(rows.tobytes())
+                    progress.advance("steps", piece.steps)
+            for name, file in waiting.items():
+                file.seek(0)
+                if arrays[name].dtype == TEXT:
+                    texts = replace(arrays[name], dtype=f"<U{longest[name]}")
+                    with _member(archive, name, texts) as member:
+                        for rows in _kept_texts(file, texts.dtype):
+                            member.write(rows.tobytes())
+                else:
+                    with _member(archive, name, arrays[name]) as member:
+                        shutil.copyfileobj(file, member, _COPIED_BYTES)
+                file.close()
+            for name, column in _table(experience):
+                with _member(archive, name, _Array(column.dtype.name, column.shape)) as member:
+                    member.write(column.tobytes())
+            archive.comment = _comment(experience)
+
+
+def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
+    """Write texts one to a line; return how many characters the longest has.
+
+    Raises:
+        ExportError: a text ends in NUL, which numpy takes for padding.
+    """
+    for text in rows.flat:
+        if text.endswith("\0"):
+            raise ExportError(f"npz cannot hold a text that ends in NUL, found one in {name}")
+        file.write(json.dumps(text).encode() + b"\n")
+    return max(map(len, rows.flat), default=1)
+
+
+def _kept_texts(file: IO[bytes], dtype: str) -> Iterator[NDArray[Any]]:
+    """Yield the texts again, some at a time."""
+    while lines := list(islice(file, _TEXT_ROWS)):
+        yield np.array([json.loads(line) for line in lines], dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """Dtype and shape of one array of the archive."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its values."""
+        return Field(self.dtype, self.shape[1:], Role.STEP).row_bytes * self.shape[0]
+
+    def header(self) -> bytes:
+        """Return the header of the array file."""
+        file = io.BytesIO()
+        descr = np.dtype(self.dtype).newbyteorder("<").str
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": self.shape})
+        return file.getvalue()
+
+
+def _arrays(experience: Experience) -> dict[str, _Array]:
+    """Return the arrays that have to do with fields."""
+    schema, table = experience.schema, experience.trajectories
+    steps = int(table.length.sum())
+    arrays = {
+        path: _Array(schema[name].dtype, (steps, *schema[name].shape)) for name, path in ted_paths(schema).items()
+    }
+    for name in schema.names(Role.OBSERVATION):
+        arrays[_final(name)] = _Array(schema[name].dtype, (len(table), *schema[name].shape))
+    return arrays
+
+
+def _rows(schema: Schema, piece: Piece) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Yield the rows that a piece adds to each of these arrays."""
+    for name, path in ted_paths(schema).items():
+        yield path, piece.rows(name)
+    if piece.is_last:
+        for name in schema.names(Role.OBSERVATION):
+            yield _final(name), piece.next(name)[-1:]
+
+
+def _final(name: str) -> str:
+    return f"trajectories/final/{name}"
+
+
+def _table(experience: Experience) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    columns = experience.trajectories.columns()
+    for name in _TABLE:
+        yield f"trajectories/{name}", columns[name]
+
+
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str, array: _Array) -> Iterator[IO[bytes]]:
+    # Named by a text, a member gets a time that is always the same.
+    with archive.open(name + _SUFFIX, "w", force_zip64=True) as member:
+        member.write(array.header())
+        yield member
+
+
+def _comment(experience: Experience) -> bytes:
+    said = provenance(experience, [])
+    text = json.dumps(said, sort_keys=True).encode()
+    return text if len(text) <= _MAX_COMMENT_BYTES else json.dumps({**said, "notes": {}}, sort_keys=True).encode()

@@ -1,0 +1,1 @@
+"""torch's files of batches."""

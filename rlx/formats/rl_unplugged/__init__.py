@@ -1,0 +1,1 @@
+"""RL Unplugged's Atari episodes."""

@@ -1,0 +1,323 @@
+"""RL Unplugged's ``atari_episodes_ordered``: five DQN runs on each of 46 Atari games, one episode a record.
+
+A record of T rows gives T - 1 steps, for the last row's observation is the final one. Where the last discount
+is 0 the episode terminated, and that row's action and reward are filler; otherwise it was cut, and what they
+led to is unknown.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import not_taken_note
+from rlx.formats.common.source import MAX_BLOCK_STEPS
+from rlx.formats.common.tf_example import Feature, MalformedExampleError, parse_example
+from rlx.formats.common.tfrecord import records
+from rlx.formats.rl_unplugged.frames import FRAME_SHAPE, MalformedPngError, decode_frames
+from rlx.schema import Schema
+from rlx.suggestion import did_you_mean
+
+LAYOUT = (
+    "expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN, a gzipped TFRecord of an episode an example with "
+    "observations (PNG), actions, clipped_rewards and discounts, T of each"
+)
+URL = "https://storage.googleapis.com/rl_unplugged/atari_episodes_ordered"
+RUNS = (1, 2, 3, 4, 5)
+_GAMES = """
+Alien Amidar Assault Asterix Atlantis BankHeist BattleZone BeamRider Boxing Breakout Carnival Centipede
+ChopperCommand CrazyClimber DemonAttack DoubleDunk Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero
+IceHockey Jamesbond Kangaroo Krull KungFuMaster MsPacman NameThisGame Phoenix Pong Pooyan Qbert Riverraid
+RoadRunner Robotank Seaquest SpaceInvaders StarGunner TimePilot UpNDown VideoPinball WizardOfWor YarsRevenge
+Zaxxon
+"""
+_GAMES_MISSING = """
+AirRaid Asteroids Berzerk Bowling ElevatorAction JourneyEscape MontezumaRevenge Pitfall PrivateEye Skiing
+Solaris Tennis Tutankham Venture
+"""
+GAMES = tuple(_GAMES.split())
+# Games of the DQN Replay Dataset that RL Unplugged left out.
+GAMES_MISSING = tuple(_GAMES_MISSING.split())
+# Those that are not read follow from the others: both rewards are clipped, and the returns are their sums.
+_FEATURES = frozenset(
+    (
+        *("actions", "checkpoint_idx", "clipped_episode_return", "clipped_rewards", "discounts", "episode_idx"),
+        *("episode_return", "observations", "unclipped_rewards"),
+    )
+)
+NOTES: Mapping[str, Any] = MappingProxyType(
+    {
+        "rewards": "clipped to [-1, 1]",
+        "truncation": "an episode cut by a checkpoint's edge or a time limit is flagged truncated; "
+        "the source does not tell which",
+        "final_observation": "recorded",
+        "licence": "unspecified",
+        "citation": "Agarwal et al. 2020, An Optimistic Perspective on Offline Reinforcement Learning; "
+        "Gulcehre et al. 2020, RL Unplugged",
+    }
+)
+_FEWER_SHARDS = frozenset({"Carnival", "Gravitar", "StarGunner"})
+_SCHEMA = Schema.of(observation=("uint8", FRAME_SHAPE), action=("int64", ()))
+_FILE = re.compile(r"run_([1-5])-(\d{5})-of-(\d{5})")
+_EPISODES_PER_CHECKPOINT = 10**10
+
+
+def num_shards(game: str) -> int:
+    """Return shards of each run of a game: 50, of three games 49."""
+    return 49 if game in _FEWER_SHARDS else 50
+
+
+def shard_file(game: str, run: int, shard: int) -> str:
+    """Return name of a shard's file below the root.
+
+    Example:
+        >>> shard_file("Pong", 5, 0)
+        'Pong/run_5-00000-of-00050'
+    """
+    return f"{game}/run_{run}-{shard:05d}-of-{num_shards(game):05d}"
+
+
+@dataclass(frozen=True, slots=True)
+class RLUnplugged:
+    """One run of RL Unplugged as a Source.
+
+    Args:
+        root: the directory that holds the games' directories.
+        game: one of ``GAMES``.
+        run: 1 to 5.
+        present: the shards to offer; all that the run has, whether they are there or not, where not given.
+
+    Raises:
+        SourceNotFoundError: the game, run or shard does not exist.
+    """
+
+    root: Path
+    game: str
+    run: int
+    present: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_game(self.game)
+        if self.run not in RUNS:
+            raise SourceNotFoundError(f"{self.game} has no run {self.run}, expected 1 to 5")
+        for shard in self.present or ():
+            self._check_shard(shard)
+
+    @property
+    def id(self) -> str:
+        """Name of the run: ``Pong/5``."""
+        return f"{self.game}/{self.run}"
+
+    @property
+    def schema(self) -> Schema:
+        """One grey frame, one of the game's minimal set of actions, a clipped reward, the two flags."""
+        return _SCHEMA
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """That rewards are clipped, what truncated means here, whom to cite, and features that others have added."""
+        if not self.present:
+            return NOTES
+        added = sorted(_features(self.root / shard_file(self.game, self.run, self.present[0])) - _FEATURES)
+        return {**NOTES, **not_taken_note(dict.fromkeys(added, "not a feature of RL Unplugged"))}
+
+    def shards(self) -> Sequence[int]:
+        """Return numbers of the shards that can be read once their files are there, ascending."""
+        return tuple(range(num_shards(self.game))) if self.present is None else self.present
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Return the one file of a shard, below the root."""
+        self._check_shard(shard)
+        return (shard_file(self.game, self.run, shard),)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the episodes of one shard, each in as many blocks as its length needs.
+
+        Of every episode one row is dropped: ``terminal_filler`` or ``cut``; or ``single_row_episode``.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: the file is damaged; names the record, with the expected and the found value.
+        """
+        (name,) = self.files(shard)
+        path = self.root / name
+        with expecting(LAYOUT):
+            for number, record in enumerate(records(path)):
+                try:
+                    episode = _episode(parse_example(record))
+                    dropped[episode.dropped] += 1
+                    yield from _blocks(episode)
+                except (MalformedExampleError, MalformedPngError, _MalformedEpisodeError) as exc:
+                    raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
+
+    def _check_shard(self, shard: int) -> None:
+        if not 0 <= shard < num_shards(self.game):
+            last = num_shards(self.game) - 1
+            raise SourceNotFoundError(f"{self.id} has no shard {shard}, expected 0 to {last}")
+
+
+@dataclass(frozen=True, slots=True)
+class RLUnpluggedLayout:
+    """How RL Unplugged names the files of one run: by a table, so that nothing need be read beforehand.
+
+    Raises:
+        SourceNotFoundError: the game or run does not exist.
+    """
+
+    game: str
+    run: int
+
+    def __post_init__(self) -> None:
+        self.source(Path())
+
+    def index_files(self) -> Sequence[str]:
+        """Return no files."""
+        return ()
+
+    def source(self, root: Path) -> RLUnplugged:
+        """Return the whole run below a local directory, whichever of its files are there yet."""
+        return RLUnplugged(root, self.game, self.run)
+
+
+def find_runs(directory: Path) -> list[RLUnplugged]:
+    """Return the runs that lie in a directory, by game and run, each offering the shards that are there.
+
+    Args:
+        directory: the root (it holds ``Pong/``), a game's directory, or the directory above the root.
+    """
+    directory = directory.absolute()
+    if directory.name in GAMES and (found := _runs_of_game(directory)):
+        return found
+    for root in (directory, *sorted(_directories(directory))):
+        games = [game for game in sorted(_directories(root)) if game.name in GAMES]
+        if found := [run for game in games for run in _runs_of_game(game)]:
+            return found
+    return []
+
+
+def _directories(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+
+
+def _runs_of_game(directory: Path) -> list[RLUnplugged]:
+    shards: dict[int, list[int]] = {}
+    for path in sorted(directory.iterdir()):
+        match = _FILE.fullmatch(path.name)
+        if match and path.is_file():
+            run, shard, of = (int(number) for number in match.groups())
+            if of == num_shards(directory.name) and shard < of:
+                shards.setdefault(run, []).append(shard)
+    return [RLUnplugged(directory.parent, directory.name, run, tuple(shards[run])) for run in sorted(shards)]
+
+
+def _check_game(game: str) -> None:
+    if game in GAMES_MISSING:
+        raise SourceNotFoundError(
+            f"RL Unplugged lacks {game}; of the 60 games it left out {', '.join(GAMES_MISSING)}",
+            hint=f"convert a local copy (rlx convert DIR DST) or collect again (rlx collect ALE/{game}-v5)",
+        )
+    if game not in GAMES:
+        hint = did_you_mean(game, (*GAMES, *GAMES_MISSING)) or "rlx list --remote"
+        raise SourceNotFoundError(f"RL Unplugged has no game {game!r}, expected one of its {len(GAMES)}", hint=hint)
+
+
+@lru_cache(maxsize=64)
+def _features(path: Path) -> frozenset[str]:
+    """Names of the features of a file's first record; none if it is damaged, which reading it reports."""
+    try:
+        for record in records(path):
+            return frozenset(parse_example(record))
+    except (SourceError, MalformedExampleError):
+        pass
+    return frozenset()
+
+
+class _MalformedEpisodeError(ValueError):
+    """An example that parses, but is no episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    """One record: T PNGs, T - 1 actions and rewards."""
+
+    number: int
+    pngs: list[memoryview]
+    actions: NDArray[np.int64]
+    rewards: NDArray[np.float32]
+    terminated: bool
+
+    @property
+    def steps(self) -> int:
+        return len(self.pngs) - 1
+
+    @property
+    def dropped(self) -> str:
+        """Why the last row is left out."""
+        if self.steps == 0:
+            return "single_row_episode"
+        return "terminal_filler" if self.terminated else "cut"
+
+
+def _episode(features: Mapping[str, Feature]) -> _Episode:
+    pngs = features.get("observations")
+    if not isinstance(pngs, list) or not pngs:
+        raise _MalformedEpisodeError("observations: expected at least one PNG, found none")
+    actions = _column(features, "actions", np.int64, len(pngs))
+    # Both are clipped, whatever their names say.
+    rewards_name = "clipped_rewards" if "clipped_rewards" in features else "unclipped_rewards"
+    rewards = _column(features, rewards_name, np.float32, len(pngs))
+    discounts = _column(features, "discounts", np.float32, len(pngs))
+    if not ((discounts >= 0) & (discounts <= 1)).all() or not discounts[:-1].all():
+        raise _MalformedEpisodeError("discounts: expected 1, and 0 nowhere but at the end")
+    if not np.isfinite(rewards).all():
+        raise _MalformedEpisodeError(f"{rewards_name}: expected finite numbers")
+    checkpoint = int(_column(features, "checkpoint_idx", np.int64, 1)[0])
+    episode = int(_column(features, "episode_idx", np.int64, 1)[0])
+    if not (0 <= checkpoint < 1000 and 0 <= episode < _EPISODES_PER_CHECKPOINT):
+        raise _MalformedEpisodeError(f"checkpoint_idx, episode_idx: found {checkpoint}, {episode}")
+    number = checkpoint * _EPISODES_PER_CHECKPOINT + episode
+    return _Episode(number, pngs, actions[:-1], rewards[:-1], terminated=discounts[-1] == 0)
+
+
+def _column(features: Mapping[str, Feature], name: str, dtype: type[np.generic], rows: int) -> NDArray[Any]:
+    column = features.get(name)
+    if not isinstance(column, np.ndarray) or column.dtype != dtype:
+        found = "none" if column is None else "another type"
+        raise _MalformedEpisodeError(f"{name}: expected a list of {np.dtype(dtype).name}, found {found}")
+    if len(column) != rows:
+        raise _MalformedEpisodeError(f"{name}: expected {rows:,} values, found {len(column):,}")
+    return column
+
+
+def _blocks(episode: _Episode) -> Iterator[Block]:
+    for start in range(0, episode.steps, MAX_BLOCK_STEPS):
+        stop = min(start + MAX_BLOCK_STEPS, episode.steps)
+        is_last = stop == episode.steps
+        ends = np.zeros(stop - start, np.bool_)
+        ends[-1] = is_last
+        never = np.zeros_like(ends)
+        yield Block(
+            {
+                "observation": decode_frames(episode.pngs[start : stop + int(is_last)]),
+                "action": episode.actions[start:stop],
+                "reward": episode.rewards[start:stop],
+                "terminated": ends if episode.terminated else never,
+                "truncated": never if episode.terminated else ends,
+            },
+            lengths=np.array([stop - start]),
+            episodes=np.array([episode.number]),
+            from_reset=np.array([True]),
+            final_recorded=np.array([True]),
+            is_open=not is_last,
+            cut=np.array([is_last and not episode.terminated]),
+        )

@@ -1,0 +1,207 @@
+"""RLDS as TensorFlow Datasets keeps it: TFRecord files in which an episode is an example."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.files.json_file import read_object
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.needed_fields import missing_field
+from rlx.formats.common.picture_file import is_jpeg
+from rlx.formats.common.provenance import KEY, told_notes
+from rlx.formats.common.tf_example import Feature as Values
+from rlx.formats.common.tf_example import MalformedExampleError, parse_example
+from rlx.formats.common.tfrecord import records
+from rlx.formats.rlds.episode import FIRST, ID, LAST, SPLIT, TERMINAL, Episode
+from rlx.formats.rlds.features import CUT, Feature, MalformedFeatureError, episode_features, steps_features
+from rlx.formats.rlds.files import SplitFile, files_of
+from rlx.schema import TEXT, Field, Role, Schema
+
+_INFO, _FEATURES, _METADATA = "dataset_info.json", "features.json", "metadata.json"
+_LAYOUT = (
+    "expected a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json, *.tfrecord-* of an "
+    "example an episode: steps/observation, action, reward, is_first, is_last, is_terminal, T + 1 rows of each"
+)
+_WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
+_MAX_VALUES = 2**24
+DISCOUNT = "discount"
+_FLAGS = frozenset({FIRST, LAST, TERMINAL})
+_ADDED = ("terminated", "truncated")
+SINGLE = "single_step_episode"
+
+
+@dataclass(frozen=True, slots=True)
+class RLDS:
+    """One version of a dataset.
+
+    Args:
+        root: its directory.
+        id: its name.
+        schema: what one step holds.
+        notes: the notes that rlx wrote, and the data that were left out.
+        features: how every field but the flags is kept in an example.
+        found: the files, a shard each.
+        is_split: whether a field says of every step which split it belongs to.
+    """
+
+    root: Path
+    id: str
+    schema: Schema
+    notes: Mapping[str, Any]
+    features: Mapping[str, Feature]
+    found: tuple[SplitFile, ...]
+    is_split: bool = False
+
+    def shards(self) -> Sequence[int]:
+        """Return the files, of all splits."""
+        return range(len(self.found))
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Return the one file of a shard."""
+        return [self.found[shard].name]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the episodes of a file.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: it is damaged, or an example is not of these features; says which.
+        """
+        file = self.found[shard]
+        path, expected = self.root / file.name, file.episodes
+        first, found = sum(one.episodes for one in self.found[:shard]), 0
+        with expecting(_LAYOUT):
+            for number, record in enumerate(records(path)):
+                try:
+                    values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
+                    split = file.split if self.is_split else None
+                    episode = Episode(values, self.features, self.schema, first + number, split)
+                    dropped[SINGLE] += episode.steps == 0
+                    yield from episode.blocks()
+                except (MalformedExampleError, MalformedFeatureError) as exc:
+                    raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
+                found = number + 1
+            if found != expected:
+                raise CorruptShardError(f"{path}: expected {expected:,} episodes as in {_INFO}, found {found:,}")
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a directory is one version of a dataset of TensorFlow Datasets."""
+    return (path / _INFO).is_file() and (path / _FEATURES).is_file()
+
+
+@expecting(_LAYOUT)
+def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
+    """Return the dataset in the directory of one of its versions; the field ``split`` tells its splits apart.
+
+    Args:
+        path: the directory.
+        split: name of the only split to take; the field of splits is then left out.
+
+    Raises:
+        SourceNotFoundError: the directory does not exist, or one of the files that describe it is missing.
+        CorruptShardError: what describes it is damaged, or its steps lack what RLDS needs.
+        SourceError: it is kept in another file format, or has no such split or no episode.
+    """
+    path = path.absolute()
+    info = read_object(path / _INFO)
+    files = files_of(info, path / _INFO, split)
+    described, place = read_object(path / _FEATURES), path / _FEATURES
+    found = steps_features(described, str(place))
+    told = read_object(path / _METADATA).get(KEY) if (path / _METADATA).is_file() else None
+    if missing := [name for name in (FIRST, LAST, TERMINAL, "reward") if not found.get(name)]:
+        raise CorruptShardError(f"{place}: steps/{missing[0]} is missing, or no numbers of a known shape")
+    first, roles = _first(path, files), _roles(told)
+    known = _FLAGS if DISCOUNT in roles or told is None else _FLAGS | {DISCOUNT}
+    extras, features = ExtraFields(_ADDED), {}
+    for name, feature in found.items():
+        if name in known:
+            continue
+        if feature is not None and feature.encoding == "text" and _is_no_text(first.get(f"steps/{name}")):
+            extras.leave(name, "bytes that are not UTF-8 text")
+        elif feature is None:
+            extras.leave(name, "neither numbers nor text of a known shape")
+        elif extras.add(name, name, (feature.dtype, feature.shape), _role(name, roles)):
+            features[name] = feature
+    for name in episode_features(described):
+        if name not in (ID, CUT):
+            extras.leave(name, NOT_OF_STEPS)
+    if first and ID in first and not isinstance(first[ID], np.ndarray):
+        extras.leave(ID, "not a whole number: episodes are numbered in their order")
+    splits = {one.split for one in files}
+    if is_split := len(splits) > 1:
+        is_split = extras.add(f"the splits {', '.join(sorted(splits))}", SPLIT, (TEXT, ()), Role.STEP)
+    schema = _schema(extras, place)
+    notes = {**told_notes(told), "format": "RLDS", **not_taken_note(extras.not_taken)}
+    images = [name for name, feature in features.items() if feature.encoding == "image"]
+    if lossy := [name for name in images if _is_lossy(first.get(f"steps/{name}"))]:
+        notes["lossy_jpeg"] = lossy
+    return RLDS(path, _id(info), schema, notes, features, tuple(files), is_split)
+
+
+def _schema(extras: ExtraFields, place: Path) -> Schema:
+    fields = extras.fields
+    if (missing := missing_field(fields)) is not None:
+        reason = extras.not_taken.get(missing, "is missing, or no numbers of a known shape")
+        raise CorruptShardError(f"{place}: steps/{missing} {reason}")
+    order = sorted(fields, key=lambda name: (name.split("/")[0] != "observation", name.split("/")[0] != "action"))
+    flags = {name: Field("bool", (), Role.NEXT) for name in _ADDED}
+    try:
+        return Schema({name: fields[name] for name in order} | flags)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{place}: {exc}") from exc
+
+
+def _role(name: str, roles: Mapping[str, str]) -> Role:
+    if name.split("/")[0] == "observation":
+        return Role.OBSERVATION
+    if name in ("reward", DISCOUNT):
+        return Role.NEXT
+    if name not in roles and name.split("/")[0] == "info":
+        return Role.NEXT
+    return Role(roles[name]) if roles.get(name) in [*Role] else Role.STEP
+
+
+def _roles(told: Any) -> dict[str, str]:
+    """Return where rlx said that the fields lie in TED, if it wrote the dataset."""
+    try:
+        return {str(name): str(field["role"]) for name, field in told["schema"].items()}
+    except (TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
+    """Return the values of the first episode; None if they cannot be read, which reading the shard reports."""
+    name = next(one.name for one in files if one.episodes)
+    try:
+        return parse_example(next(records(root / name)))
+    except (SourceError, MalformedExampleError, StopIteration):
+        return {}
+
+
+def _is_lossy(values: Values | None) -> bool:
+    """Return whether pictures are JPEG."""
+    return isinstance(values, list) and bool(values) and is_jpeg(values[0])
+
+
+def _is_no_text(values: Values | None) -> bool:
+    """Return whether these are bytes that are no UTF-8."""
+    try:
+        for value in values if isinstance(values, list) else []:
+            str(value, "utf-8")
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def _id(info: Mapping[str, Any]) -> str:
+    name = info.get("name")
+    return name if isinstance(name, str) and _WORD.fullmatch(name) else "dataset"

@@ -1,0 +1,147 @@
+"""RLDS as TensorFlow Datasets keeps it, ``tfds.builder_from_directory(path)``: an episode an example."""
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import ExportError
+from rlx.formats.common.example_spool import INT64_LIST, ExampleSpool, ExampleTooLongError
+from rlx.formats.common.exporter import Experience, common_losses, left_out
+from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.provenance_writer import KEY, provenance
+from rlx.formats.rlds.features_writer import CUT, DISCOUNT, EPISODE_ID, STEPS, Feature, described, features_of, flags
+from rlx.progress import Progress
+from rlx.schema import Role
+
+_INFO, _FEATURES, _METADATA = "dataset_info.json", "features.json", "metadata.json"
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_SPLIT = "train"
+_VERSION = "1.0.0"
+_SHARD_BYTES = 2**28
+_NO_WORD = re.compile(r"[^a-z0-9]+")
+
+
+class RLDSExporter:
+    """Exporter to the directory of one version of a dataset, with one split.
+
+    The last step of an episode holds only the final observation; its other fields do not count. If an episode was cut,
+    all say whether they were.
+    """
+
+    title = "RLDS"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return which final observations were recorded, which ends were no truncations, pictures as they were."""
+        schema, table = experience.schema, experience.trajectories
+        losses = common_losses(experience, starts=False)
+        if seams := int((~table.terminated & ~table.truncated).sum()):
+            losses.append(f"that {seams:,} of {len(table):,} trajectories end without being truncated")
+        if both := int((table.terminated & table.truncated).sum()):
+            losses.append(f"that {both:,} of {len(table):,} trajectories were truncated as they terminated")
+        features = features_of(schema)
+        losses += left_out([name for name in schema if name not in {*features, "terminated", "truncated"}])
+        return losses + [loss for name, one in features.items() for loss in one.arranged.loss(name, one.field)]
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a directory is a version of a dataset of TensorFlow Datasets."""
+        return (path / _INFO).is_file() and (path / _FEATURES).is_file()
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the directory, what says which files there are last."""
+        path.mkdir()
+        features = {**flags(), **features_of(experience.schema)}
+        name = _NO_WORD.sub("_", f"rlx_{experience.id.lower()}").strip("_")
+        cut = experience.trajectories.cut
+        _save(path / _FEATURES, described(features, tells_cuts=bool(cut.any())))
+        _save(path / _METADATA, {KEY: provenance(experience, self.losses(experience))})
+        shards = _Shards(path, f"{name}-{_SPLIT}.tfrecord")
+        kinds = {f"{STEPS}/{feature}": one.kind for feature, one in features.items()}
+        kinds |= {EPISODE_ID: INT64_LIST, **({CUT: INT64_LIST} if cut.any() else {})}
+        with shards, ExampleSpool(kinds, path) as spool:
+            for piece in pieces(experience.blocks(), experience.schema):
+                for feature, rows in _rows(experience, features, piece).items():
+                    features[feature].add(spool, f"{STEPS}/{feature}", rows)
+                if piece.is_last:
+                    spool.add_numbers(EPISODE_ID, np.array([piece.episode]))
+                    if cut.any():
+                        spool.add_numbers(CUT, cut[[piece.trajectory]])
+                    shards.add(spool, piece.episode)
+                progress.advance("steps", piece.steps)
+        split = {
+            "name": _SPLIT,
+            "filepathTemplate": _TEMPLATE,
+            "numBytes": str(sum(shards.sizes)),
+            "shardLengths": [str(count) for count in shards.lengths],
+        }
+        info = {"name": name, "version": _VERSION, "fileFormat": "tfrecord", "splits": [split]}
+        _save(path / _INFO, {**info, "description": f"{experience.id}, written by rlx {version('rlx')}"})
+
+
+def _rows(experience: Experience, features: dict[str, Feature], piece: Piece) -> dict[str, NDArray[Any]]:
+    """Yield the rows that a piece adds to each feature: one per step, and one more at the end of an episode."""
+    schema, rows = experience.schema, piece.steps + piece.is_last
+    found: dict[str, NDArray[Any]] = {}
+    for name in features.keys() & set(schema):
+        if schema[name].role == Role.OBSERVATION:
+            found[name] = piece.stored(name)
+        else:
+            found[name] = schema[name].zeros(rows)
+            found[name][: piece.steps] = piece.rows(name)
+    place = np.arange(piece.start, piece.start + rows)
+    is_last = np.zeros(rows, bool)
+    is_last[-1] = piece.is_last
+    terminated = bool(piece.data["terminated"][-1])
+    discount = np.ones(rows, np.float32)
+    if piece.is_last:
+        discount[-2:] = [not terminated, 0]
+    found |= {"is_first": (place == 0) & piece.from_reset, "is_last": is_last, "is_terminal": is_last & terminated}
+    return {DISCOUNT: discount, **found}
+
+
+class _Shards:
+    """Files of about 256 MB, which get their names when it is known how many there are."""
+
+    def __init__(self, directory: Path, prefix: str) -> None:
+        self._directory = directory
+        self._prefix = prefix
+        self._stack = ExitStack()
+        self._file: Any = None
+        self.lengths: list[int] = []
+        self.sizes: list[int] = []
+
+    def add(self, spool: ExampleSpool, episode: int) -> None:
+        """Write an example, which is an episode."""
+        if self._file is None or self.sizes[-1] >= _SHARD_BYTES:
+            self._stack.close()
+            self._file = self._stack.enter_context(self._path(len(self.lengths), "partial").open("xb"))
+            self.lengths.append(0)
+            self.sizes.append(0)
+        try:
+            for piece in spool.pop():
+                self.sizes[-1] += self._file.write(piece)
+        except ExampleTooLongError as exc:
+            raise ExportError(f"RLDS keeps an episode in one example, and episode {episode} makes {exc}") from exc
+        self.lengths[-1] += 1
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        count = len(self.lengths)
+        for number in range(count):
+            self._path(number, "partial").rename(self._path(number, f"of-{count:05d}"))
+
+    def _path(self, number: int, end: str) -> Path:
+        return self._directory / f"{self._prefix}-{number:05d}-{end}"
+
+
+def _save(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")

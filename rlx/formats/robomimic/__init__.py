@@ -1,0 +1,1 @@
+"""robomimic's HDF5."""

@@ -1,0 +1,180 @@
+"""robomimic's HDF5: one group per demonstration, with observations and next observations in groups of their own."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.hdf5.columns import field_shape
+from rlx.formats.common.hdf5.episodes import Hdf5Episodes
+from rlx.formats.common.hdf5.extras import find_extras, leaves_of, rows_in
+from rlx.formats.common.hdf5.text import is_text
+from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.schema import TEXT, Field, Role, Schema
+
+_DEMO = re.compile(r"demo_(\d{1,9})")
+_OBS, _NEXT, _DONES = "obs", "next_obs", "dones"
+_KNOWN = frozenset({_OBS, _NEXT, _DONES, "actions", "rewards"})
+# Attributes of a trajectory that rlx's exporter writes and robomimic skips.
+_TOLD = ("episode", "truncated", "from_reset", "final_recorded", "cut")
+_ATTRIBUTES = frozenset({"num_samples", *_TOLD})
+LAYOUT = "expected robomimic's layout: data/demo_<i> with actions [N, A], rewards [N], dones [N] and obs/<key> [N, ...]"
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a file has a group of demonstrations."""
+    if not hdf5_file.holds(path, ("data",)):
+        return False
+    with hdf5_file.opened(path) as file:
+        return bool(_demos(file)[0])
+
+
+@expecting(LAYOUT)
+def open_robomimic(path: Path) -> Hdf5Episodes:
+    """Return the dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own.
+
+    Raises:
+        SourceNotFoundError: the file does not exist.
+        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than it should.
+        SourceError: it has no demonstration.
+    """
+    with hdf5_file.opened(path) as file:
+        if not hdf5_file.has(file, "data"):
+            raise CorruptShardError(f"{path}: data is missing")
+        demos, others = _demos(file)
+        if not demos:
+            raise SourceError(f"{path} has no demonstration")
+        said = hdf5_file.told(file)
+        fields, paths, after, extras = _fields(file, demos, said)
+        has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{_NEXT}")
+        episodes, has_early = [], False
+        for number in demos:
+            episode, is_early = _episode(file, number, final_recorded=has_next)
+            episodes.append(episode)
+            has_early |= is_early
+        if has_early:
+            # Demonstrations may go on after a success; where they do, the flags themselves are of worth.
+            paths["dones"] = f"data/demo_{{}}/{_DONES}"
+            fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
+        for other in others:
+            extras.leave(other, NOT_OF_STEPS)
+        notes = {**_notes(file, said), **without_outcome(episodes), **not_taken_note(extras.not_taken)}
+    try:
+        schema = Schema(fields)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}") from exc
+    bounds = shard_bounds(episode.rows for episode in episodes)
+    return Hdf5Episodes(
+        path.parent, path.name, schema, notes, paths, after, tuple(episodes), tuple(demos), bounds, LAYOUT
+    )
+
+
+def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
+    """Return numbers of the demonstrations, ascending, and what lies beside them."""
+    names = hdf5_file.names(hdf5_file.group(file, "data"))
+    found = {name: matched for name in names if (matched := _DEMO.fullmatch(name))}
+    others = [f"data/{name}" for name in names if name not in found]
+    return sorted(int(matched[1]) for matched in found.values()), [
+        *others,
+        *(name for name in hdf5_file.names(file) if name != "data"),
+    ]
+
+
+def _fields(
+    file: h5py.File, demos: list[int], said: Mapping[str, Any]
+) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
+    """Return the fields of the first demonstration, where each is kept, where its next observations are kept, and the
+    rest.
+    """
+    demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
+    keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, _OBS)]
+    names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
+    below = {name: f"{_OBS}/{key}" for key, name in names.items()} | {"action": "actions", "reward": "rewards"}
+    has_next = hdf5_file.has(demo, _NEXT)
+    fields: dict[str, Field] = {}
+    for name, path in below.items():
+        found = hdf5_file.dataset(demo, path)
+        if not (name in names.values() and is_text(found)):
+            found = hdf5_file.numbers(demo, path)
+        role = {"action": Role.STEP, "reward": Role.NEXT}.get(name, Role.OBSERVATION)
+        dtype = TEXT if is_text(found) else found.dtype.name
+        fields[name] = Field(dtype, field_shape(found, is_number=name == "reward"), role)
+    fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+    extras, after = _extras(file, demos, [*fields, "dones"], said)
+    after |= {name: f"{_NEXT}/{key}" for key, name in names.items()} if has_next else {}
+    return (
+        fields | extras.fields,
+        {name: f"data/demo_{{}}/{path}" for name, path in (below | extras.keys).items()},
+        {name: f"data/demo_{{}}/{path}" for name, path in after.items()},
+        extras,
+    )
+
+
+def _extras(
+    file: h5py.File, demos: list[int], known: list[str], said: Mapping[str, Any]
+) -> tuple[ExtraFields, dict[str, str]]:
+    """Return the fields of what else the demonstrations have: all of them, with a row per step."""
+    found: dict[str, int] = {}
+    attributes: set[str] = set()
+    links: dict[str, str] = {}
+    for number in demos:
+        demo = hdf5_file.group(file, f"data/demo_{number}")
+        more = [name for name in hdf5_file.names(demo) if name not in _KNOWN]
+        leaves, left = leaves_of(demo, more)
+        links |= left
+        rows = len(hdf5_file.numbers(demo, "actions"))
+        for leaf in leaves:
+            found[leaf] = found.get(leaf, 0) + (rows_in(demo, leaf) == rows)
+        attributes |= {name for name in hdf5_file.marks(demo) if name not in _ATTRIBUTES}
+    first = hdf5_file.group(file, f"data/demo_{demos[0]}")
+    rows = len(hdf5_file.numbers(first, "actions"))
+    whole = [leaf for leaf, count in found.items() if count == len(demos)]
+    extras, after = find_extras(first, whole, rows, known, said)
+    unlike = dict.fromkeys(sorted(found.keys() - {*whole}), NOT_A_ROW_PER_STEP)
+    for leaf, reason in {**extras.not_taken, **unlike, **links}.items():
+        extras.not_taken.pop(leaf, None)
+        extras.leave(f"data/demo_*/{leaf}", reason)
+    for name in sorted(attributes):
+        extras.leave(f"data/demo_*: attribute {name}", NOT_OF_STEPS)
+    return extras, after
+
+
+def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[RowEpisode, bool]:
+    """Return one demonstration, and whether a flag stands before its end."""
+    demo = hdf5_file.group(file, f"data/demo_{number}")
+    rows = len(hdf5_file.numbers(demo, "actions"))
+    if hdf5_file.mark(demo, "num_samples") is not None and (said := hdf5_file.attribute(demo, "num_samples")) != rows:
+        raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
+    dones = hdf5_file.read_finite(hdf5_file.numbers(demo, _DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
+    terminated = bool(rows and dones[-1].any())
+    told = {name: hdf5_file.attribute(demo, name) for name in _TOLD if hdf5_file.mark(demo, name) is not None}
+    episode = RowEpisode(
+        told.get("episode", number),
+        rows,
+        terminated,
+        truncated=bool(told.get("truncated", False)),
+        final_recorded=final_recorded and bool(told.get("final_recorded", True)),
+        from_reset=bool(told.get("from_reset", True)),
+        cut=bool(told.get("cut", False)),
+    )
+    return episode, bool(dones[:-1].any())
+
+
+def _notes(file: h5py.File, said: Mapping[str, Any]) -> dict[str, Any]:
+    notes: dict[str, Any] = {**said, "format": "robomimic"}
+    try:
+        environment = json.loads(hdf5_file.mark(hdf5_file.group(file, "data"), "env_args"))["env_name"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        environment = None
+    if isinstance(environment, str):
+        notes["environment"] = environment
+    if not said:
+        notes["truncation"] = "unrecorded: a demonstration that did not terminate just ends"
+    return notes

@@ -1,0 +1,153 @@
+"""robomimic's HDF5: a group a demonstration, with observations and next observations in groups of their own."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from rlx.errors import ExportError
+from rlx.formats.common.exporter import (
+    Experience,
+    action_fields,
+    check_names,
+    common_losses,
+    left_out,
+    observation_fields,
+)
+from rlx.formats.common.hdf5.extra_columns import extra_columns, without_room
+from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
+from rlx.formats.common.pictures import channels_last
+from rlx.formats.common.pieces import Piece
+from rlx.formats.common.provenance_writer import provenance
+from rlx.progress import Progress
+from rlx.schema import Schema
+
+_TAKEN = frozenset({"obs", "next_obs", "actions", "rewards", "dones", "next"})
+_TOLD = ("episode", "truncated", "from_reset", "final_recorded", "cut")
+_GYM = 2  # robomimic's EnvType of environments that gym makes
+
+
+class RobomimicExporter:
+    """Exporter to ``data/demo_<i>``: actions, rewards, dones, ``obs`` and ``next_obs``.
+
+    ``next_obs``, which a reader can do without, is there where any final observation was recorded. Actions are written
+    as they are; robomimic wants them between -1 and 1. Further fields lie beside these, and what rlx knows of
+    a trajectory in attributes: robomimic passes over both.
+    """
+
+    title = "robomimic's HDF5"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return final observations, if none was recorded, pictures as they were, and names that robomimic does not
+        hold.
+        """
+        schema = experience.schema
+        check_names(self.title, schema)
+        _action(schema)
+        keys = _keys(schema)
+        losses = common_losses(experience, final=not _has_next(experience), unrecorded=False, starts=False)
+        losses += left_out(without_room(schema, extra_columns(schema, _TAKEN)))
+        losses += [f"the name {name}: it becomes {key}" for name, key in keys.items() if name.count("/") > 1]
+        return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a file has demonstrations in it."""
+        try:
+            with h5py.File(path, "r") as file:
+                return "data" in file and "env_args" in file["data"].attrs
+        except OSError:
+            return False
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the file."""
+        with created(path) as output:
+            output.sign(provenance(experience, self.losses(experience)))
+            data = output.file.create_group("data")
+            data.attrs["total"] = int(experience.trajectories.length.sum())
+            name = str(experience.notes.get("environment", experience.id))
+            data.attrs["env_args"] = json.dumps({"env_name": name, "env_type": _GYM, "env_kwargs": {}})
+            write_episodes(experience, lambda piece: _Demo(output, piece.trajectory, experience), progress)
+
+
+class _Demo:
+    """The datasets of one demonstration, filled piece by piece."""
+
+    def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
+        schema, steps = experience.schema, int(experience.trajectories.length[number])
+        group = output.file.create_group(f"data/demo_{number}")
+        group.attrs["num_samples"] = steps
+        self._observations = [
+            (
+                name,
+                arranged := channels_last(schema[name]),
+                output.rows(f"{group.name}/{kind}/{key}", steps, arranged.shape, schema[name].dtype),
+                kind == "next_obs",
+            )
+            for kind in (("obs", "next_obs") if _has_next(experience) else ("obs",))
+            for name, key in _keys(schema).items()
+        ]
+        table = experience.trajectories.columns()
+        for name in _TOLD:
+            group.attrs[name] = table[name][number]
+        columns = {"actions": _action(schema), "rewards": "reward"}
+        self._extras = [
+            (
+                extra,
+                output.rows(f"{group.name}/{extra.path}", steps, schema[extra.name].shape, schema[extra.name].dtype),
+            )
+            for extra in extra_columns(schema, _TAKEN)
+        ]
+        self._columns = [
+            (name, output.rows(f"{group.name}/{column}", steps, schema[name].shape or _row(name), schema[name].dtype))
+            for column, name in columns.items()
+        ]
+        self._dones = output.rows(f"{group.name}/dones", steps, (), np.int64)
+
+    def append(self, piece: Piece) -> None:
+        for name, arranged, rows, is_next in self._observations:
+            rows.append(arranged.arrange(piece.next(name) if is_next else piece.rows(name)))
+        for name, column in self._columns:
+            column.append(piece.rows(name))
+        for extra, column in self._extras:
+            column.append(extra.rows(piece))
+        self._dones.append(piece.rows("terminated"))
+
+
+def _row(name: str) -> tuple[int, ...]:
+    """Return the shape of a number: of a reward none, of an action that of a vector of one."""
+    return () if name == "reward" else (1,)
+
+
+def _keys(schema: Schema) -> dict[str, str]:
+    """Return robomimic's names of the observations, by their names: ``observation/arm/angle`` is ``arm_angle``.
+
+    Raises:
+        ExportError: two would be called the same.
+    """
+    keys = {name: name.removeprefix("observation/").replace("/", "_") for name in observation_fields(schema)}
+    if len(set(keys.values())) < len(keys):
+        raise ExportError(f"robomimic would call two observations the same: {', '.join(sorted(keys))}")
+    return keys
+
+
+def _has_next(experience: Experience) -> bool:
+    return bool(experience.trajectories.final_recorded.any())
+
+
+def _action(schema: Schema) -> str:
+    """Return name of the action.
+
+    Raises:
+        ExportError: it is no vector of floats.
+    """
+    names = action_fields(schema)
+    if len(names) == 1:
+        field = schema[names[0]]
+        if field.numpy_dtype.kind == "f" and len(field.shape) <= 1:
+            return names[0]
+    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
+    raise ExportError(
+        f"robomimic holds one action of floats per step, found {found}", hint="--to minari holds actions of any kind"
+    )

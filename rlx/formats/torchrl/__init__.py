@@ -1,0 +1,1 @@
+"""TorchRL's memory maps."""

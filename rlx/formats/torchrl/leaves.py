@@ -1,0 +1,225 @@
+"""The leaves of a TensorDict in a directory, as ``TensorDict.memmap`` writes them: a raw file each, or text as JSON."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.files.json_file import read_object
+from rlx.formats.common.extra_fields import RowType
+from rlx.formats.common.ted.run import Leaf
+from rlx.schema import TEXT
+
+METADATA = "meta.json"
+_MAX_DEPTH = 16
+_MAX_SIZE = 2**48
+_MAX_TEXT_BYTES = 2**28
+_MAX_SPAN_BYTES = 2**20
+_MAX_GAP_BYTES = 2**14  # where rows lie further apart, each is read by itself
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_TEXT_CLASSES = ("NonTensorStack", "NonTensorData")
+# Names of the types that torch and numpy both have.
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))
+NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
+_DTYPES = {f"torch.{name}": name for name in NUMBERS}
+
+
+def described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
+    """Return the shape of the batch, and dtype and shape of the rows of every leaf; None where rlx knows no such rows.
+
+    Raises:
+        SourceNotFoundError: the metadata are missing.
+        CorruptShardError: they are damaged, or contradict themselves.
+    """
+    batch = _shape(read_object(root / METADATA).get("shape"), root / METADATA)
+    if not batch:
+        raise CorruptShardError(f"{root / METADATA}: shape: expected a batch of steps, found {list(batch)}")
+    return batch, dict(_leaves(root, "", batch, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class MemmapLeaves:
+    """The leaves of a directory.
+
+    Args:
+        root: the directory.
+        rows: of every leaf.
+        dimensions: of the batch.
+    """
+
+    root: Path
+    rows: int
+    dimensions: int = 1
+
+    def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
+        """Return a file a leaf."""
+        return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}.memmap" for path, kind in kinds.items()]
+
+    @contextmanager
+    def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, Leaf]]:
+        """Return the leaves, open; raises as ``Leaves`` does."""
+        with ExitStack() as stack:
+            leaves: dict[str, Leaf] = {}
+            for path, kind in kinds.items():
+                if kind[0] == TEXT:
+                    leaves[path] = _TextLeaf(self.root, path, self.dimensions, self.rows)
+                else:
+                    file = stack.enter_context(_checked(self.root, path, kind, self.rows).open("rb"))
+                    leaves[path] = _NumberLeaf(f"{self.root}: {path}", file, kind)
+            yield leaves
+
+
+class _NumberLeaf:
+    """Rows of numbers.
+
+    They are read, not mapped: the pages of a map would stay with this process until all of the file is there.
+
+    Args:
+        place: where it lies, for messages.
+        file: of the size that its rows have; buffered.
+        kind: dtype and shape of a row.
+    """
+
+    def __init__(self, place: str, file: BufferedReader, kind: RowType) -> None:
+        self.place = place
+        self._file = file
+        self._dtype, self._shape = kind
+        self._row_bytes = _row_bytes(kind)
+
+    def read(self, first: int, count: int, stride: int = 1) -> NDArray[Any]:
+        if stride == 1 or count == 1:
+            return self._read(first, count)
+        rows = np.empty((count, *self._shape), self._dtype)
+        gap = stride * self._row_bytes
+        size = 1 if gap > _MAX_GAP_BYTES else max(1, _MAX_SPAN_BYTES // max(1, gap))
+        for start in range(0, count, size):
+            some = min(size, count - start)
+            span = self._read(first + start * stride, (some - 1) * stride + 1)
+            rows[start : start + some] = span[::stride]
+        return rows
+
+    def _read(self, start: int, count: int) -> NDArray[Any]:
+        rows = np.empty((count, *self._shape), self._dtype)
+        self._file.seek(start * self._row_bytes)
+        if (found := self._file.readinto(rows.reshape(-1).view(np.uint8).data)) != rows.nbytes:
+            raise CorruptShardError(f"{self.place}: expected {rows.nbytes:,} bytes from row {start:,}, found {found:,}")
+        return rows
+
+
+class _TextLeaf:
+    """Texts, all of them in memory, read from one JSON file."""
+
+    def __init__(self, root: Path, path: str, dimensions: int, rows: int) -> None:
+        self.place = f"{root}: {path}"
+        texts = _texts(root, path, dimensions)
+        if isinstance(texts, str):
+            texts = np.full(rows, texts, object)
+        if texts is None or len(texts) != rows:
+            found = "none" if texts is None else f"{len(texts):,}"
+            raise CorruptShardError(f"{self.place}: expected {rows:,} texts, found {found}")
+        self._texts = texts
+
+    def read(self, first: int, count: int, stride: int = 1) -> NDArray[Any]:
+        return self._texts[first : first + (count - 1) * stride + 1 : stride]
+
+
+def _leaves(root: Path, prefix: str, batch: tuple[int, ...], depth: int) -> Iterator[tuple[str, RowType | None]]:
+    directory = root / prefix
+    if depth > _MAX_DEPTH:
+        raise CorruptShardError(f"{directory}: expected directories at most {_MAX_DEPTH} deep")
+    for name, entry in read_object(directory / METADATA).items():
+        if not isinstance(entry, dict):
+            continue
+        path = prefix + name
+        if not _NAME.fullmatch(name):
+            # Before any file is opened: a name may lead out of the directory.
+            yield path, None
+        elif "type" not in entry:
+            yield path, _kind(entry, batch, f"{directory / METADATA}: {name}")
+        elif entry["type"] in _TEXT_CLASSES:
+            yield path, _text_kind(root, path, batch)
+        elif (directory / name / METADATA).is_file():
+            yield from _leaves(root, f"{path}/", batch, depth + 1)
+        else:
+            yield path, None
+
+
+def _kind(entry: Mapping[str, Any], batch: tuple[int, ...], place: str) -> RowType | None:
+    dtype = _DTYPES.get(str(entry.get("dtype")))
+    if dtype is None or entry.get("is_nested"):
+        return None
+    shape = _shape(entry.get("shape"), place)
+    if shape[: len(batch)] != batch:
+        raise CorruptShardError(f"{place}: shape: expected {list(batch)} and what a step has, found {list(shape)}")
+    return dtype, shape[len(batch) :]
+
+
+def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
+    """Return one text per step, or None where the leaf holds something else; pickled data stay unread."""
+    texts = _texts(root, path, len(batch))
+    if isinstance(texts, str):
+        return TEXT, ()
+    return (TEXT, texts.shape[1:]) if texts is not None and len(texts) == math.prod(batch) else None
+
+
+def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
+    """Return the text of all steps, or [S, ...] those of each; None where there is something else.
+
+    Args:
+        root: the directory of all leaves.
+        path: of the leaf.
+        dimensions: of the batch, in which lists lie in each other.
+    """
+    file = root / path / METADATA
+    if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
+        return None
+    entry = read_object(file, max_bytes=_MAX_TEXT_BYTES)
+    data = entry.get("data")
+    if entry.get("stack_dim", 0) != 0:
+        return None
+    if isinstance(data, str):
+        return data
+    for _ in range(dimensions - 1):
+        if not isinstance(data, list) or not all(isinstance(part, list) for part in data):
+            return None
+        data = [item for part in data for item in part]
+    if not isinstance(data, list):
+        return None
+    try:
+        texts = np.array(data, object)
+    except ValueError:
+        return None  # rows of different shapes
+    return texts if all(isinstance(text, str) for text in texts.flat) else None
+
+
+def _shape(found: Any, place: object) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(size) is int and 0 <= size < _MAX_SIZE for size in found):
+        raise CorruptShardError(f"{place}: shape: expected a list of numbers, found {found!r:.80}")
+    return tuple(found)
+
+
+def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
+    """Return the file of a leaf, which must exist with the expected number of rows."""
+    dtype, shape = kind
+    file = root / f"{path}.memmap"
+    if not file.is_file():
+        raise SourceNotFoundError(f"{file} is missing")
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise CorruptShardError(f"{file}: leads out of {root}")
+    expected, found = rows * _row_bytes(kind), file.stat().st_size
+    if found != expected:
+        raise CorruptShardError(f"{file}: expected {expected:,} bytes for {dtype}{[rows, *shape]}, found {found:,}")
+    return file
+
+
+def _row_bytes(kind: RowType) -> int:
+    dtype, shape = kind
+    return math.prod(shape) * np.dtype(dtype).itemsize

@@ -1,0 +1,148 @@
+"""The layout of ``TensorDict.memmap`` and TorchRL's storages: a directory of TED steps, one raw file per leaf."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.formats.common.batches import tree
+from rlx.formats.common.exporter import Experience, common_losses
+from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.provenance_writer import save_provenance
+from rlx.formats.common.ted.columns import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
+from rlx.progress import Progress
+from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
+
+_METADATA = "meta.json"
+_CLASS = "<class 'tensordict._td.TensorDict'>"
+_FLAGS = ("done", "terminated", "truncated")
+_FLAG = Field("bool", (1,), Role.NEXT)
+_NUMBER, _CLAIM = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
+_STACK = {
+    "_type": "<class 'tensordict.tensorclass.NonTensorStack'>",
+    "_format_version": 1,
+    "_class": "tensordict:NonTensorStack",
+}
+
+
+class TorchRLExporter:
+    """Exporter of a TensorDict [S] as memory maps: ``TensorStorage(TensorDict.load_memmap(path))`` holds it.
+
+    The observation after each step is stored in full, as in TED, so observations are stored twice. Texts are non-tensor
+    data. ``trajectories`` holds metadata of the trajectory of each step.
+    """
+
+    title = "TorchRL's memmap"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return which final observations were recorded."""
+        return common_losses(experience, starts=False)
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a directory is a TensorDict of steps."""
+        return (path / _METADATA).is_file() and (path / "next" / _METADATA).is_file()
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the directory."""
+        steps, leaves = int(experience.trajectories.length.sum()), _leaves(experience.schema)
+        _save_metadata(path, tree(leaves), steps)
+        save_provenance(path, experience, self.losses(experience))
+        with ExitStack() as stack:
+            files: dict[str, _NumberFile | _TextFile] = {}
+            for leaf, field in leaves.items():
+                files[leaf] = _TextFile(path / leaf) if field.is_text else _NumberFile(path / leaf)
+                stack.push(files[leaf])
+            for piece in pieces(experience.blocks(), experience.schema):
+                for leaf, rows in _rows(experience, piece):
+                    files[leaf].write(rows)
+                progress.advance("steps", piece.steps)
+
+
+class _NumberFile:
+    """The raw bytes of a leaf, row after row."""
+
+    def __init__(self, leaf: Path) -> None:
+        self._file = leaf.with_name(f"{leaf.name}.memmap").open("xb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, rows: NDArray[Any]) -> None:
+        """Add rows [n, ...]."""
+        self._file.write(rows.tobytes())
+
+
+class _TextFile:
+    """The texts of a leaf as tensordict keeps a ``NonTensorStack``: a list in a JSON file of their own."""
+
+    def __init__(self, leaf: Path) -> None:
+        leaf.mkdir(parents=True)
+        self._file = (leaf / _METADATA).open("x", encoding="utf-8")
+        described = json.dumps({**_STACK, "stack_dim": 0, "device": None})
+        self._file.write(described[:-1] + ', "data": [')
+        self._separator = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._file:
+            self._file.write("]}")
+
+    def write(self, rows: NDArray[Any]) -> None:
+        """Add rows [n, ...]."""
+        for row in rows.tolist():
+            self._file.write(self._separator + json.dumps(row))
+            self._separator = ", "
+
+
+def _leaves(schema: Schema) -> dict[str, Field]:
+    """Return every leaf by its TED path."""
+    leaves = {path: _leaf(schema[name], name) for name, path in ted_paths(schema).items()}
+    leaves |= {f"next/{name}": schema[name] for name in schema.names(Role.OBSERVATION)}
+    leaves |= dict.fromkeys(_FLAGS, _FLAG) | {"next/done": _FLAG}
+    return leaves | {TRAJECTORY: _NUMBER, EPISODE: _NUMBER, FROM_RESET: _CLAIM, CUT: _CLAIM}
+
+
+def _leaf(field: Field, name: str) -> Field:
+    return Field(field.dtype, (1,), field.role) if name in SCALAR_COLUMNS else field
+
+
+def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the rows that a piece adds to every leaf."""
+    schema, table = experience.schema, experience.trajectories
+    for name, path in ted_paths(schema).items():
+        yield path, piece.rows(name)
+    for name in schema.names(Role.OBSERVATION):
+        yield f"next/{name}", piece.next(name)
+    never = np.zeros(piece.steps, bool)
+    yield from ((name, never) for name in _FLAGS)
+    yield "next/done", np.logical_or(piece.data["terminated"], piece.data["truncated"])
+    yield TRAJECTORY, np.full(piece.steps, piece.trajectory)
+    yield EPISODE, np.full(piece.steps, piece.episode)
+    yield FROM_RESET, never | piece.from_reset
+    yield CUT, never | table.cut[piece.trajectory]
+
+
+def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None:
+    """Make a directory, and those below it, with what says which leaves are there."""
+    directory.mkdir()
+    described: dict[str, Any] = {}
+    for name, value in node.items():
+        if isinstance(value, Field) and value.is_text:
+            described[name] = {"type": "NonTensorStack"}
+        elif isinstance(value, Field):
+            shape = [steps, *value.shape]
+            described[name] = {"device": "cpu", "shape": shape, "dtype": f"torch.{value.dtype}", "is_nested": False}
+        else:
+            described[name] = {"type": "TensorDict"}
+            _save_metadata(directory / name, value, steps)
+    described |= {"shape": [steps], "device": "cpu", "_type": _CLASS}
+    (directory / _METADATA).write_text(json.dumps(described), encoding="utf-8")

@@ -1,1 +1,0 @@
-"""Where experience comes from: readers of other projects' files, and the fetching of those files."""

@@ -1,0 +1,217 @@
+"""Dopamine's files with something wrong: a named error or the same data, and nothing unpickled."""
+
+import gzip
+import io
+import os
+import pickle
+import random
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.dopamine.npy_stream import NpyStream, read_npy
+from rlx.formats.dopamine.reader import Dopamine
+from tests.contracts.source import Trajectory, read, same
+from tests.dopamine_files import Episode, Ring, save_npy, write_gz
+
+ARRAYS = tuple(f"$store$_{name}" for name in ("observation", "action", "reward", "terminal"))
+INDEX = ("add_count", "invalid_range")
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Ring:
+    ring = Ring(tmp_path / "Pong/1/replay_logs", 64)
+    ring.run(Episode(length) for length in (30, 41, 17, 60, 20, 33))
+    return ring
+
+
+def read_all(folder: Path) -> list[Trajectory]:
+    source = Dopamine(folder, ".", "Pong/1")
+    return [one for shard in source.shards() for one in read(source, shard)]
+
+
+@pytest.mark.parametrize("array", ARRAYS + INDEX)
+def test_a_missing_array_is_named(ring: Ring, array: str) -> None:
+    name = f"{array}_ckpt.1.gz"
+    (ring.folder / name).unlink()
+    with pytest.raises(SourceNotFoundError, match=re.escape(name)):
+        read_all(ring.folder)
+
+
+def test_no_files_at_all(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFoundError, match="add_count"):
+        read_all(tmp_path)
+    Ring(tmp_path, 16).run([Episode(5)])
+    with pytest.raises(SourceNotFoundError, match="no shard 7"):
+        Dopamine(tmp_path, ".", "Pong/1").files(7)
+
+
+@pytest.mark.parametrize(
+    ("array", "content", "message"),
+    [
+        ("$store$_observation", np.zeros((63, 2, 2), np.uint8), r"\[64, 2, 2\], found uint8\[63, 2, 2\]"),
+        ("$store$_observation", np.zeros((64, 2, 2), np.int16), "found int16"),
+        ("$store$_observation", np.asfortranarray(np.zeros((64, 2, 2), np.uint8)), "C-ordered"),
+        ("$store$_action", np.zeros(63, np.int32), r"expected int32\[64\], found int32\[63\]"),
+        ("$store$_action", np.zeros(64, np.int64), r"expected int32\[64\], found int64\[64\]"),
+        ("$store$_action", np.zeros(64, ">i4"), "array of numbers"),
+        ("$store$_reward", np.full(64, np.nan, np.float32), "finite"),
+        ("$store$_terminal", np.zeros((), np.uint8), "uint8"),
+        ("$store$_terminal", np.full(64, 2, np.uint8), "expected 0 or 1, found 2"),
+        ("$store$_terminal", np.ones(64, np.uint8), "expected zero padding"),
+        ("add_count", np.array(63), "expected at least 64 rows, found 63"),
+        ("add_count", np.array(-1), "one number of rows"),
+        ("add_count", np.array(2.5), "one number of rows"),
+        ("add_count", np.array(1 << 62), "one number of rows"),
+        ("add_count", np.array([127]), "one number of rows"),
+        ("invalid_range", np.array([62, 63, 0, 1, 3]), "consecutive slots around 63"),
+        ("invalid_range", np.array([61, 62, 63, 0, 1, 2, 3, 4]), "expected a stack of 4, found 6"),
+        ("invalid_range", np.zeros((), np.int64), "consecutive slots"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_is_named(ring: Ring, array: str, content: NDArray[Any], message: str) -> None:
+    ring.save(array, 1, content)
+    with pytest.raises(CorruptShardError, match=message) as caught:
+        read_all(ring.folder)
+    assert f"{array}_ckpt.1.gz" in str(caught.value)
+
+
+def test_capacities_differ(ring: Ring) -> None:
+    for array, dtype in zip(ARRAYS[1:], (np.int32, np.float32, np.uint8), strict=True):
+        ring.save(array, 1, np.zeros(63, dtype))
+    ring.save("invalid_range", 1, np.arange(5))
+    ring.save("add_count", 1, np.array(64))
+    with pytest.raises(CorruptShardError, match="expected 64 rows as in the file before, found 63"):
+        read_all(ring.folder)
+
+
+def test_padding_with_a_frame_in_it(ring: Ring) -> None:
+    observation = read_npy(ring.folder / "$store$_observation_ckpt.0.gz")
+    observation[34] = 7
+    ring.save("$store$_observation", 0, observation)
+    with pytest.raises(CorruptShardError, match=r"observation_ckpt.0.gz: expected zero padding from slot 33"):
+        read_all(ring.folder)
+
+
+class Bomb:
+    """Unpickling it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_no_pickle_is_opened(ring: Ring, tmp_path: Path) -> None:
+    before = read_all(ring.folder)
+    for suffix in range(3):
+        bomb = pickle.dumps(Bomb(tmp_path / "burst"))
+        write_gz(ring.folder / f"episode_end_indices_ckpt.{suffix}.gz", bomb)
+    assert same(read_all(ring.folder), before)
+    save_npy(ring.folder / "add_count_ckpt.1.gz", np.array(Bomb(tmp_path / "burst")), allow_pickle=True)
+    with pytest.raises(CorruptShardError, match="array of numbers"):
+        read_all(ring.folder)
+    assert not (tmp_path / "burst").exists()
+
+
+UINT8 = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%s), }   \n"
+
+
+def npy(header: bytes, data: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "more bytes"),
+        (b"not an array", "npy array of version"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "header of at most 10,000 bytes, found 4,294,967,295"),
+        (npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n"), "array of numbers"),
+        (npy(b"{'descr': '<f3', 'fortran_order': False, 'shape': (1,), }\n"), "a type that numpy knows"),
+        (npy(b"__import__('os').abort()\n"), "npy header"),
+        (npy(b"(" * 9000), "npy header"),
+        (npy(UINT8 % (b"9" * 9000)), "npy header"),
+        (npy(UINT8 % b"1000000, 84, 84"), "claim of 7,056,000,000"),
+        (npy(UINT8 % b"536870912,", random.Random(0).randbytes(600_000)), "an array of at most 268,435,456 bytes"),
+        (npy(UINT8 % b"3,", b"12"), "1 more bytes"),
+        (npy(UINT8 % b"3,", b"1234"), "trailing data"),
+    ],
+)
+def test_npy_that_is_none(tmp_path: Path, content: bytes, message: str) -> None:
+    write_gz(tmp_path / "array.gz", content)
+    with pytest.raises(CorruptShardError, match=message) as caught:
+        read_npy(tmp_path / "array.gz")
+    assert "array.gz" in str(caught.value)
+
+
+def test_npy_as_python_2_wrote_it(tmp_path: Path) -> None:
+    write_gz(tmp_path / "a.gz", npy(UINT8 % b"3L,", b"\1\2\3"))
+    assert read_npy(tmp_path / "a.gz").tolist() == [1, 2, 3]
+
+
+def test_npy_rows_in_pieces(tmp_path: Path) -> None:
+    array = np.arange(3 * 200_000, dtype=np.uint16).reshape(200_000, 3)
+    save_npy(tmp_path / "a.gz", array)
+    with NpyStream(tmp_path / "a.gz") as stream:
+        assert (stream.shape, stream.dtype) == (array.shape, array.dtype)
+        first, later = np.empty((2, 3), np.uint16), np.empty((150_000, 3), np.uint16)
+        stream.read_into(first)
+        stream.skip_to(49_000)
+        stream.read_into(later)
+        stream.finish()
+    assert np.array_equal(first, array[:2])
+    assert np.array_equal(later, array[49_000:199_000])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_is_found_or_harmless(ring: Ring, seed: int) -> None:
+    """A hundred times: cut a file or turn bits of it, in the gzip or in the npy that it holds."""
+    dice = random.Random(seed)
+    before = read_all(ring.folder)
+    paths = sorted(path for path in ring.folder.iterdir() if "ckpt" in path.name)
+    found = 0
+    for _ in range(100):
+        path = dice.choice(paths)
+        whole = path.read_bytes()
+        path.write_bytes(damaged(whole, dice))
+        outcome = read_or_error(ring.folder)
+        if isinstance(outcome, SourceError):
+            found += 1
+            assert "_ckpt." in str(outcome)
+        else:
+            assert same(outcome, before)
+        path.write_bytes(whole)
+    assert found > 50
+
+
+def read_or_error(folder: Path) -> list[Trajectory] | SourceError:
+    try:
+        return read_all(folder)
+    except SourceError as error:
+        return error
+
+
+def damaged(content: bytes, dice: random.Random) -> bytes:
+    if dice.random() < 0.3:
+        return content[: dice.randrange(len(content))]
+    if dice.random() < 0.3:
+        # Within the npy header, the checksum made right again.
+        npy_bytes = bytearray(gzip.decompress(content))
+        npy_bytes[dice.randrange(80)] ^= 1 << dice.randrange(8)
+        packed = io.BytesIO()
+        with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file:
+            file.write(npy_bytes)
+        return packed.getvalue()
+    flipped = bytearray(content)
+    for _ in range(dice.choice((1, 1, 3))):
+        flipped[dice.randrange(len(flipped))] ^= 1 << dice.randrange(8)
+    return bytes(flipped)

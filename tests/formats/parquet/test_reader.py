@@ -1,0 +1,211 @@
+"""Parquet files that others wrote, whole and damaged."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError, SourceError
+from rlx.formats.parquet.reader import Parquet, open_parquet, recognises
+from tests.contracts.source import SourceContract, read
+
+Columns = dict[str, Any]
+LENGTHS = (3, 1, 5)
+
+
+def steps(lengths: tuple[int, ...] = LENGTHS) -> Columns:
+    """Rows that tell where they belong, as lists of Python: ``100 * episode + t``."""
+    rows = [100 * number + t for number, length in enumerate(lengths) for t in range(length)]
+    ends = [t == length - 1 for length in lengths for t in range(length)]
+    return {
+        "observation": [[float(row), 0.5] for row in rows],
+        "action": rows,
+        "next/reward": [row / 2 for row in rows],
+        "next/terminated": ends,
+        "next/truncated": [False] * len(rows),
+    }
+
+
+def write(path: Path, columns: Columns, **how: Any) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, **how)
+    return path
+
+
+def with_next(columns: Columns) -> Columns:
+    after = [[first + 1, second] for first, second in columns["observation"]]
+    return {**columns, "next/observation": after}
+
+
+class TestParquet(SourceContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        write(tmp_path / "steps.parquet", with_next(steps()), row_group_size=4)
+        return tmp_path
+
+    @pytest.fixture
+    def source(self, root: Path) -> Parquet:
+        return open_parquet(root / "steps.parquet")
+
+
+def test_lists_of_any_length_that_are_all_as_long(tmp_path: Path) -> None:
+    source = open_parquet(write(tmp_path / "a.parquet", steps()))
+    assert source.schema["observation"].shape == (2,)
+    first, second, third = read(source, 0)
+    assert first["observation"][:, 0].tolist() == [0, 1, 2, 0]
+    assert not first.final_recorded
+    assert third["reward"].tolist() == [100, 100.5, 101, 101.5, 102]
+    assert second["action"].tolist() == [100]
+
+
+def test_what_was_seen_next_stands_in_every_row(tmp_path: Path) -> None:
+    first, _, third = read(open_parquet(write(tmp_path / "a.parquet", with_next(steps()))), 0)
+    assert first["observation"][:, 0].tolist() == [0, 1, 2, 3]
+    assert (third["observation"][:, 0].tolist(), third.final_recorded) == ([200, 201, 202, 203, 204, 205], True)
+
+
+@pytest.mark.parametrize("group", [1, 2, 100])
+def test_steps_that_do_not_follow_each_other_are_trajectories_of_their_own(tmp_path: Path, group: int) -> None:
+    columns = with_next(steps((4,)))
+    shuffled = {name: [rows[number] for number in (2, 0, 1, 3)] for name, rows in columns.items()}
+    found = read(open_parquet(write(tmp_path / "a.parquet", shuffled, row_group_size=group)), 0)
+    assert [one["observation"][:, 0].tolist() for one in found] == [[2, 3], [0, 1, 2], [3, 4]]
+    assert [one["terminated"].tolist() for one in found] == [[False], [False, False], [True]]
+
+
+def test_the_numbers_of_trajectories_and_done_alone(tmp_path: Path) -> None:
+    columns = steps()
+    columns["next/done"] = columns.pop("next/terminated")
+    columns["collector/traj_ids"] = [7, 7, 7, 8, 9, 9, 9, 4, 4]
+    columns["note"] = [b"a"] * 9
+    source = open_parquet(write(tmp_path / "a.parquet", columns))
+    found = read(source, 0)
+    assert [one.episode for one in found] == [7, 8, 9, 4]
+    assert [one.steps for one in found] == [3, 1, 2, 2]
+    assert [one["terminated"][-1] for one in found] == [True, True, False, True]
+    assert list(source.notes["not_taken"]) == ["note"]
+
+
+def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
+    columns = {**with_next(steps()), "next/reward": [[1.0]] * 9, "done": [[False]] * 9, "index": list(range(9))}
+    source = open_parquet(write(tmp_path / "a.parquet", columns))
+    assert list(source.schema) == ["observation", "action", "reward", "terminated", "truncated"]
+    assert [one.steps for one in read(source, 0)] == [3, 1, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"next/reward": None}, "next/reward is missing"),
+        ({"next/terminated": None}, "next/terminated is missing"),
+        ({"observation": None}, "observation is missing"),
+        ({"action": None}, "action is missing"),
+        ({"observation": [b"x"] * 9}, "observation: neither numbers nor text"),
+        ({"next/reward": ["x"] * 9}, "next/reward: expected one number per step, found no numbers"),
+        ({"next/reward": [[1.0, 2.0]] * 9}, "reward: expected one number per step"),
+        (
+            {
+                "observation/a": [1.0] * 9,
+                "observation/b": [1.0] * 9,
+                "observation": None,
+                "next/observation/b": [1.0] * 9,
+            },
+            "next/observation/a is missing",
+        ),
+        ({"next/observation": [[1.0]] * 9}, "next/observation: expected .* as observation, found"),
+        ({"observation": [[1.0, 2.0]] * 8 + [[1.0]]}, "observation: expected lists of 2, found others"),
+        ({"observation": [[1.0, 2.0]] * 8 + [None]}, "observation: expected a value in every row, found 1 nulls"),
+        (
+            {"observation": [[1.0, 2.0]] * 8 + [[1.0, None]]},
+            "observation: expected a value in every row, found 1 nulls",
+        ),
+        (
+            {"observation": [[1.0, 2.0]] * 8 + [[1.0, float("nan")]]},
+            "observation: expected finite numbers, found NaN in row 8",
+        ),
+        ({"action": [1] * 8 + [None]}, "action: expected a value in every row, found 1 nulls"),
+        ({"next/terminated": ["no"] * 9}, "next/terminated: expected one flag per step, found no numbers"),
+        ({"next/truncated": [[0, 1]] * 9}, r"next/truncated: expected one flag per step, found int64\[2\]"),
+        ({"collector/traj_ids": [[]] * 9}, r"collector/traj_ids: expected one number per step"),
+        ({"next/terminated": [False] * 8 + [None]}, "next/terminated: expected a value in every row, found 1 nulls"),
+    ],
+)
+def test_bad_columns(tmp_path: Path, change: Columns, message: str) -> None:
+    columns = {name: column for name, column in {**steps(), **change}.items() if column is not None}
+    path = write(tmp_path / "a.parquet", columns)
+    with pytest.raises(CorruptShardError, match=message + ".*; expected Parquet of a row a step: columns") as caught:
+        read(open_parquet(path), 0)
+    assert str(path) in str(caught.value)
+
+
+def test_texts_in_any_encoding(tmp_path: Path) -> None:
+    words = ["left", "", "r\u00e9"] * 3
+    columns = {**steps(), "observation/mission": words, "observation/place": steps()["observation"]}
+    del columns["observation"]
+    columns["task"] = pyarrow.array(words).dictionary_encode()
+    columns["next/info/said"] = pyarrow.array(words, pyarrow.large_string())
+    columns["pair"] = [[word, "x"] for word in words]
+    source = open_parquet(write(tmp_path / "a.parquet", columns))
+    fields = {name: (field.dtype, field.shape, field.role) for name, field in source.schema.fields.items()}
+    assert fields["task"] == ("string", (), "step")
+    assert fields["info/said"] == ("string", (), "next")
+    assert fields["pair"] == ("string", (2,), "step")
+    assert fields["observation/mission"] == ("string", (), "observation")
+    found = read(source, 0)
+    for name in ("task", "info/said"):
+        assert np.concatenate([one[name] for one in found]).tolist() == words
+    assert found[0]["observation/mission"].tolist() == [*words[:3], ""]
+    assert found[0]["pair"].tolist() == [[word, "x"] for word in words[:3]]
+    assert "not_taken" not in source.notes
+
+
+def test_columns_without_a_value_of_one_shape_in_every_row(tmp_path: Path) -> None:
+    columns = {**steps(), "ragged": [[1.0] * (1 + row % 2) for row in range(9)], "gaps": [*range(8), None]}
+    columns |= {"pairs": [[1, 2]] * 8 + [[1, None]], "even": [[1, 2]] * 9, "next/gaps": [*"abcdefgh", None]}
+    source = open_parquet(write(tmp_path / "a.parquet", columns))
+    assert source.notes["not_taken"] == {
+        "ragged": "expected lists of 1, found others",
+        "gaps": "expected a value in every row, found 1 nulls",
+        "pairs": "expected a value in every row, found 1 nulls",
+        "next/gaps": "expected a value in every row, found 1 nulls",
+    }
+    assert source.schema["even"].shape == (2,)
+    assert [one.steps for one in read(source, 0)] == [3, 1, 5]
+
+
+def test_no_steps(tmp_path: Path) -> None:
+    empty: dict[str, NDArray[Any]] = {name: np.empty(0) for name in steps()}
+    with pytest.raises(SourceError, match="has no step"):
+        open_parquet(write(tmp_path / "a.parquet", empty))
+
+
+def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
+    """Whatever is damaged is an error that names the file, or steps that fit the schema."""
+    whole = write(tmp_path / "a.parquet", with_next(steps())).read_bytes()
+    damaged = tmp_path / "b.parquet"
+    for place in range(4, len(whole), 7):
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            source = open_parquet(damaged)
+            for shard in source.shards():
+                for trajectory in read(source, shard):
+                    assert trajectory["observation"].shape == (
+                        trajectory.steps + 1,
+                        *source.schema["observation"].shape,
+                    )
+        except SourceError as exc:
+            assert "b.parquet" in str(exc)  # noqa: PT017
+
+
+def test_what_is_no_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1, or is it?")
+    assert recognises(path)
+    with pytest.raises(CorruptShardError, match=r"a\.parquet is damaged"):
+        open_parquet(path)
+    path.write_bytes(b"none")
+    assert not recognises(path)
+    assert not recognises(tmp_path)

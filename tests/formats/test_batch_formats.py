@@ -1,0 +1,145 @@
+import errno
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet
+import pytest
+import torch
+import zarr
+
+from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError, UnknownFormatError
+from rlx.formats.batch_formats import EXPORTERS, export, format_of
+from rlx.formats.common.batches import Columns
+from tests.contracts.exporter import Arrays, ExporterContract, batch
+
+
+class TestNpz(ExporterContract):
+    exporter, suffix = EXPORTERS["npz"], "npz"
+
+    def read(self, path: Path) -> Arrays:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: texts(file[name]) for name in file}
+
+
+class TestPt(ExporterContract):
+    exporter, suffix = EXPORTERS["pt"], "pt"
+
+    def read(self, path: Path) -> Arrays:
+        return flat(torch.load(path, weights_only=True))
+
+
+class TestH5(ExporterContract):
+    exporter, suffix = EXPORTERS["h5"], "h5"
+
+    def read(self, path: Path) -> Arrays:
+        found: Arrays = {}
+        with h5py.File(path) as file:
+            file.visititems(
+                lambda name, item: found.update({name: h5_rows(item)}) if isinstance(item, h5py.Dataset) else None
+            )
+        return found
+
+
+class TestZarr(ExporterContract):
+    exporter, suffix = EXPORTERS["zarr"], "zarr"
+
+    def read(self, path: Path) -> Arrays:
+        group = zarr.open_group(path, mode="r")
+        members = group.members(max_depth=None)
+        return {name: texts(np.asarray(item[:])) for name, item in members if isinstance(item, zarr.Array)}
+
+
+class TestParquet(ExporterContract):
+    exporter, suffix = EXPORTERS["parquet"], "parquet"
+
+    def read(self, path: Path) -> Arrays:
+        table = arrow.parquet.read_table(path)
+        return {name: column(table[name].combine_chunks()) for name in table.column_names}
+
+
+class TestJsonl(ExporterContract):
+    exporter, suffix = EXPORTERS["jsonl"], "jsonl"
+
+    def read(self, path: Path) -> Arrays:
+        rows = [flat(json.loads(line)) for line in path.read_text().splitlines()]
+        return {name: np.array([row[name] for row in rows], like.dtype) for name, like in batch(1, 0).items()}
+
+
+def texts(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows, of which texts are objects, however the format has them."""
+    return rows.astype(object) if rows.dtype.kind in "UT" else rows
+
+
+def h5_rows(item: h5py.Dataset) -> np.ndarray[Any, Any]:
+    return np.asarray(item.asstr()[:] if h5py.check_string_dtype(item.dtype) else item[:])
+
+
+def flat(tree: Any, prefix: str = "") -> Arrays:
+    if not isinstance(tree, dict):
+        if isinstance(tree, torch.Tensor):
+            return {prefix[:-1]: tree.numpy()}
+        return {prefix[:-1]: np.array(tree, object) if isinstance(tree, list) else tree}
+    return {name: leaf for key, child in tree.items() for name, leaf in flat(child, f"{prefix}{key}/").items()}
+
+
+def column(array: Any) -> np.ndarray[Any, Any]:
+    shape = [len(array)]
+    while isinstance(array, arrow.FixedSizeListArray):
+        shape.append(array.type.list_size)
+        array = array.flatten()
+    return array.to_numpy(zero_copy_only=False).reshape(shape)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [("a.npz", "npz"), ("a.HDF5", "h5"), ("a.pth", "pt"), ("x.y.jsonl", "jsonl")]
+)
+def test_the_suffix_tells_the_format(name: str, format: str) -> None:
+    assert format_of(Path(name)) == format
+
+
+@pytest.mark.parametrize("name", ["a", "a.txt", ".npz"])
+def test_a_suffix_that_tells_nothing(name: str) -> None:
+    with pytest.raises(UnknownFormatError, match=r"expected a name that ends in \.npz, \.pt"):
+        format_of(Path(name))
+
+
+@pytest.mark.parametrize("name", ["npz", "zarr"])
+def test_a_directory_of_something_else_stays(name: str, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    with pytest.raises(DatasetExistsError, match="is a directory"):
+        export([batch(1, 0)], tmp_path / "precious", EXPORTERS[name])
+    assert (tmp_path / "precious").is_dir()
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match="parquet needs pyarrow") as caught:
+        export([batch(1, 0)], tmp_path / "a.parquet", EXPORTERS["parquet"])
+    assert caught.value.hint == "pip install 'rlx[parquet]'"
+
+
+class FullDisk:
+    """Writes as an exporter does on a disk that is full."""
+
+    def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:  # noqa: ARG002
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DiskFullError, match="no room"):
+        export([batch(1, 0)], tmp_path / "a.npz", FullDisk())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["npz", "h5"])
+def test_a_text_that_a_format_cannot_hold_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    said = {"task": np.array(["fine", "ends here\0"], object)}
+    with pytest.raises(SchemaMismatchError, match=f"task has a text with a NUL character, which {name} cannot hold"):
+        export([said], tmp_path / f"a.{name}", EXPORTERS[name])
+    assert not list(tmp_path.iterdir())
