@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pwd
 import resource
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -182,20 +183,33 @@ def test_a_name_that_is_not_utf8(cli: Cli, place: Path) -> None:
             told(cli, name, arguments, odd, place / os.fsdecode(f"out-{name[:4]}\xff".encode("latin-1")))
 
 
-def test_no_home_directory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container whose user is in no list."""
+# What takes an id below $RLX_HOME: pull takes URLs and directories.
+BY_ID = {name: arguments for name, arguments in {**READERS, **WRITERS}.items() if name != "pull"}
+# What writes below $RLX_HOME where it is not told a directory.
+AT_HOME: dict[str, Sequence[str]] = {
+    "download": ["Pong/5", "--source", str(SAMPLE_RUN), "--jobs", "1"],
+    "collect": ["CartPole-v1", "--steps", "20"],
+    "pull": ["PATH"],
+}
 
-    def nobody(path: str) -> str:
-        return path
 
-    monkeypatch.delenv("RLX_HOME")
-    monkeypatch.setattr(os.path, "expanduser", nobody)
-    commands = {**READERS, **LISTERS, "download": ["Pong/5", "--source", str(SAMPLE_RUN)], "collect": ["CartPole-v1"]}
-    for name, arguments in commands.items():
-        words = [word.replace("DATA", "Pong/5") for word in arguments]
-        result = cli(name.split()[0], *words)
+def test_no_home_directory(cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user is in no list: only what is below $RLX_HOME is out of reach."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("HOME", "RLX_HOME", "XDG_DATA_HOME", "USER", "LOGNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name, arguments in [*BY_ID.items(), *LISTERS.items(), *AT_HOME.items()]:
+        words = [word.replace("DATA", "Pong/5").replace("PATH", str(place / "data")) for word in arguments]
+        result = cli(name.split()[0], *(word.replace("OUT", str(place / "none")) for word in words))
         assert "error: this user has no home directory\nhint: set HOME, or RLX_HOME for the datasets\n" in result.err
         assert (name, result.code) == (name, 1)
+    more = {"convert --to minari": ["DATA", "OUT-v0", "--to", "minari"], **OTHERS}
+    for name, arguments in {**READERS, **WRITERS, **more}.items():
+        assert "error: " not in told(cli, name, arguments, place / "data", place / name.replace(" ", "")), name
 
 
 def a_file_for_home(place: Path) -> Path:
@@ -204,35 +218,54 @@ def a_file_for_home(place: Path) -> Path:
 
 
 def private_home(place: Path) -> Path:
-    (place / "private/Pong").mkdir(parents=True)
+    (place / "private/Own").mkdir(parents=True)
     private(place / "private")
     return place / "private"
 
 
-HOMES: dict[str, Callable[[Path], Path | str]] = {
-    "file": a_file_for_home,
-    "private": private_home,
-    "name that is too long": lambda place: place / ("x" * 300),
-    "link to itself": lambda place: looping(place).parent,
-    "nobody's": lambda _: "~nobody-of-this-name/rlx",
-    "relative": lambda _: "nowhere/at/all",
-    "not UTF-8": lambda place: place / os.fsdecode(b"odd\xff"),
+def read_only_home(place: Path) -> Path:
+    shutil.copytree(place / "data", place / "closed/Own/1")
+    (place / "closed").chmod(0o555)
+    return place / "closed"
+
+
+def oddly_named_home(place: Path) -> Path:
+    home = place / os.fsdecode(b"odd\xff")
+    shutil.copytree(place / "data", home / "Own/1")
+    return home
+
+
+# Each with whether Own/1 can be read there, and whether datasets can be written there.
+HOMES: dict[str, tuple[Callable[[Path], Path | str], bool, bool]] = {
+    "file": (a_file_for_home, False, False),
+    "private": (private_home, False, False),
+    "name that is too long": (lambda place: place / ("x" * 300), False, False),
+    "link to itself": (lambda place: looping(place).parent, False, False),
+    "nobody's": (lambda _: "~nobody-of-this-name/rlx", False, False),
+    "relative": (lambda _: "nowhere/at/all", False, True),
+    "missing": (lambda place: place / "nowhere/at/all", False, True),
+    "below a file": (lambda place: a_file_for_home(place) / "home", False, False),
+    "read-only": (read_only_home, True, False),
+    "not UTF-8": (oddly_named_home, True, True),
 }
 
 
 @pytest.mark.parametrize("kind", HOMES)
-def test_a_home_that_is_no_directory(kind: str, cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_of_any_kind(kind: str, cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, can_read, can_write = HOMES[kind]
     monkeypatch.chdir(place)
-    monkeypatch.setenv("RLX_HOME", str(HOMES[kind](place)))
-    fine = kind in ("relative", "not UTF-8")
-    commands = {**READERS, **LISTERS, "collect": ["CartPole-v1", "--steps", "20"]}
+    monkeypatch.setenv("RLX_HOME", str(make(place)))
+    commands = [
+        *((name, arguments, can_read) for name, arguments in BY_ID.items()),
+        *((name, arguments, can_write) for name, arguments in AT_HOME.items()),
+    ]
     with unprivileged():
-        for name, arguments in commands.items():
-            words = [word.replace("DATA", "Pong/5") for word in arguments]
-            result = cli(name.split()[0], *words)
-            assert "Traceback" not in result.err, result.err[-2000:]
-            assert (name, result.code) == (name, 0 if fine and name not in READERS else result.code or "failed")
-            assert (result.code == 0) != ("error: " in result.err), result
+        for name, arguments in LISTERS.items():
+            told(cli, name, arguments, place, place)
+        for number, (name, arguments, fine) in enumerate(commands):
+            words = [word.replace("DATA", "Own/1").replace("PATH", str(place / "data")) for word in arguments]
+            said = told(cli, name, words, place, place / f"out-{number}")
+            assert (name, "error: " not in said) == (name, fine), said
 
 
 def test_too_many_open_files(cli: Cli, place: Path) -> None:

@@ -248,7 +248,8 @@ def _placed(destination: Path) -> tuple[str, list[Path]]:
         ExportError: no dataset of Minari can be called that.
     """
     place = destination.absolute()
-    root = Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser().absolute()
+    # Unlike Path.expanduser, this does not fail where the user has no home directory.
+    root = Path(os.path.expanduser(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets")).absolute()
     namespaces: list[Path] = []
     for directory in place.parents:
         is_below = directory != root and directory.is_relative_to(root)
