@@ -1,14 +1,15 @@
 """Gymnasium spaces of datasets."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rlx.collector.space import schema_of
 
 import rlx
+from rlx.collector.environment.space import schema_of
 from rlx.errors import SchemaMismatchError
 from rlx.schema import Field, Role, Schema
 from rlx.store.spaces import space_of
@@ -75,11 +76,12 @@ def test_the_number_of_continuous_actions_is_refused(tmp_path: Path) -> None:
     assert data.action_space == spaces.Box(-np.inf, np.inf, (), np.float32)
     with pytest.raises(SchemaMismatchError, match=r"expected discrete actions, found float32\[\]"):
         _ = data.num_actions
-    fields = {**schema.fields, "pixels": Field("uint8", (2,), Role.OBSERVATION)}
-    del fields["observation"], fields["action"]
-    bare = write_dataset(tmp_path / "b", [[make_block([4], schema=Schema(fields))]], schema=Schema(fields))
-    assert bare.observation_space == spaces.Dict(pixels=spaces.Box(0, 255, (2,), np.uint8))
-    with pytest.raises(SchemaMismatchError, match="no action: its fields are reward"):
+    renamed = {"observation": "pixels", "reward": "reward", "terminated": "terminated", "truncated": "truncated"}
+    block, fields = make_block([4], schema=schema), {new: schema[name] for name, new in renamed.items()}
+    block = replace(block, data={new: block.data[name] for name, new in renamed.items()})
+    bare = write_dataset(tmp_path / "b", [[block]], schema=Schema(fields))
+    assert bare.observation_space == spaces.Dict(pixels=spaces.Box(-np.inf, np.inf, (3,), np.float32))
+    with pytest.raises(SchemaMismatchError, match="no action: its fields are pixels, reward"):
         _ = bare.action_space
     with pytest.raises(SchemaMismatchError, match="found no action"):
         _ = bare.num_actions
