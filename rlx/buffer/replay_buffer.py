@@ -9,10 +9,11 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, is_tensorclass
+from tensordict import NestedKey, TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, load, save
+from rlx.buffer.index.trajectory_keys import as_path
 from rlx.buffer.part_checkpoint import check_part
 from rlx.buffer.prefetch import Draw, Prefetcher
 from rlx.buffer.preprocess import Preprocessing
@@ -20,6 +21,7 @@ from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler.draws import Worker, worker_here
 from rlx.buffer.sampler.steps import RandomSampler, SeededSampler
+from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
@@ -28,6 +30,7 @@ from rlx.buffer.transform.neighbourhood import reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import SchemaMismatchError
 from rlx.fork import on_fork
+from rlx.store.codec import Codec, codec_of
 from rlx.store.dataset import Dataset
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
@@ -453,6 +456,51 @@ class ReplayBuffer(Preprocessing):
         state, steps = load(Path(path), self._load_hooks)
         check_part(state, path, "a buffer")
         self._restore(state, steps)
+
+    def save_dataset(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        id: str | None = None,
+        exclude: Sequence[NestedKey] = (),
+        store: str = "zarr",
+        codec: str | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Write the stored steps as a dataset that ``rlx.open`` and every command reads.
+
+        Its trajectories are those from which slices are drawn, in the order of their first stored steps. Keys of the
+        root and of ``next`` are kept as such; a key of both is an observation. A trajectory that the buffer does not
+        hold to its end is flagged truncated and counted as cut. Transforms are not applied.
+
+        Args:
+            path: the dataset's directory.
+            id: name of the dataset; that of the directory by default.
+            exclude: keys to leave out, with all keys below them.
+            store: ``zarr`` or ``memmap``.
+            codec: such as ``zstd-dict``; what suits the store by default.
+            overwrite: whether to replace an existing dataset.
+
+        Raises:
+            SchemaMismatchError: the buffer is empty, reward or flags are missing, or a dataset cannot hold a key.
+            SamplingError: the steps have neither trajectory ids nor flags.
+            CodecError: the codec is unknown, or the store does not support it.
+            DatasetExistsError: path holds a dataset, or something else.
+            DiskFullError: no space is left.
+
+        Example:
+            >>> import rlx
+            >>> buffer = rlx.ReplayBuffer()
+            >>> _ = buffer.extend(rlx.open("cartpole")[:200])
+            >>> buffer.save_dataset("mine")
+            >>> len(rlx.open("mine"))
+            200
+        """
+        chosen = codec_of(store, None if codec is None else Codec.parse(codec))
+        excluded = [as_path(key) for key in exclude]
+        saving = Saving(Path(path).absolute().name if id is None else id, excluded, store, chosen, overwrite)
+        with self._lock.read():
+            save_dataset(self._storage, self._index(), Path(path), saving)
 
     dump = dumps
     load = loads

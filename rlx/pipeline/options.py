@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.errors import CodecError
-from rlx.store.codec import DEFAULT, NONE, Codec
+from rlx.store.codec import Codec, codec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,9 @@ class Options:
     ray_address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.store == "memmap" and self.codec not in (None, NONE):
-            raise CodecError(f"store memmap does not support codec {self.codec}", hint="take store zarr")
+        codec_of(self.store, self.codec)
 
     @property
     def effective_codec(self) -> Codec:
         """The codec asked for, or the store's own."""
-        if self.codec is not None:
-            return self.codec
-        return NONE if self.store == "memmap" else DEFAULT
+        return codec_of(self.store, self.codec)

@@ -79,3 +79,24 @@ class Codec:
 
 DEFAULT = Codec.parse("zstd-dict")
 NONE = Codec.parse("none")
+
+
+def codec_of(store: str, codec: Codec | None) -> Codec:
+    """Return the codec that a store is written with.
+
+    Args:
+        store: ``zarr`` or ``memmap``.
+        codec: the one asked for; what suits the store by default.
+
+    Raises:
+        CodecError: the store does not support it.
+
+    Example:
+        >>> str(codec_of("memmap", None)), codec_of("zarr", None).name
+        ('none', 'zstd-dict')
+    """
+    if store == "memmap" and codec not in (None, NONE):
+        raise CodecError(f"store memmap does not support codec {codec}", hint="take store zarr")
+    if codec is not None:
+        return codec
+    return NONE if store == "memmap" else DEFAULT
