@@ -1,4 +1,4 @@
-"""Examples in docstrings find the datasets that they open: ``cartpole`` and ``Pong/5``."""
+"""Examples in docstrings find what they open: the datasets ``cartpole`` and ``Pong/5``, and a run in ``dqn``."""
 
 import shutil
 import subprocess
@@ -35,6 +35,8 @@ def datasets_of_examples(request: pytest.FixtureRequest) -> None:
     patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
     patch.chdir(here)
     patch.setenv("RLX_HOME", str(here / "home"))
+    patch.setattr("rlx.engine.opening.cores", lambda: 1)
+    (here / "dqn").symlink_to(_SAMPLE_RUN)
     request.getfixturevalue("doctest_namespace")["rlx"] = rlx
     for name, command in _COMMANDS.items():
         if f'"{name}"' in text:

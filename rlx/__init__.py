@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rlx import errors as errors
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
+    from rlx.api.converting import convert as convert
     from rlx.api.dataset import Dataset as Dataset
+    from rlx.api.downloading import download as download
     from rlx.api.listing import list_runs as list_runs
     from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
@@ -33,7 +35,9 @@ __all__ = [
     "ReplayBuffer",
     "__version__",
     "buffer",
+    "convert",
     "datasets",
+    "download",
     "errors",
     "list_runs",
     "merge",
@@ -50,6 +54,8 @@ _MODULES = {
     "Collector": "rlx.collector",
     "Dataset": "rlx.api.dataset",
     "ReplayBuffer": "rlx.buffer",
+    "convert": "rlx.api.converting",
+    "download": "rlx.api.downloading",
     "list_runs": "rlx.api.listing",
     "merge": "rlx.api.merging",
     "open": "rlx.api.opening",

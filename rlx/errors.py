@@ -49,6 +49,10 @@ class RlxError(Exception):
         super().__init__(without_secrets(message))
         self.hint = None if hint is None else without_secrets(hint)
 
+    def to_json(self) -> dict[str, str | None]:
+        """Return type, message and hint, as ``--json`` prints them."""
+        return {"type": type(self).__name__, "message": str(self), "hint": self.hint}
+
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries by pickle, which drops keyword arguments.
         return _rebuild, (type(self), str(self), self.hint)

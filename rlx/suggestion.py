@@ -4,6 +4,7 @@ import difflib
 import shlex
 from collections.abc import Iterable
 
+RESUME = "run the same command again to resume"
 _CUTOFF = 0.6
 _MOST = 3
 _MARGIN = 0.1

@@ -45,6 +45,7 @@ _PYDANTIC: Mapping[str, str] = MappingProxyType(
 )
 _NOT_MAPPED = "failed to map segment"  # a library of torch that does not fit under ulimit -v
 _CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
+_ARGUMENT = re.compile(r"`([a-z_]+?)_?`")
 # Typer does not export the root of its usage errors.
 _TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
@@ -130,7 +131,7 @@ def _run(output: Output) -> int:
             code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
     except OptionError as error:
         command = next((word for word in sys.argv[1:] if word in _COMMANDS), "")
-        usage = UsageError(str(error), hint=error.hint or f"rlx {command} --help")
+        usage = UsageError(_as_options(str(error)), hint=error.hint or f"rlx {command} --help")
         usage.__cause__ = error
         return _fail(output, usage)
     except RlxError as error:
@@ -151,6 +152,11 @@ def _run(output: Output) -> int:
     if code == INTERRUPTED:
         output.say("error", "interrupted")
     return code
+
+
+def _as_options(message: str) -> str:
+    """Return a message about arguments of the library with the command's options in their place."""
+    return _ARGUMENT.sub(lambda found: "--" + found[1].replace("_", "-"), message)
 
 
 def _fail(output: Output, error: RlxError) -> int:

@@ -6,24 +6,22 @@ from typing import Annotated
 
 import typer
 
+from rlx.api.arguments import write_options
 from rlx.api.lineage import command_line
 from rlx_cli.exit_codes import UsageError
 from rlx_cli.options import (
     CodecOption,
     DebugOption,
-    Engine,
     EngineOption,
     JsonOption,
     OverwriteOption,
     QuietOption,
     RayAddressOption,
-    Store,
     StoreOption,
 )
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
-from rlx_cli.writing import write_options
 
 _DEFAULT_ENV = "ALE/Pong-v5"
 _DEFAULT_STEPS = 10_000
@@ -108,9 +106,9 @@ def collect(
             show_default="no limit",
         ),
     ] = None,
-    store: StoreOption = Store.ZARR,
+    store: StoreOption = "zarr",
     codec: CodecOption = None,
-    engine: EngineOption = Engine.LOCAL,
+    engine: EngineOption = "local",
     ray_address: RayAddressOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume until --steps or --episodes is reached, with fresh seeds.")

@@ -1,53 +1,30 @@
 """``rlx convert``: convert files or a dataset into a dataset, another store or codec, or another project's format."""
 
-from enum import StrEnum
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from rlx.api.lineage import command_line
+from rlx.api.arguments import ConvertFormat, ExportFormat
 from rlx_cli import completion
-from rlx_cli.exit_codes import UsageError
 from rlx_cli.options import (
     CodecOption,
     DebugOption,
-    Engine,
     EngineOption,
-    Format,
+    FromOption,
     JobsOption,
     JsonOption,
     OverwriteOption,
     QuietOption,
     RayAddressOption,
     ShardsOption,
-    known_format,
 )
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_export, show_reports
-from rlx_cli.writing import write_options
 
-
-class Target(StrEnum):
-    """Formats that can be written: the stores of a dataset, and formats of other projects."""
-
-    ZARR = "zarr"
-    MEMMAP = "memmap"
-    MINARI = "minari"
-    D4RL = "d4rl"
-    ROBOMIMIC = "robomimic"
-    D3RLPY = "d3rlpy"
-    DOPAMINE = "dopamine"
-    LEROBOT = "lerobot"
-    RLDS = "rlds"
-    TORCHRL = "torchrl"
-    PARQUET = "parquet"
-    NPZ = "npz"
-
-
-_STORES = (Target.ZARR, Target.MEMMAP)
-_OTHERS = tuple(target for target in Target if target not in _STORES)
+_FORMATS = ", ".join(get_args(ExportFormat))
 
 
 def convert(
@@ -57,25 +34,15 @@ def convert(
         typer.Argument(metavar="SRC", help="Dataset, or files of another project.", autocompletion=completion.datasets),
     ],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="New dataset or file.")],
-    source_format: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="FORMAT",
-            help=f"Format of SRC: {', '.join(Format)}; with options, torchrl:time_dim=0.",
-            show_default="auto-detected",
-            callback=known_format,
-            autocompletion=lambda: list(Format),
-        ),
-    ] = None,
-    target: Annotated[
-        Target,
+    from_: FromOption = None,
+    to: Annotated[
+        ConvertFormat,
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help=f"Store of a new dataset, {' or '.join(_STORES)}, or another project's format: {', '.join(_OTHERS)}.",
+            help=f"Store of a new dataset, zarr or memmap, or another project's format: {_FORMATS}.",
         ),
-    ] = Target.ZARR,
+    ] = "zarr",
     codec: CodecOption = None,
     capacity: Annotated[
         int | None,
@@ -88,7 +55,7 @@ def convert(
     ] = None,
     shards: ShardsOption = None,
     jobs: JobsOption = None,
-    engine: EngineOption = Engine.LOCAL,
+    engine: EngineOption = "local",
     ray_address: RayAddressOption = None,
     overwrite: OverwriteOption = False,
     _json: JsonOption = False,
@@ -107,50 +74,27 @@ def convert(
     Run again to resume a conversion to a dataset, or to keep a finished export. An export to another project's format
     first warns of data that the format cannot hold.
     """
-    from rlx.home import locate
-    from rlx.pipeline.convert import convert as convert_run
+    import rlx
+    from rlx.pipeline.report import Report
 
     output: Output = ctx.obj
-    if capacity is not None and target != Target.DOPAMINE:
-        raise UsageError(f"--capacity requires --to dopamine, found --to {target}", hint="rlx convert --help")
-    if target not in _STORES:
-        if codec is not None:
-            raise UsageError(f"--codec requires --to zarr or memmap, found --to {target}", hint="rlx convert --help")
-        if engine != Engine.LOCAL:
-            raise UsageError(
-                f"--engine {engine} requires --to zarr or memmap, found --to {target}", hint="rlx convert --help"
-            )
-        from rlx.formats.dopamine.writer import DopamineExporter
-        from rlx.pipeline.export import export
-
-        with showing(output, f"convert {source}") as progress:
-            report = export(
-                locate(source),
-                destination,
-                target,
-                source_format=source_format,
-                shards=shards,
-                overwrite=overwrite,
-                exporter=None if capacity is None else DopamineExporter(capacity),
-                progress=progress,
-            )
+    kept = nullcontext() if to in get_args(ExportFormat) else resumable(destination)
+    with kept, showing(output, f"convert {source}") as progress:
+        report = rlx.convert(
+            source,
+            destination,
+            from_=from_,
+            to=to,
+            codec=codec,
+            capacity=capacity,
+            shards=shards,
+            jobs=jobs,
+            engine=engine,
+            ray_address=ray_address,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    if isinstance(report, Report):
+        show_reports(output, [report], as_list=False)
+    else:
         show_export(output, report)
-        return
-    command = command_line(
-        "convert",
-        [source],
-        {"from": source_format, "to": None if target == Target.ZARR else target, "codec": codec, "shards": shards},
-    )
-    options = write_options(
-        store=target,
-        codec=codec,
-        shards=shards,
-        jobs=jobs,
-        overwrite=overwrite,
-        command=command,
-        engine=engine,
-        ray_address=ray_address,
-    )
-    with resumable(destination), showing(output, f"convert {source}") as progress:
-        written = convert_run(locate(source), destination, options, source_format=source_format, progress=progress)
-    show_reports(output, [written], as_list=False)

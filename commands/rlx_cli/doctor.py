@@ -10,7 +10,7 @@ from rlx.quantities import plural
 from rlx.secrets_in_urls import without_secrets
 from rlx_cli import completion
 from rlx_cli.exit_codes import CORRUPT, UsageError
-from rlx_cli.options import DebugOption, Format, JsonOption, QuietOption, known_format
+from rlx_cli.options import DebugOption, FromOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
 
@@ -33,17 +33,7 @@ def doctor(
             autocompletion=completion.datasets,
         ),
     ],
-    source_format: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="FORMAT",
-            help="Format of the files.",
-            show_default="auto-detected",
-            callback=known_format,
-            autocompletion=lambda: list(Format),
-        ),
-    ] = None,
+    from_: FromOption = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +72,7 @@ def doctor(
         raise UsageError("--fix and -o require each other", hint="rlx doctor DATASET --fix -o DIR")
     shown = without_secrets(dataset)
     with showing(output, f"doctor {shown}") as progress:
-        checkup = check(dataset, source_format=source_format, against=against or (), sample=sample, progress=progress)
+        checkup = check(dataset, source_format=from_, against=against or (), sample=sample, progress=progress)
     document = checkup.to_json()
     parts = [_summary(shown, checkup, document)]
     if destination is not None:

@@ -1,10 +1,11 @@
 """``rlx merge``: merge several datasets into one."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from rlx.api.arguments import Store
 from rlx_cli import completion
 from rlx_cli.options import (
     DebugOption,
@@ -12,7 +13,6 @@ from rlx_cli.options import (
     JsonOption,
     OverwriteOption,
     QuietOption,
-    Store,
     codec_option,
 )
 from rlx_cli.output import Output
@@ -31,10 +31,10 @@ def merge(
         ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the new dataset.")],
-    store: Annotated[
+    to: Annotated[
         Store | None, typer.Option("--to", help="Store of the new dataset.", show_default="that of the datasets")
     ] = None,
-    codec: Annotated[Any, codec_option("that of the datasets, unless --to is given")] = None,
+    codec: Annotated[str | None, codec_option("that of the datasets, unless --to is given")] = None,
     jobs: JobsOption = None,
     overwrite: OverwriteOption = False,
     _json: JsonOption = False,
@@ -55,5 +55,5 @@ def merge(
 
     output: Output = ctx.obj
     with resumable(out), showing(output, "merge") as progress:
-        report = rlx.merge(datasets, out, to=store, codec=codec, jobs=jobs, overwrite=overwrite, progress=progress)
+        report = rlx.merge(datasets, out, to=to, codec=codec, jobs=jobs, overwrite=overwrite, progress=progress)
     show_reports(output, [report], as_list=False)

@@ -1,66 +1,14 @@
 """The arguments and options that several commands share, declared once."""
 
 import re
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from rlx.suggestion import did_you_mean
+from rlx.api.arguments import Engine, SourceFormat, Store
 from rlx_cli import completion
 
-if TYPE_CHECKING:
-    from rlx.store.codec import Codec
-
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
-
-
-class Store(StrEnum):
-    """How shards are stored."""
-
-    ZARR = "zarr"
-    MEMMAP = "memmap"
-
-
-class Engine(StrEnum):
-    """Where workers run."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
-class Layout(StrEnum):
-    """How the files of a run are named."""
-
-    RLU = "rlu"
-    DOPAMINE = "dopamine"
-
-
-class Format(StrEnum):
-    """Formats that can be converted."""
-
-    RLX = "rlx"
-    RLU = "rlu"
-    DOPAMINE = "dopamine"
-    MINARI = "minari"
-    D4RL = "d4rl"
-    ROBOMIMIC = "robomimic"
-    D3RLPY = "d3rlpy"
-    LEROBOT = "lerobot"
-    RLDS = "rlds"
-    TORCHRL = "torchrl"
-    BUFFER = "buffer"
-    PARQUET = "parquet"
-    NPZ = "npz"
-
-
-def known_format(text: str | None) -> str | None:
-    """Return the format unchanged; the library parses its options."""
-    name = None if text is None else text.partition(":")[0]
-    if name is not None and name not in list(Format):
-        advice = did_you_mean(name, Format) or f"expected one of {', '.join(Format)}"
-        raise typer.BadParameter(f"{name!r} is unknown: {advice}")
-    return text
 
 
 def parse_shards(text: str) -> tuple[int, ...]:
@@ -78,13 +26,6 @@ def parse_shards(text: str) -> tuple[int, ...]:
             raise typer.BadParameter(f"{part!r} in {text!r}: expected numbers and ranges such as 0-4,49")
         numbers.update(range(low, high + 1))
     return tuple(sorted(numbers))
-
-
-def parse_codec(text: str) -> "Codec":
-    """Return the codec of a ``--codec`` value."""
-    from rlx.store.codec import Codec
-
-    return Codec.parse(text)
 
 
 DatasetArgument = Annotated[
@@ -125,15 +66,24 @@ def codec_option(default: str) -> Any:
     """Return the option ``--codec``, with its default as text."""
     return typer.Option(
         "--codec",
-        parser=parse_codec,
         metavar="CODEC",
         help="Codec: zstd-dict, zstd, lz4 or none; with options, zstd:level=N,chunk=N.",
         show_default=default,
     )
 
 
-CodecOption = Annotated[Any, codec_option("zstd-dict for zarr, none for memmap")]
+CodecOption = Annotated[str | None, codec_option("zstd-dict for zarr, none for memmap")]
 StoreOption = Annotated[Store, typer.Option("--store", help="Store of the new dataset.")]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FORMAT",
+        help=f"Format of the files: {', '.join(get_args(SourceFormat))}; with options, torchrl:time_dim=0.",
+        show_default="auto-detected",
+        autocompletion=lambda: list(get_args(SourceFormat)),
+    ),
+]
 JobsOption = Annotated[
     int | None,
     typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Worker processes.", show_default="one per core"),

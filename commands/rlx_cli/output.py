@@ -87,7 +87,7 @@ class Output:
     def fail(self, error: RlxError) -> None:
         """Print the error that ends the command."""
         if self.json:
-            self.show(describe(error))
+            self.show({"error": error.to_json()})
         self.complain(error)
 
     def complain(self, error: RlxError) -> None:
@@ -151,11 +151,6 @@ def _console(secrets: Secrets, **options: Any) -> "Console":
             return super()._render_buffer(shown)
 
     return Guarded(**options)
-
-
-def describe(error: RlxError) -> dict[str, Any]:
-    """Return an error as a JSON document."""
-    return {"error": {"type": type(error).__name__, "message": str(error), "hint": error.hint}}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":

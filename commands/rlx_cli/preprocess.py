@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.api.arguments import write_options
 from rlx.api.lineage import command_line
 from rlx.quantities import number, plural, shape, size
 from rlx_cli import completion
@@ -13,19 +14,16 @@ from rlx_cli.exit_codes import USAGE, UsageError
 from rlx_cli.options import (
     CodecOption,
     DebugOption,
-    Engine,
     EngineOption,
     JsonOption,
     OverwriteOption,
     QuietOption,
     RayAddressOption,
-    Store,
     StoreOption,
 )
 from rlx_cli.output import Output, facts, table
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
-from rlx_cli.writing import write_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,9 +84,9 @@ def preprocess(
         int | None,
         typer.Option("--num-workers", min=1, metavar="N", help="Worker processes.", show_default="one per core"),
     ] = None,
-    engine: EngineOption = Engine.LOCAL,
+    engine: EngineOption = "local",
     ray_address: RayAddressOption = None,
-    store: StoreOption = Store.ZARR,
+    store: StoreOption = "zarr",
     codec: CodecOption = None,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
@@ -130,7 +128,7 @@ def preprocess(
         "per": per if function and per != Per.BLOCK else None,
         "chunk-size": chunk_size if function and per == Per.BLOCK and chunk_size != 1024 else None,
         "steps": steps,
-        "store": None if store == Store.ZARR else store,
+        "store": None if store == "zarr" else store,
         "codec": codec,
     }
     command = command_line("preprocess", [source], chosen)

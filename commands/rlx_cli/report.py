@@ -4,22 +4,21 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from rlx.errors import DatasetError, DownloadError, FileAccessError, PartialError, RlxError
+from rlx.errors import DatasetError, FileAccessError
 from rlx.quantities import duration, plural, size
+from rlx.suggestion import RESUME
 from rlx_cli.exit_codes import InterruptedWorkError, exit_code
-from rlx_cli.output import Output, describe
+from rlx_cli.output import Output
 
 if TYPE_CHECKING:
     from rlx.pipeline.export import ExportReport
     from rlx.pipeline.report import Report
     from rlx.pipeline.transfers import TransferReport
     from rlx.store.verification import Problem
-
-_RESUME_HINT = "run the same command again to resume"
 
 
 def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) -> None:
@@ -30,9 +29,9 @@ def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) 
         reports: one per dataset.
         as_list: whether the JSON document is a list, because several datasets were requested.
     """
-    documents = [_document(report) for report in reports]
+    documents = [report.to_json() for report in reports]
     output.show(documents if as_list else documents[0], *(line for report in reports for line in _summary(report)))
-    errors = [error for report in reports if (error := _error(report)) is not None]
+    errors = [error for report in reports if (error := report.error) is not None]
     for error in errors:
         output.complain(error)
     if errors:
@@ -57,31 +56,15 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
         transferred: the library's report.
         verb: past participle for the summary: ``sent``.
     """
-    failures = transferred.failures.values()
-    # A retry cannot fix files that are damaged or missing at the location.
-    lasting = failures and not any(isinstance(failure, DownloadError) for failure in failures)
-    hint = mend_hint(transferred.url) if lasting else _RESUME_HINT
-    error = _error(transferred, hint=hint)
     moved = f"{plural(transferred.transferred_files, 'file')}, {size(transferred.transferred_bytes)}"
     output.show(
-        {**transferred.to_json(), **(describe(error) if error else {})},
+        transferred.to_json(),
         *_summary(transferred),
         f"{verb} {moved}; {transferred.url}",
     )
-    if error is not None:
+    if (error := transferred.error) is not None:
         output.complain(error)
         raise typer.Exit(exit_code(error))
-
-
-def mend_hint(location: str) -> str:
-    """Return the hint for a dataset that is damaged at a location, and has to be pushed again.
-
-    Args:
-        location: a URL, or a shared directory.
-    """
-    if location.startswith(("http://", "https://")):
-        return "someone with write access can replace it with rlx push --overwrite"
-    return shlex.join(["rlx", "push", "--overwrite", "COPY", location])
 
 
 def unreadable_error(dataset: str, problems: "Sequence[Problem]") -> FileAccessError:
@@ -99,21 +82,6 @@ def unreadable_error(dataset: str, problems: "Sequence[Problem]") -> FileAccessE
     )
 
 
-def _document(report: "Report") -> dict[str, Any]:
-    error = _error(report)
-    return {**report.to_json(), **(describe(error) if error else {})}
-
-
-def _error(report: "Report", *, hint: str = _RESUME_HINT) -> RlxError | None:
-    if not report.failures:
-        return None
-    if not report.shards:
-        # No shard succeeded, so report the first failure itself.
-        return report.failures[report.failed_shards[0]]
-    failed = ", ".join(report.failed_shards)
-    return PartialError(f"{report.id}: {plural(len(report.failures), 'shard')} failed: {failed}", hint=hint)
-
-
 def _summary(report: "Report") -> tuple[str, str]:
     skipped = f", {report.skipped_shards:,} of them already complete" if report.skipped_shards else ""
     said = (
@@ -125,7 +93,7 @@ def _summary(report: "Report") -> tuple[str, str]:
 
 
 @contextmanager
-def resumable(destination: Path, *, hint: str = _RESUME_HINT) -> Iterator[None]:
+def resumable(destination: Path, *, hint: str = RESUME) -> Iterator[None]:
     """Turn Ctrl-C into an error that names the finished shards and how to resume."""
     try:
         yield
@@ -139,7 +107,7 @@ def interruptible(kept: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as exc:
-        raise InterruptedWorkError(f"interrupted; {kept}", hint=_RESUME_HINT) from exc
+        raise InterruptedWorkError(f"interrupted; {kept}", hint=RESUME) from exc
 
 
 def _finished(destination: Path) -> str:

@@ -1,22 +1,15 @@
 """``rlx split``: split the trajectories of a dataset into several datasets."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rlx.api.arguments import SplitUnit
 from rlx_cli.options import DatasetArgument, DebugOption, JobsOption, JsonOption, OverwriteOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
-
-
-class By(StrEnum):
-    """The unit of a split."""
-
-    TRAJECTORY = "trajectory"
-    SHARD = "shard"
 
 
 def parse_fractions(text: str) -> tuple[float, ...]:
@@ -41,7 +34,9 @@ def split(
             "--fractions", parser=parse_fractions, metavar="F,F,...", help="Fraction of each part, such as 0.9,0.1."
         ),
     ],
-    by: Annotated[By, typer.Option("--by", help="Unit of the split: trajectories, or whole shards.")] = By.TRAJECTORY,
+    by: Annotated[
+        SplitUnit, typer.Option("--by", help="Unit of the split: trajectories, or whole shards.")
+    ] = "trajectory",
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Random seed for the split.")] = 0,
     part: Annotated[
         int | None,

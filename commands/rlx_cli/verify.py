@@ -1,16 +1,15 @@
 """``rlx verify``: verify the checksums of a dataset against its manifest."""
 
-import shlex
-
 import typer
 
 from rlx.quantities import plural, size
 from rlx.secrets_in_urls import without_secrets
+from rlx.suggestion import command
 from rlx_cli.exit_codes import CORRUPT, ERROR
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
-from rlx_cli.report import mend_hint, unreadable_error
+from rlx_cli.report import unreadable_error
 
 
 def verify(
@@ -33,6 +32,7 @@ def verify(
     """
     import rlx
     from rlx.files.location import is_url
+    from rlx.pipeline.transfers import replacement
 
     output: Output = ctx.obj
     shown = without_secrets(dataset)
@@ -54,5 +54,5 @@ def verify(
     if not damage:
         raise typer.Exit(ERROR)
     output.say("error", f"{shown} is damaged: {plural(damage, 'problem')} in {seen}")
-    output.say("hint", mend_hint(dataset) if is_url(dataset) else shlex.join(["rlx", "repair", dataset]))
+    output.say("hint", replacement(dataset) if is_url(dataset) else command("rlx", "repair", dataset))
     raise typer.Exit(CORRUPT)

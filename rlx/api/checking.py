@@ -1,9 +1,9 @@
 """``rlx.verify`` and ``rlx.repair``."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
+from rlx.api.arguments import StrPath
 from rlx.api.lineage import with_destination
 from rlx.home import locate
 from rlx.progress import Progress
@@ -13,7 +13,7 @@ from rlx.store.verification import Verification
 from rlx.store.verification import verify as verify_dataset
 
 
-def verify(dataset: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:
+def verify(dataset: StrPath, *, progress: Progress | None = None) -> Verification:
     """Verify the checksums of a dataset against its manifest.
 
     Args:
@@ -35,7 +35,7 @@ def verify(dataset: str | os.PathLike[str], *, progress: Progress | None = None)
     return verify_dataset(dataset if isinstance(dataset, str) else Path(dataset), progress=progress)
 
 
-def repair(dataset: str | os.PathLike[str], *, delete: bool = False, progress: Progress | None = None) -> Repair:
+def repair(dataset: StrPath, *, delete: bool = False, progress: Progress | None = None) -> Repair:
     """Drop the damaged shards of a dataset and keep the others.
 
     Args:

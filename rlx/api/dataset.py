@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlx.api.arguments import SplitUnit
 from rlx.api.splitting import split
 from rlx.block import Block
 from rlx.errors import DatasetError
@@ -79,7 +80,7 @@ class Dataset(stored.Dataset):
         self,
         fractions: Sequence[float],
         *,
-        by: str = "trajectory",
+        by: SplitUnit = "trajectory",
         seed: int = 0,
         part: int | None = None,
         output: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,

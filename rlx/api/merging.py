@@ -4,20 +4,20 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlx.api.arguments import Store, StrPath, chosen_codec, write_options
 from rlx.api.lineage import command_line
 from rlx.home import locate
 from rlx.pipeline.merge import merge as merge_datasets
-from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
 
 
 def merge(
-    datasets: Sequence[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
+    datasets: Sequence[StrPath],
+    output: StrPath,
     *,
-    to: str | None = None,
+    to: Store | None = None,
     codec: str | Codec | None = None,
     jobs: int | None = None,
     overwrite: bool = False,
@@ -47,13 +47,13 @@ def merge(
         >>> rlx.merge(["Pong/1", "Pong/2"], "pong").steps  # doctest: +SKIP
         100000000
     """
-    chosen = Codec.parse(codec) if isinstance(codec, str) else codec
-    options = Options(
+    chosen = {"to": to, "codec": chosen_codec(codec)}
+    options = write_options(
         store=to or "zarr",
-        codec=chosen,
+        codec=codec,
         jobs=jobs,
         overwrite=overwrite,
-        command=command_line("merge", [os.fspath(dataset) for dataset in datasets], {"to": to, "codec": chosen}),
+        command=command_line("merge", [os.fspath(dataset) for dataset in datasets], chosen),
     )
     return merge_datasets(
         [locate(dataset) for dataset in datasets],

@@ -1,13 +1,12 @@
 """``rlx.open``."""
 
-import os
-
+from rlx.api.arguments import StrPath
 from rlx.api.dataset import Dataset
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     verify: bool = False,
     partial: bool = False,

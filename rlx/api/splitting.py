@@ -4,23 +4,23 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlx.api.arguments import SplitUnit, StrPath, check_choice, check_number, write_options
 from rlx.api.lineage import command_line
 from rlx.errors import OptionError
 from rlx.home import locate
 from rlx.pipeline import split as pipeline
-from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 
 
 def split(
-    dataset: str | os.PathLike[str],
+    dataset: StrPath,
     fractions: Sequence[float],
     *,
-    by: str = "trajectory",
+    by: SplitUnit = "trajectory",
     seed: int = 0,
     part: int | None = None,
-    output: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    output: StrPath | Sequence[StrPath] | None = None,
     jobs: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -54,7 +54,9 @@ def split(
     Example:
         >>> train, test = rlx.split("Pong/5", [0.9, 0.1], output=["train", "test"])  # doctest: +SKIP
     """
-    options = Options(
+    check_choice("by", by, SplitUnit)
+    check_number("part", part, 1, len(fractions))
+    options = write_options(
         jobs=jobs,
         overwrite=overwrite,
         command=command_line(
@@ -62,7 +64,7 @@ def split(
             [os.fspath(dataset)],
             {
                 "fractions": ",".join(map(str, fractions)),
-                "by": None if by == pipeline.By.TRAJECTORY else by,
+                "by": None if by == "trajectory" else by,
                 "seed": seed or None,
             },
         ),
@@ -78,10 +80,10 @@ def split(
 
 
 def destinations(
-    dataset: str | os.PathLike[str],
+    dataset: StrPath,
     count: int,
     part: int | None,
-    output: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    output: StrPath | Sequence[StrPath] | None,
 ) -> list[Path]:
     """Return the directories of the parts that are written.
 

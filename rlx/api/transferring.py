@@ -1,8 +1,8 @@
 """``rlx.push`` and ``rlx.pull``."""
 
-import os
 from pathlib import Path
 
+from rlx.api.arguments import StrPath
 from rlx.pipeline.pull import pull as pull_dataset
 from rlx.pipeline.push import push as push_dataset
 from rlx.pipeline.transfers import JOBS, TransferReport
@@ -10,7 +10,7 @@ from rlx.progress import Progress, Silent
 
 
 def push(
-    dataset: str | os.PathLike[str],
+    dataset: StrPath,
     url: str,
     *,
     jobs: int | None = None,
@@ -47,7 +47,7 @@ def push(
 
 def pull(
     url: str,
-    output: str | os.PathLike[str] | None = None,
+    output: StrPath | None = None,
     *,
     jobs: int | None = None,
     overwrite: bool = False,

@@ -3,9 +3,10 @@
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rlx.engine.opening import job_count
 from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFoundError
@@ -45,6 +46,26 @@ class PlannedFile:
     bytes: int | None
     crc32c: str | None
     state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadPlan:
+    """The files that a download needs.
+
+    Args:
+        files: of the shards that were asked for.
+    """
+
+    files: Sequence[PlannedFile]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files whose length the server tells."""
+        return sum(file.bytes or 0 for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on."""
+        return {"files": [asdict(file) for file in self.files], "bytes": self.bytes}
 
 
 def download(

@@ -58,6 +58,11 @@ class ExportReport:
     losses: Sequence[str]
     not_taken: Mapping[str, str]
 
+    @property
+    def steps_per_second(self) -> float:
+        """Steps written per second."""
+        return round(self.steps / self.seconds, 1) if self.seconds else 0.0
+
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
         return {
@@ -69,7 +74,7 @@ class ExportReport:
             "trajectories": self.trajectories,
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
-            "steps_per_second": round(self.steps / self.seconds, 1) if self.seconds else 0.0,
+            "steps_per_second": self.steps_per_second,
             "skipped_shards": self.skipped_shards,
             "losses": list(self.losses),
             "not_taken": dict(self.not_taken),

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from rlx.errors import SourceError
+from rlx.errors import PartialError, RlxError, SourceError
 from rlx.formats.common.extra_fields import not_taken
 from rlx.manifest import Manifest
+from rlx.quantities import plural
+from rlx.suggestion import RESUME
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,30 @@ class Report:
         return sorted(self.failures)
 
     @property
+    def error(self) -> RlxError | None:
+        """The error of the shards that failed; None if none did.
+
+        A ``PartialError`` if some shards are complete, otherwise the error of the first shard.
+        """
+        if not self.failures:
+            return None
+        if not self.shards:
+            return self.failures[self.failed_shards[0]]
+        failed = f"{plural(len(self.failures), 'shard')} failed: {', '.join(self.failed_shards)}"
+        return PartialError(f"{self.id}: {failed}", hint=self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """The hint for shards that failed."""
+        return RESUME
+
+    def raise_for_failures(self) -> Self:
+        """Return the report itself, or raise its ``error`` if shards failed."""
+        if (error := self.error) is not None:
+            raise error
+        return self
+
+    @property
     def steps_per_second(self) -> float:
         """Steps written in this run, per second."""
         return round(self.steps_written / self.seconds, 1) if self.seconds else 0.0
@@ -94,4 +120,5 @@ class Report:
             "skipped_shards": self.skipped_shards,
             "failed_shards": self.failed_shards,
             "not_taken": dict(self.not_taken),
+            **({} if self.error is None else {"error": self.error.to_json()}),
         }

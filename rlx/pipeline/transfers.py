@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from rlx.errors import DownloadError, SourceError
 from rlx.files.cancel import Cancel
 from rlx.pipeline.report import Report
+from rlx.suggestion import RESUME, command
 
 # Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
 JOBS = 8
@@ -34,10 +35,32 @@ class TransferReport(Report):
         kept = {each.name: getattr(report, each.name) for each in fields(report)}
         return cls(**kept, url=url, transferred_files=files, transferred_bytes=num_bytes)
 
+    @property
+    def remedy(self) -> str:
+        """The hint for shards that failed: a retry mends no file that is damaged or missing at the location."""
+        if any(isinstance(failure, DownloadError) for failure in self.failures.values()):
+            return RESUME
+        return replacement(self.url)
+
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
         moved = {name: getattr(self, name) for name in ("url", "transferred_files", "transferred_bytes")}
         return {**Report.to_json(self), **moved}
+
+
+def replacement(location: str) -> str:
+    """Return the hint for a dataset that is damaged at a location, and has to be pushed again.
+
+    Args:
+        location: a URL, or a shared directory.
+
+    Example:
+        >>> replacement("s3://bucket/pong")
+        'rlx push --overwrite COPY s3://bucket/pong'
+    """
+    if location.startswith(("http://", "https://")):
+        return "someone with write access can replace it with rlx push --overwrite"
+    return command("rlx", "push", "--overwrite", "COPY", location)
 
 
 def transfer(

@@ -1,15 +1,16 @@
 """The functions of rlx do what the commands do, and return what ``--json`` prints."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rlx
-from rlx.errors import DatasetNotFoundError, OptionError
+from rlx.errors import CorruptShardError, DatasetNotFoundError, OptionError, PartialError, SourceNotFoundError
 from rlx.store.layout import SHARDS
-from tests.conftest import Cli
+from tests.conftest import SAMPLE_RUN, Cli
 from tests.factories import make_block, write_dataset
 
 
@@ -61,16 +62,86 @@ def test_verify_and_repair(tmp_path: Path, cli: Cli) -> None:
         rlx.verify(tmp_path / "nothing")
 
 
+def untimed(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: document[key] for key in document if key not in ("dataset", "seconds", "steps_per_second")}
+
+
+def test_download(home: Path, tmp_path: Path, cli: Cli) -> None:
+    progress = Reported()
+    report = rlx.download("Pong/5", source=SAMPLE_RUN, shards=[1, 0], progress=progress)
+    assert (report.dataset, report.shards, progress.units) == (home / "Pong/5", 2, {"shards", "steps"})
+    assert all(hasattr(report, key) for key in report.to_json())
+    printed = shown(cli, "download", "Pong/5", "--source", SAMPLE_RUN, "--shards", "0,1", "-o", tmp_path / "pong")
+    assert untimed(report.to_json()) == untimed(printed)
+    assert rlx.open("Pong/5").manifest.lineage == rlx.open(tmp_path / "pong").manifest.lineage
+    plan = rlx.download("Pong/5", source=SAMPLE_RUN, dry_run=True)
+    assert [file.state for file in plan.files] == ["done", "done", "present"]
+    assert plan.to_json() == shown(cli, "download", "Pong/5", "--source", SAMPLE_RUN, "--dry-run")
+    with pytest.raises(SourceNotFoundError, match="no shard 7"):
+        rlx.download("Pong/5", source=SAMPLE_RUN, shards=[7])
+
+
+def test_failed_shards_are_raised_on_request(tmp_path: Path, cli: Cli) -> None:
+    run = tmp_path / "run" / "Pong"
+    shutil.copytree(SAMPLE_RUN / "Pong", run)
+    first, *others = sorted(run.iterdir())
+    first.write_bytes(first.read_bytes()[:5000])
+    report = rlx.download("Pong/5", source=run.parent, output=tmp_path / "pong")
+    assert (report.shards, report.failed_shards) == (2, ["00000"])
+    with pytest.raises(PartialError, match="1 shard failed: 00000") as raised:
+        report.raise_for_failures()
+    assert raised.value.hint == "run the same command again to resume"
+    printed = shown(cli, "download", "Pong/5", "--source", run.parent, "-o", tmp_path / "again")
+    assert untimed(report.to_json()) == untimed(printed)
+    for other in others:
+        other.write_bytes(b"")
+    none = rlx.download("Pong/5", source=run.parent, output=tmp_path / "none")
+    with pytest.raises(CorruptShardError):
+        none.raise_for_failures()
+    assert none.to_json()["error"]["type"] == "CorruptShardError"
+
+
+def test_convert(tmp_path: Path, cli: Cli) -> None:
+    report = rlx.convert(SAMPLE_RUN, tmp_path / "a", from_="rlu", to="memmap", shards=range(1))
+    printed = shown(cli, "convert", SAMPLE_RUN, tmp_path / "b", "--from", "rlu", "--to", "memmap", "--shards", "0")
+    assert (report.store, report.raise_for_failures(), untimed(report.to_json())) == (
+        "memmap",
+        report,
+        untimed(printed),
+    )
+    assert rlx.open(tmp_path / "a").manifest.lineage == rlx.open(tmp_path / "b").manifest.lineage
+    exported = rlx.convert(tmp_path / "a", tmp_path / "a.npz", to="npz")
+    printed = shown(cli, "convert", tmp_path / "a", tmp_path / "b.npz", "--to", "npz")
+    assert untimed(exported.to_json()) == untimed(printed)
+    assert (exported.steps, exported.losses) == (report.steps, [])
+    assert all(hasattr(exported, key) for key in printed)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"to": "zar"}, "`to` 'zar' is unknown: expected zarr, memmap, minari"),
+        ({"from_": "minary"}, "`from_` 'minary' is unknown"),
+        ({"to": "npz", "codec": "zstd"}, "`codec` requires `to` zarr or memmap, found `to` npz"),
+        ({"capacity": 100}, "`capacity` requires `to` dopamine"),
+        ({"engine": "dask"}, "`engine` 'dask' is unknown: expected local, ray"),
+        ({"jobs": 0}, "`jobs` 0: expected at least 1"),
+        ({"ray_address": "auto"}, "`ray_address` requires `engine` ray"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        rlx.convert(SAMPLE_RUN, tmp_path / "new", **wrong)
+    assert not (tmp_path / "new").exists()
+
+
 def test_merge(tmp_path: Path, cli: Cli) -> None:
     datasets = [made(tmp_path / "a"), made(tmp_path / "b", first_episode=3)]
     report = rlx.merge(datasets, tmp_path / "library", codec="zstd")
     printed = shown(cli, "merge", *datasets, "-o", tmp_path / "command", "--codec", "zstd")
     assert (report.steps, report.shards) == (32, 4)
     assert all(hasattr(report, key) for key in report.to_json())
-    timed = ("dataset", "seconds", "steps_per_second")
-    assert {key: value for key, value in report.to_json().items() if key not in timed} == {
-        key: value for key, value in printed.items() if key not in timed
-    }
+    assert untimed(report.to_json()) == untimed(printed)
     library, command = (rlx.open(tmp_path / name).manifest for name in ("library", "command"))
     assert library.lineage == command.lineage
     assert rlx.merge(datasets, tmp_path / "library", codec="zstd").skipped_shards == 4

@@ -3,6 +3,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import get_args
 
 import h5py
 import numpy as np
@@ -11,10 +12,9 @@ import torch
 from tensordict import TensorDict
 
 import rlx
+from rlx.api.arguments import ConvertFormat, SourceFormat
 from rlx.pipeline.convert import FORMATS
 from rlx.pipeline.export import EXPORT_FORMATS
-from rlx_cli.convert import Target
-from rlx_cli.options import Format
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.minari_files import IMAGE, write_dataset
 
@@ -126,7 +126,7 @@ def test_where_nothing_is_whole_the_cause_is_the_error(cli: Cli, tmp_path: Path)
         (("--codec", "zstd:level=99"), 2, "error: codec zstd: level 99, expected 0 to 22"),
         (("--to", "memmap", "--codec", "zstd"), 2, "error: "),
         (("--to", "hdf6"), 2, "error: invalid value for '--to': "),
-        (("--from", "minari9"), 2, "error: invalid value for '--from': "),
+        (("--from", "minari9"), 2, "error: --from 'minari9' is unknown: expected rlx, rlu, "),
         (("--shards", "2-1"), 2, "error: invalid value for '--shards': '2-1'"),
         (("--shards", "x"), 2, "error: invalid value for '--shards': 'x'"),
         (("--jobs", "0"), 2, "error: invalid value for '--jobs': "),
@@ -155,8 +155,8 @@ def test_several_processes_make_the_same(cli: Cli, pong: Path, tmp_path: Path) -
 
 
 def test_the_options_name_every_format() -> None:
-    assert list(Format) == list(FORMATS)
-    assert list(Target) == ["zarr", "memmap", *EXPORT_FORMATS]
+    assert get_args(SourceFormat) == FORMATS
+    assert get_args(ConvertFormat) == ("zarr", "memmap", *EXPORT_FORMATS)
 
 
 EXPORT_KEYS = [

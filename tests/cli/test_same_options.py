@@ -27,7 +27,9 @@ def options_of_the_command(name: str) -> dict[str, Any]:
 
 def options_of_the_function(name: str) -> dict[str, Any]:
     parameters = inspect.signature(getattr(rlx, name)).parameters.values()
-    found = {one.name: ... if one.default is inspect.Parameter.empty else one.default for one in parameters}
+    found = {
+        one.name.removesuffix("_"): ... if one.default is inspect.Parameter.empty else one.default for one in parameters
+    }
     return {option: default for option, default in found.items() if option not in OF_THE_LIBRARY}
 
 

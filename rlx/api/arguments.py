@@ -1,0 +1,147 @@
+"""Arguments that several functions of ``rlx`` share: their choices, and their checks.
+
+Messages put names of arguments between backticks; the command line shows them as its options.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+from rlx.errors import OptionError
+from rlx.pipeline.options import Options
+from rlx.store.codec import Codec
+from rlx.suggestion import did_you_mean
+
+StrPath = str | os.PathLike[str]
+Store = Literal["zarr", "memmap"]
+Engine = Literal["local", "ray"]
+Layout = Literal["rlu", "dopamine"]
+RewardDtype = Literal["float32", "float64"]
+SplitUnit = Literal["trajectory", "shard"]
+FunctionUnit = Literal["block", "trajectory", "step"]
+BatchFormat = Literal["npz", "pt", "h5", "zarr", "parquet", "jsonl"]
+ExportFormat = Literal[
+    "minari", "d4rl", "robomimic", "d3rlpy", "dopamine", "lerobot", "rlds", "torchrl", "parquet", "npz"
+]
+ConvertFormat = Literal[Store, ExportFormat]
+# Some take options, as in "torchrl:time_dim=0", so that arguments are texts.
+SourceFormat = Literal[
+    "rlx",
+    "rlu",
+    "dopamine",
+    "minari",
+    "d4rl",
+    "robomimic",
+    "d3rlpy",
+    "lerobot",
+    "rlds",
+    "torchrl",
+    "buffer",
+    "parquet",
+    "npz",
+]
+
+
+def check_choice(option: str, value: str | None, choices: Any) -> None:
+    """Raise OptionError if a value is none of the choices.
+
+    Args:
+        option: name of the argument.
+        value: its value; None, for the default, is always right.
+        choices: a ``Literal`` type.
+
+    Example:
+        >>> check_choice("store", "zar", Store)
+        Traceback (most recent call last):
+        ...
+        rlx.errors.OptionError: `store` 'zar' is unknown: expected zarr, memmap
+    """
+    names = get_args(choices)
+    if value is not None and value not in names:
+        hint = did_you_mean(str(value), names)
+        raise OptionError(f"`{option}` {value!r} is unknown: expected {', '.join(names)}", hint=hint)
+
+
+def check_source_format(format: str | None) -> None:
+    """Raise OptionError if rlx reads no format of this name; what reads it checks its options."""
+    check_choice("from_", None if format is None else format.partition(":")[0], SourceFormat)
+
+
+def check_number(option: str, value: float | None, minimum: float, maximum: float | None = None) -> None:
+    """Raise OptionError if a number is out of range; None is always right.
+
+    Example:
+        >>> check_number("jobs", 0, 1)
+        Traceback (most recent call last):
+        ...
+        rlx.errors.OptionError: `jobs` 0: expected at least 1
+    """
+    if value is not None and not (minimum <= value and (maximum is None or value <= maximum)):
+        expected = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
+        raise OptionError(f"`{option}` {value}: expected {expected}")
+
+
+def check_exclusive(first: tuple[str, object], second: tuple[str, object]) -> None:
+    """Raise OptionError if both of two arguments are given.
+
+    Args:
+        first: name and value.
+        second: name and value.
+    """
+    if first[1] is not None and second[1] is not None:
+        raise OptionError(f"`{first[0]}` and `{second[0]}` are mutually exclusive")
+
+
+def chosen_codec(codec: str | Codec | None) -> Codec | None:
+    """Return the codec of an argument; None for the default.
+
+    Raises:
+        CodecError: an unknown name or setting, or a value out of range.
+    """
+    return Codec.parse(codec) if isinstance(codec, str) else codec
+
+
+def shard_numbers(shards: Iterable[int] | None) -> tuple[int, ...] | None:
+    """Return shard numbers, ascending and each once; None for all shards.
+
+    Example:
+        >>> shard_numbers([4, 0, 0])
+        (0, 4)
+    """
+    return None if shards is None else tuple(sorted({int(number) for number in shards}))
+
+
+def write_options(
+    *,
+    store: str = "zarr",
+    codec: str | Codec | None = None,
+    shards: Iterable[int] | None = None,
+    jobs: int | None = None,
+    overwrite: bool = False,
+    keep_source: bool = False,
+    engine: str = "local",
+    ray_address: str | None = None,
+    command: str = "",
+) -> Options:
+    """Return how a dataset is written, after checks.
+
+    Raises:
+        OptionError: an unknown store or engine, no jobs, or an address of Ray for another engine.
+        CodecError: an unknown codec, or one that the store does not support.
+    """
+    check_choice("store", store, Store)
+    check_choice("engine", engine, Engine)
+    check_number("jobs", jobs, 1)
+    if ray_address is not None and engine != "ray":
+        raise OptionError("`ray_address` requires `engine` ray")
+    return Options(
+        store=store,
+        codec=chosen_codec(codec),
+        shards=shard_numbers(shards),
+        jobs=jobs,
+        overwrite=overwrite,
+        keep_source=keep_source,
+        command=command,
+        engine=engine,
+        ray_address=ray_address,
+    )
