@@ -48,12 +48,12 @@ def test_stdout_that_takes_nothing(arguments: str, stdout: str, said: str, datas
     assert not [line for line in others if not line.startswith("hint: ")]
 
 
-@pytest.mark.parametrize("format", ["pt", "jsonl"])
-def test_samples_to_a_stdout_that_takes_nothing(format: str, dataset: Path) -> None:
-    sample = f"RLX sample $1 -o - --format {format} --batches 20"
-    done = shell(f"{sample} >/dev/full", dataset)
+def test_samples_to_a_stdout_that_takes_nothing(dataset: Path) -> None:
+    """A format that seeks and one that does not, at a device that is full and in a pipe that closes."""
+    done = shell("RLX sample $1 -o - --format pt --batches 20 >/dev/full", dataset)
     assert (done.returncode, done.stderr.splitlines()[0]) == (1, f"error: {FULL}")
-    done = shell(f"{sample} | head -c 100 >/dev/null; exit ${{PIPESTATUS[0]}}", dataset)
+    lines = "RLX sample $1 -o - --format jsonl --batches 20"
+    done = shell(f"{lines} | head -c 100 >/dev/null; exit ${{PIPESTATUS[0]}}", dataset)
     assert (done.returncode in (0, 141), done.stderr) == (True, "")
 
 
@@ -73,7 +73,11 @@ def test_a_pipe_that_closes_ends_as_with_a_signal(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["pt", "npz", "h5"])
-def test_a_full_disk_is_named_whatever_the_format(format: str, dataset: Path, small_disk: Path, cli: Cli) -> None:
+def test_a_full_disk_is_named_whatever_the_format(
+    format: str, dataset: Path, small_disk: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There was room before the first batch was drawn.
+    monkeypatch.setattr("rlx.pipeline.sampling_room.check_room", lambda *_, **__: None)
     result = cli("sample", dataset, "-o", small_disk / f"a.{format}", "--batches", 2000)
     assert (result.code, result.err) == (1, f"error: {small_disk}/a.{format}: no room on the disk\n")
     assert list(small_disk.iterdir()) == []
@@ -123,14 +127,13 @@ def test_no_control_characters_from_a_server_or_a_path(tmp_path: Path, cli: Cli)
     assert controls(result.err) == set()
 
 
-def test_a_name_that_is_not_utf8(dataset: Path, tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8(dataset: Path, tmp_path: Path, cli: Cli) -> None:
     odd = os.fsencode(tmp_path) + b"/odd\xff"
     os.rename(os.fsencode(dataset), odd)
-    for arguments in (["inspect"], ["inspect", "--json"], ["verify"], ["repair"], ["sample"]):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments[:1], odd, *arguments[1:]], capture_output=True, check=False
-        )
-        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    done = subprocess.run([sys.executable, "-c", PROGRAM, "inspect", odd], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    for verb, *arguments in (["inspect"], ["inspect", "--json"], ["verify"], ["repair"], ["sample"]):
+        assert cli(verb, os.fsdecode(odd), *arguments).code == 0
 
 
 FORGING = "a\nerror: forged\ttab"
