@@ -8,9 +8,9 @@ from types import MappingProxyType
 from rlx import manifest
 from rlx.errors import DatasetExistsError, SourceNotFoundError
 from rlx.formats.buffer import reader as buffer_checkpoint
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
-from rlx.formats.common.noted_spaces import LocalRun, with_spaces
+from rlx.formats.common.provenance import LocalRun, with_spaces
 from rlx.formats.d3rlpy import reader as d3rlpy
 from rlx.formats.d4rl import reader as d4rl
 from rlx.formats.dopamine import reader as dopamine

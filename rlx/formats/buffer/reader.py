@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable
 from rlx.files.json_file import read_object
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import RowType
 from rlx.formats.common.rows.runs import RowRuns
 from rlx.formats.common.rows.scan import Recording
-from rlx.formats.common.ted.fields import ted_fields
-from rlx.formats.common.ted.run import Leaf, Place, TedRun, make_run, scanned
+from rlx.formats.common.rows.ted_fields import ted_fields
+from rlx.formats.common.rows.ted_run import Leaf, Place, TedRun, make_run, scanned
 from rlx.formats.torchrl.leaves import NUMBERS
 
 _MANIFEST = "buffer.json"

@@ -1,24 +1,63 @@
-"""Notes of rlx in a file of another format that it wrote; no more trusted than any other file."""
+"""What rlx notes in the files of other formats that it writes: whose data they are, what was lost, the fields.
+
+Reading trusts the notes no more than any other part of a file.
+"""
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from rlx.block import Block
 from rlx.errors import RlxError
+from rlx.formats.common.exporter import Experience
 from rlx.formats.common.extra_fields import NOT_TAKEN
-from rlx.formats.common.noted_spaces import SCHEMA
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
+from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json
-from rlx.schema import Field, Role
+from rlx.schema import Field, Role, Schema
 
-# The name that it goes by: of an attribute of an HDF5 file, of a key in JSON.
+# Name of the notes: of an attribute of an HDF5 file, of a key in JSON.
 KEY = "rlx"
-# Of a file in a directory of a format that has no such place.
+# Of a file beside those of a format that has no such place.
 FILE_NAME = "provenance.json"
+# Of the notes of a source whose file told it; never among those of a dataset.
+SCHEMA = "schema"
 _MAX_BYTES = 2**20
 # Notes of how another file was read, which reading this one recreates.
 _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WITHOUT_OUTCOME, SCHEMA})
+
+
+def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
+    """Return the dataset's name, notes, schema and fingerprint, the losses and rlx's version, as JSON;
+    ``rlx.formats.common.provenance`` reads it.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from rlx.schema import Schema
+        >>> schema = Schema.of(observation=("uint8", (84, 84)), action=("int64", ()))
+        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}, schema=schema, fingerprint="1f"), []))
+        ['fingerprint', 'id', 'losses', 'notes', 'rlx', 'schema']
+    """
+    return {
+        "rlx": version("rlx"),
+        "id": experience.id,
+        "notes": dict(experience.notes),
+        "losses": list(losses),
+        "schema": experience.schema.to_json(),
+        "fingerprint": experience.fingerprint,
+    }
+
+
+def save_provenance(
+    directory: Path, experience: Experience, losses: Sequence[str], more: Mapping[str, Any] | None = None
+) -> None:
+    """Write it beside the files of a format, with what else rlx wants to know when it reads them again."""
+    text = json.dumps({KEY: {**provenance(experience, losses), **(more or {})}}, sort_keys=True, indent=1)
+    (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def told_notes(said: Any) -> Mapping[str, Any]:
@@ -29,7 +68,7 @@ def told_notes(said: Any) -> Mapping[str, Any]:
     Fields that were lost before, in another file, are not among them.
 
     Args:
-        said: what ``rlx.formats.common.provenance_writer`` made, or that as JSON text.
+        said: what ``provenance`` made, or that as JSON text.
 
     Example:
         >>> told_notes('{"notes": {"rewards": "clipped"}, "losses": ["truncations"]}')
@@ -88,3 +127,65 @@ def told_names(
         role = Role.STEP if field.role == Role.OBSERVATION else field.role
         found[place(name), field.dtype, field.shape] = (name, role)
     return found
+
+
+class LocalRun(Source, Protocol):
+    """A source whose files lie on this machine."""
+
+    @property
+    def root(self) -> Path:
+        """The directory to which the names of its files are relative."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpacedRun:
+    """A run, whose fields have the spaces that were noted.
+
+    Args:
+        run: as its format tells of it.
+        schema: its fields, with spaces.
+        notes: its notes, without them.
+    """
+
+    run: LocalRun
+    schema: Schema
+    notes: Mapping[str, Any]
+
+    @property
+    def root(self) -> Path:
+        """The directory to which the names of its files are relative."""
+        return self.run.root
+
+    @property
+    def id(self) -> str:
+        """Name of the run."""
+        return self.run.id
+
+    def shards(self) -> Sequence[int]:
+        """Return those of the run."""
+        return self.run.shards()
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Return those of the run."""
+        return self.run.files(shard)
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield those of the run."""
+        return self.run.blocks(shard, dropped)
+
+
+def with_spaces(run: LocalRun) -> LocalRun:
+    """Return the run with the spaces that its file notes, for fields unchanged since it was written."""
+    if SCHEMA not in run.notes:
+        return run
+    told = run.notes[SCHEMA]
+    fields = {name: _with_space(run.schema[name], told.get(name)) for name in run.schema}
+    return SpacedRun(run, Schema(fields), {name: note for name, note in run.notes.items() if name != SCHEMA})
+
+
+def _with_space(field: Field, told: Any) -> Field:
+    """Return the field with the noted space, if it has none and the note is of a field like it."""
+    if field.space is not None or not isinstance(told, dict) or not isinstance(told.get("space"), dict):
+        return field
+    spaced = replace(field, space=told["space"])
+    return spaced if told == spaced.to_json() else field

@@ -1,7 +1,9 @@
-"""The seam between the outside world's files and rlx: what a source can say of itself, and how it is read."""
+"""The seam between other projects' files and rlx: what a source says of itself, and how it is read."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +14,7 @@ from rlx.schema import Schema
 MAX_BLOCK_STEPS = 4096
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BATCH_BYTES = 2**20
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 class Source(Protocol):
@@ -75,3 +78,35 @@ def batch_rows(schema: Schema) -> int:
     They do where blocks are put together of them, where each is compared with the next, and in Parquet's lists.
     """
     return max(1, min(MAX_BLOCK_STEPS, _MAX_BATCH_BYTES // schema.row_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class OneFile:
+    """One file.
+
+    Args:
+        root: its directory.
+        file_name: its name there.
+    """
+
+    root: Path
+    file_name: str
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self.root / self.file_name
+
+    @property
+    def id(self) -> str:
+        """Name of the file."""
+        return id_of(self.path)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
+        """Return the one file."""
+        return [self.file_name]
+
+
+def id_of(path: Path) -> str:
+    """Return the id of a dataset that has no name but its file's."""
+    return path.stem if _ID.fullmatch(path.stem) else "dataset"

@@ -1,15 +1,20 @@
-"""``tf.train.Example`` from its protobuf bytes: a dictionary of lists, without TensorFlow or protobuf.
+"""``tf.train.Example`` as protobuf bytes, read and written without TensorFlow or protobuf.
 
 The message, by field number: Example ``{1: Features}``; Features ``{1: {1: key, 2: Feature}}``, repeated; Feature ``{1:
 BytesList | 2: FloatList | 3: Int64List}``; and every list ``{1: values}``. Numbers may be packed or not; unknown fields
 are skipped.
 """
 
-from collections.abc import Iterator
-from typing import TypeAlias
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rlx.formats.common.tfrecord import framed
 
 Feature: TypeAlias = list[memoryview] | NDArray[np.int64] | NDArray[np.float32]
 
@@ -17,8 +22,12 @@ Feature: TypeAlias = list[memoryview] | NDArray[np.int64] | NDArray[np.float32]
 MAX_VALUES = 1 << 20
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
-_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 _MAX_VARINT_BYTES = 10
+# The limit of protobuf, and so of every reader.
+MAX_BYTES = 2**31 - 1
+_IN_MEMORY_BYTES = 2**16
+_PIECE_BYTES = 2**17
 
 
 class MalformedExampleError(ValueError):
@@ -67,13 +76,13 @@ def _entry(entry: memoryview, budget: int) -> tuple[str, Feature]:
 
 
 def _feature(feature: memoryview, budget: int) -> Feature:
-    kind, values = _BYTES_LIST, memoryview(b"")
+    kind, values = BYTES_LIST, memoryview(b"")
     for number, wire, content in _fields(feature):
-        if wire == _BYTES and number in (_BYTES_LIST, _FLOAT_LIST, _INT64_LIST):
+        if wire == _BYTES and number in (BYTES_LIST, FLOAT_LIST, INT64_LIST):
             kind, values = number, content
-    if kind == _BYTES_LIST:
+    if kind == BYTES_LIST:
         return _bytes_list(values, budget)
-    if kind == _FLOAT_LIST:
+    if kind == FLOAT_LIST:
         return _float_list(values, budget)
     return _int64_list(values, budget)
 
@@ -180,3 +189,106 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 def _check_budget(values: int, budget: int) -> None:
     if values > budget:
         raise MalformedExampleError(f"expected at most {budget:,} values, found more")
+
+
+class ExampleTooLongError(ValueError):
+    """An example is longer than any reader takes."""
+
+
+class ExampleSpool:
+    """The values of one example after another, gathered piece by piece.
+
+    Args:
+        kinds: of list that the values of every feature make, by its name.
+        directory: for temporary files.
+    """
+
+    def __init__(self, kinds: Mapping[str, int], directory: Path) -> None:
+        self._kinds = kinds
+        self._stack = ExitStack()
+        self._files: dict[str, IO[bytes]] = {
+            name: self._stack.enter_context(_temporary(directory)) for name in sorted(kinds)
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add_bytes(self, name: str, values: Iterable[bytes]) -> None:
+        """Add texts to a feature."""
+        for value in values:
+            self._files[name].write(_head(1, len(value)) + value)
+
+    def add_numbers(self, name: str, values: NDArray[np.generic]) -> None:
+        """Add numbers to a feature: float32, or integers as far as 64 bits go."""
+        if self._kinds[name] == FLOAT_LIST:
+            self._files[name].write(values.astype("<f4").tobytes())
+        else:
+            self._files[name].write(varints(values.astype(np.int64).reshape(-1)))
+
+    def pop(self) -> Iterator[bytes]:
+        """Return the example that has been gathered as a record, in pieces; the next one begins."""
+        entries = {name: self._entry(name) for name in self._files}
+        features = sum(size for _, size in entries.values())
+        head = _head(1, features)
+        size = len(head) + features
+        if size > MAX_BYTES:
+            raise ExampleTooLongError(f"an example of {size:,} bytes; expected at most {MAX_BYTES:,}")
+        return framed(size, self._pieces(head, entries))
+
+    def _pieces(self, head: bytes, entries: Mapping[str, tuple[bytes, int]]) -> Iterator[bytes]:
+        yield head
+        for name, (before, _) in entries.items():
+            yield before
+            file = self._files[name]
+            file.seek(0)
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+            file.seek(0)
+            file.truncate()
+
+    def _entry(self, name: str) -> tuple[bytes, int]:
+        """Return the bytes before the values of a feature, and the length of both."""
+        size = self._files[name].tell()
+        # Numbers are one field, packed; each text was written with a head of its own.
+        before = b"" if self._kinds[name] == BYTES_LIST else _head(1, size)
+        for number in (self._kinds[name], 2):
+            before = _head(number, len(before) + size) + before
+        key = name.encode()
+        before = _head(1, len(key)) + key + before
+        before = _head(1, len(before) + size) + before
+        return before, len(before) + size
+
+
+def _temporary(directory: Path) -> IO[bytes]:
+    file: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, "w+b", dir=str(directory))  # noqa: SIM115
+    return file
+
+
+def varints(values: NDArray[np.int64]) -> bytes:
+    """Return integers as protobuf packs them, negative ones in two's complement.
+
+    Example:
+        >>> varints(np.array([5, 300, -1]))
+        b'\\x05\\xac\\x02\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\x01'
+    """
+    rest = values.view(np.uint64)
+    if not len(rest) or rest.max() < 0x80:
+        return rest.astype(np.uint8).tobytes()
+    shifted = rest[:, None] >> np.arange(0, 70, 7, dtype=np.uint64).clip(max=63)
+    groups = (shifted & np.uint64(0x7F)).astype(np.uint8)
+    groups[:, 9] = (rest >> np.uint64(63)).astype(np.uint8)
+    used = groups != 0
+    count = 10 - np.argmax(used[:, ::-1], axis=1)
+    count[~used.any(1)] = 1
+    place = np.arange(10)
+    groups[place < count[:, None] - 1] |= 0x80
+    packed: bytes = groups[place < count[:, None]].tobytes()
+    return packed
+
+
+def _head(number: int, size: int) -> bytes:
+    """Return the bytes before a field of ``size`` bytes."""
+    return bytes([number << 3 | 2]) + varints(np.array([size]))

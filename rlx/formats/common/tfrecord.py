@@ -1,4 +1,4 @@
-"""Records of a TFRecord file, gzipped or plain, one at a time and each proved by its checksums.
+"""Records of TFRecord files, gzipped or plain: read one at a time, each proved by its checksums, and written.
 
 A record is a little-endian length, its masked crc32c, the data, their masked crc32c. Nothing of it is
 believed before it is checked, and memory grows with what the file really holds, not with what it claims to
@@ -7,7 +7,7 @@ hold.
 
 import gzip
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -104,6 +104,22 @@ class _Reader:
 
     def _corrupt(self, problem: str) -> CorruptShardError:
         return CorruptShardError(f"{self._path} is corrupt: record {self._number}: {problem}")
+
+
+def framed(size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of one record.
+
+    Args:
+        size: of its data.
+        pieces: the data.
+    """
+    length = struct.pack("<Q", size)
+    yield length + _FOOTER.pack(masked(google_crc32c.value(length)))
+    crc = 0
+    for piece in pieces:
+        crc = google_crc32c.extend(crc, piece)
+        yield piece
+    yield _FOOTER.pack(masked(crc))
 
 
 def masked(crc: int) -> int:

@@ -18,11 +18,11 @@ from rlx.formats.common.exporter import (
     observation_fields,
     without_finals,
 )
-from rlx.formats.common.hdf5.extra_columns import extra_columns, without_room
+from rlx.formats.common.hdf5.extras import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
 from rlx.formats.common.pictures import Arranged, channels_first
 from rlx.formats.common.pieces import Piece
-from rlx.formats.common.provenance_writer import provenance
+from rlx.formats.common.provenance import provenance
 from rlx.progress import Progress
 from rlx.schema import Field, Schema
 

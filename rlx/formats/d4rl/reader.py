@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
-from rlx.formats.common.hdf5.columns import Hdf5Columns, field_shape, rows_of
+from rlx.formats.common.hdf5.episodes import Hdf5Columns, field_shape, rows_of
 from rlx.formats.common.hdf5.extras import find_extras, leaves_of
-from rlx.formats.common.one_file import OneFile
-from rlx.formats.common.rows.episodes import shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import different
-from rlx.formats.common.rows.table import EpisodeTable
+from rlx.formats.common.source import OneFile
 from rlx.schema import Field, Role, Schema
 
 KEYS = ("observations", "actions", "rewards", "terminals")

@@ -14,10 +14,10 @@ from rlx.formats.common.exporter import (
     left_out,
     observation_fields,
 )
-from rlx.formats.common.hdf5.extra_columns import ExtraColumn, extra_columns, without_room
+from rlx.formats.common.hdf5.extras import ExtraColumn, extra_columns, without_room
 from rlx.formats.common.hdf5.output import created
 from rlx.formats.common.pieces import pieces
-from rlx.formats.common.provenance_writer import provenance
+from rlx.formats.common.provenance import provenance
 from rlx.progress import Progress
 from rlx.schema import Schema
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.formats.common.provenance import told_beside, told_names
 from rlx.formats.common.source import MAX_BLOCK_STEPS

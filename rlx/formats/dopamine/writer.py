@@ -21,7 +21,7 @@ from rlx.formats.common.exporter import (
     without_finals,
 )
 from rlx.formats.common.pieces import Piece, pieces
-from rlx.formats.common.provenance_writer import FILE_NAME, save_provenance
+from rlx.formats.common.provenance import FILE_NAME, save_provenance
 from rlx.formats.dopamine.ring_log import STACK, RingLog
 from rlx.progress import Progress
 from rlx.schema import Schema

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.formats.common.extra_fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
-from rlx.formats.common.picture_file import MalformedPictureError, decode_picture
+from rlx.formats.common.pictures import MalformedPictureError, decode_picture
 from rlx.schema import TEXT, Field, Role
 from rlx.store.arrow import to_rows
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.pictures import Arranged, as_it_is
-from rlx.formats.common.png import as_pictures, encode
+from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures, encode
 from rlx.formats.lerobot.statistics import PictureStatistics, VectorStatistics
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.arrow import from_rows, pyarrow

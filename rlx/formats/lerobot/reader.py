@@ -14,17 +14,14 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.files.json_file import read_object
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import check_field, expecting, missing_field
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, not_taken_note
-from rlx.formats.common.finite import check_field
-from rlx.formats.common.needed_fields import missing_field
-from rlx.formats.common.one_file import id_of
 from rlx.formats.common.parquet_file import ParquetFile, opened
-from rlx.formats.common.picture_file import is_jpeg
+from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import FILE_NAME, KEY, told_beside
 from rlx.formats.common.rows.episodes import without_outcome
 from rlx.formats.common.rows.stream import Batch, RowStream
-from rlx.formats.common.source import batch_rows
+from rlx.formats.common.source import batch_rows, id_of
 from rlx.formats.lerobot.columns import (
     DONE,
     TASK,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.formats.common.exporter import Experience, common_losses, left_out
 from rlx.formats.common.pieces import Piece, small_pieces
-from rlx.formats.common.provenance_writer import save_provenance
+from rlx.formats.common.provenance import save_provenance
 from rlx.formats.lerobot.features import (
     DONE,
     TASK,

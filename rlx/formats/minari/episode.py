@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.formats.common.finite import check_field
+from rlx.formats.common.checks import check_field
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import TextRows, is_text
 from rlx.formats.minari.fields import CUT, Leaf, is_jpeg

@@ -17,7 +17,7 @@ import h5py
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, SourceNotFoundError
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, can_be_noted, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, told_notes

@@ -28,7 +28,7 @@ from rlx.formats.common.exporter import (
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.pieces import Piece
-from rlx.formats.common.provenance_writer import KEY, provenance
+from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.minari.space_writer import Space, is_image, nested, space_of, text_space
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema

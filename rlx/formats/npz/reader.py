@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import SourceError
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, not_taken_note
-from rlx.formats.common.one_file import OneFile
-from rlx.formats.common.rows.episodes import without_outcome
-from rlx.formats.common.rows.scan import (
+from rlx.formats.common.rows.episodes import EpisodeTable, without_outcome
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
+from rlx.formats.common.rows.stream import Batch, RowStream
+from rlx.formats.common.rows.ted_fields import TedFields, ted_fields
+from rlx.formats.common.rows.ted_names import (
     CUT,
     DONE,
     EPISODE,
@@ -31,14 +33,8 @@ from rlx.formats.common.rows.scan import (
     TERMINATED,
     TRAJECTORY,
     TRUNCATED,
-    EpisodeScan,
-    FoundEpisodes,
-    scan_following,
 )
-from rlx.formats.common.rows.stream import Batch, RowStream
-from rlx.formats.common.rows.table import EpisodeTable
-from rlx.formats.common.source import batch_rows
-from rlx.formats.common.ted.fields import TedFields, ted_fields
+from rlx.formats.common.source import OneFile, batch_rows
 from rlx.formats.npz.archive import Archive, Member, opened
 from rlx.schema import Schema, is_action, is_observation
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.pieces import Piece, pieces
-from rlx.formats.common.provenance_writer import provenance
-from rlx.formats.common.ted.columns import ted_paths
+from rlx.formats.common.provenance import provenance
+from rlx.formats.common.rows.ted_names import ted_paths
 from rlx.progress import Progress
 from rlx.schema import TEXT, Field, Role, Schema
 

@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import RowType, not_taken_note
-from rlx.formats.common.one_file import OneFile
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.provenance import KEY, told_notes
-from rlx.formats.common.rows.episodes import shard_bounds, without_outcome
-from rlx.formats.common.rows.scan import SCANNED, EpisodeScan, FoundEpisodes, scan_following
+from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
 from rlx.formats.common.rows.stream import Batch, RowStream
-from rlx.formats.common.rows.table import EpisodeTable
-from rlx.formats.common.source import batch_rows
-from rlx.formats.common.ted.fields import TedFields, ted_fields
+from rlx.formats.common.rows.ted_fields import TedFields, ted_fields
+from rlx.formats.common.rows.ted_names import SCANNED
+from rlx.formats.common.source import OneFile, batch_rows
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.arrow import row_type, to_rows
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.pieces import Piece, small_pieces
-from rlx.formats.common.provenance_writer import KEY, provenance
-from rlx.formats.common.ted.columns import CUT, EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
+from rlx.formats.common.provenance import KEY, provenance
+from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
 from rlx.store.arrow import arrow_type, from_rows, pyarrow

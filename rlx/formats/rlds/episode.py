@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.formats.common.finite import check_field
+from rlx.formats.common.checks import check_field
 from rlx.formats.common.source import block_steps
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.rlds.features import CUT, Feature, MalformedFeatureError

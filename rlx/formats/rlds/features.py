@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.picture_file import MalformedPictureError, decode_picture
+from rlx.formats.common.pictures import MalformedPictureError, decode_picture
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.schema import TEXT
 

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.formats.common.batches import tree
-from rlx.formats.common.example_spool import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
-from rlx.formats.common.pictures import Arranged, as_it_is
-from rlx.formats.common.png import as_pictures, encode
+from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures, encode
+from rlx.formats.common.tf_example import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
 from rlx.schema import Field, Role, Schema
 
 STEPS = "steps"

@@ -12,10 +12,9 @@ import numpy as np
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.files.json_file import read_object
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting, missing_field
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
-from rlx.formats.common.needed_fields import missing_field
-from rlx.formats.common.picture_file import is_jpeg
+from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, told_notes
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import MalformedExampleError, parse_example

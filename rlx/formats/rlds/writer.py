@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.example_spool import INT64_LIST, ExampleSpool, ExampleTooLongError
 from rlx.formats.common.exporter import Experience, common_losses, left_out
 from rlx.formats.common.pieces import Piece, pieces
-from rlx.formats.common.provenance_writer import KEY, provenance
+from rlx.formats.common.provenance import KEY, provenance
+from rlx.formats.common.tf_example import INT64_LIST, ExampleSpool, ExampleTooLongError
 from rlx.formats.rlds.features_writer import CUT, DISCOUNT, EPISODE_ID, STEPS, Feature, described, features_of, flags
 from rlx.progress import Progress
 from rlx.schema import Role

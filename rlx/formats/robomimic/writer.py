@@ -16,11 +16,11 @@ from rlx.formats.common.exporter import (
     left_out,
     observation_fields,
 )
-from rlx.formats.common.hdf5.extra_columns import extra_columns, without_room
+from rlx.formats.common.hdf5.extras import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
 from rlx.formats.common.pictures import channels_last
 from rlx.formats.common.pieces import Piece
-from rlx.formats.common.provenance_writer import provenance
+from rlx.formats.common.provenance import provenance
 from rlx.progress import Progress
 from rlx.schema import Schema
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.files.json_file import read_object
 from rlx.formats.common.extra_fields import RowType
-from rlx.formats.common.ted.run import Leaf
+from rlx.formats.common.rows.ted_run import Leaf
 from rlx.schema import TEXT
 
 METADATA = "meta.json"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.json_file import read_object
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_OF_STEPS
 from rlx.formats.common.provenance import told_beside
 from rlx.formats.common.rows.runs import lanes
 from rlx.formats.common.rows.scan import Recording
-from rlx.formats.common.ted.fields import ted_fields
-from rlx.formats.common.ted.run import Place, TedRun, make_run, scanned
+from rlx.formats.common.rows.ted_fields import ted_fields
+from rlx.formats.common.rows.ted_run import Place, TedRun, make_run, scanned
 from rlx.formats.torchrl.leaves import METADATA, MemmapLeaves, described
 from rlx.formats.torchrl.time_dimension import time_dimension
 

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import SourceError
-from rlx.formats.common.rows.scan import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED, different
-from rlx.formats.common.ted.fields import TedFields
-from rlx.formats.common.ted.run import Leaf
+from rlx.formats.common.rows.scan import different
+from rlx.formats.common.rows.ted_fields import TedFields
+from rlx.formats.common.rows.ted_names import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED
+from rlx.formats.common.rows.ted_run import Leaf
 
 # Rows that are compared with their neighbours in every dimension.
 _SAMPLE = 1000

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rlx.formats.common.batches import tree
 from rlx.formats.common.exporter import Experience, common_losses
 from rlx.formats.common.pieces import Piece, pieces
-from rlx.formats.common.provenance_writer import save_provenance
-from rlx.formats.common.ted.columns import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
+from rlx.formats.common.provenance import save_provenance
+from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
 from rlx.progress import Progress
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
 

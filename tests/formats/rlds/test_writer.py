@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import ExportError
-from rlx.formats.common import example_spool as tf_example
+from rlx.formats.common import tf_example
 from rlx.formats.rlds import writer as rlds
 from rlx.pipeline.convert import convert, open_source
 from rlx.pipeline.export import export

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.formats.common.ted.run import TedRun
+from rlx.formats.common.rows.ted_run import TedRun
 from rlx.formats.torchrl.reader import open_torchrl, recognises
 from tests.contracts.source import SourceContract, read
 

@@ -1,23 +1,24 @@
-"""Arrays of an HDF5 file beside those that its format names: fields, if they have a row per step.
+"""Fields beside those that a format of HDF5 names: where they are kept, and found again."""
 
-rlx's exporters keep a field under its TED path (``next/lives``), and an info under ``infos``. A field that has one row
-more per trajectory is kept twice, as in TED: what it was before each step, and after it under ``next``.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import h5py
+from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
+from rlx.formats.common.exporter import extra_fields
 from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_NUMBERS_OR_TEXT, ExtraFields, RowType
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import is_text
-from rlx.formats.common.noted_spaces import SCHEMA
-from rlx.schema import TEXT, Role
+from rlx.formats.common.pieces import Piece
+from rlx.formats.common.provenance import SCHEMA
+from rlx.schema import TEXT, Role, Schema
 
 _NEXT = "next/"
 _INFOS = "infos/"
+_INFO = "info/"  # where a field keeps them
 
 
 def field_name(path: str) -> str:
@@ -28,7 +29,7 @@ def field_name(path: str) -> str:
         ('info/qpos', 'lives', 'params/loc')
     """
     name = path.removeprefix(_NEXT)
-    return f"info/{name.removeprefix(_INFOS)}" if name.startswith(_INFOS) else name
+    return _INFO + name.removeprefix(_INFOS) if name.startswith(_INFOS) else name
 
 
 def find_extras(
@@ -113,3 +114,56 @@ def _role(told: Mapping[str, Any], name: str) -> Role | None:
         return Role(described["role"]) if isinstance(described, dict) else None
     except (KeyError, ValueError, TypeError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraColumn:
+    """A dataset of a row per step.
+
+    Args:
+        path: where it is kept.
+        name: of the field.
+        is_after: whether it holds what the field was after each step, of one that has it before each step too.
+    """
+
+    path: str
+    name: str
+    is_after: bool = False
+
+    def rows(self, piece: Piece) -> NDArray[Any]:
+        """Return [n] what a piece adds to it."""
+        return piece.next(self.name) if self.is_after else piece.rows(self.name)
+
+
+def extra_columns(schema: Schema, taken: Collection[str]) -> list[ExtraColumn]:
+    """Return the columns of the extra fields that a format has room for.
+
+    Args:
+        schema: of the steps.
+        taken: names at the root that mean something else in the format.
+
+    Example:
+        >>> from rlx.schema import Field
+        >>> fields = Schema.of(observation=("float32", (3,)), action=("int64", ())).fields
+        >>> more = {"info/lives": Field("int64", (), Role.NEXT), "h": Field("float32", (2,), Role.OBSERVATION)}
+        >>> [column.path for column in extra_columns(Schema({**fields, **more}), ["actions"])]
+        ['infos/lives', 'h', 'next/h']
+    """
+    columns = []
+    for name in extra_fields(schema):
+        if name.split("/")[0] in {*taken, "infos"}:
+            continue
+        is_info = name.startswith(_INFO)
+        path = _INFOS + name.removeprefix(_INFO) if is_info else name
+        if schema[name].role == Role.NEXT and not is_info:
+            path = _NEXT + name
+        columns.append(ExtraColumn(path, name))
+        if schema[name].role == Role.OBSERVATION:
+            columns.append(ExtraColumn(_NEXT + path, name, is_after=True))
+    return columns
+
+
+def without_room(schema: Schema, columns: Collection[ExtraColumn]) -> list[str]:
+    """Return names of the extra fields that have no column."""
+    held = {column.name for column in columns}
+    return [name for name in extra_fields(schema) if name not in held]

@@ -16,18 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import SourceError
+from rlx.formats.common.rows.episodes import EpisodeTable
 from rlx.formats.common.rows.links import Flags, Links, Pieces, Places, chained, link
-from rlx.formats.common.rows.table import EpisodeTable
+from rlx.formats.common.rows.ted_names import (
+    CUT,
+    DONE,
+    EPISODE,
+    FROM_RESET,
+    INIT,
+    MASK,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+)
 
-TRAJECTORY = "collector/traj_ids"
-MASK = "collector/mask"
-EPISODE = "trajectories/episode"
-FROM_RESET = "trajectories/from_reset"
-CUT = "trajectories/cut"
-INIT = "is_init"
-TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
-# Fields that a scan reads besides the observations, if present.
-SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 _OF_START = (TRAJECTORY, EPISODE, FROM_RESET, INIT, MASK)
 _DIGEST_BYTES = 16
 Rows = Mapping[str, NDArray[Any]]

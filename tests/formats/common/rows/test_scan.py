@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlx.formats.common.rows.runs import lanes
-from rlx.formats.common.rows.scan import TERMINATED, TRAJECTORY, TRUNCATED, EpisodeScan, Recording, different
+from rlx.formats.common.rows.scan import EpisodeScan, Recording, different
+from rlx.formats.common.rows.ted_names import TERMINATED, TRAJECTORY, TRUNCATED
 
 AFTER = {"observation": "next/observation"}
 

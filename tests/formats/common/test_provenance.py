@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.formats.common.noted_spaces import SCHEMA, SpacedRun, with_spaces
+from rlx.formats.common.provenance import SCHEMA, SpacedRun, with_spaces
 from rlx.formats.npz.reader import Npz, open_npz
 
 SIX = {"type": "Discrete", "n": 6}

@@ -1,12 +1,17 @@
-"""Names of a step's arrays where a format keeps them by their TED paths, joined by ``/``."""
+"""Names of the arrays of steps: TED paths, joined by ``/``."""
 
 from rlx.schema import Role, Schema
 
 INDEX = "index"
 TRAJECTORY = "collector/traj_ids"
+MASK = "collector/mask"
 EPISODE = "trajectories/episode"
 FROM_RESET = "trajectories/from_reset"
 CUT = "trajectories/cut"
+INIT = "is_init"
+TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
+# Fields that a scan reads besides the observations, if present.
+SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 
 
 def ted_paths(schema: Schema) -> dict[str, str]:

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import SourceError
-from rlx.formats.common.expected_layout import expecting
+from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import RowType, not_taken_note
-from rlx.formats.common.one_file import id_of
-from rlx.formats.common.rows.episodes import shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.runs import RowRuns
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording
-from rlx.formats.common.rows.table import EpisodeTable
-from rlx.formats.common.source import batch_rows
-from rlx.formats.common.ted.fields import TedFields
+from rlx.formats.common.rows.ted_fields import TedFields
+from rlx.formats.common.source import batch_rows, id_of
 from rlx.schema import Schema
 
 PADDING = "padding"

@@ -1,4 +1,4 @@
-"""Steps in rows, their arrays named by TED paths: which fields they make."""
+"""Steps in rows, their arrays named by TED paths: the paths, and which fields the arrays make."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -9,10 +9,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
+from rlx.formats.common.checks import check_finite, missing_field
 from rlx.formats.common.extra_fields import ExtraFields, RowType
-from rlx.formats.common.finite import check_finite
-from rlx.formats.common.needed_fields import missing_field
-from rlx.formats.common.rows.scan import DONE, INIT, SCANNED, TERMINATED, TRUNCATED
+from rlx.formats.common.rows.ted_names import DONE, INIT, SCANNED, TERMINATED, TRUNCATED
 from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
 
 _FLAGS = ("terminated", "truncated")

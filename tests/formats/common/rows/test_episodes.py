@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.formats.common.rows.episodes import RowEpisode
-from rlx.formats.common.rows.table import EpisodeTable
+from rlx.formats.common.rows.episodes import EpisodeTable, RowEpisode
 
 EPISODES = st.lists(
     st.builds(RowEpisode, st.integers(-(2**63), 2**63 - 1), st.integers(1, 2**40), *[st.booleans()] * 4), max_size=20

@@ -1,1 +1,0 @@
-"""Steps whose arrays are named by TED paths."""
