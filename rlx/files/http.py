@@ -36,7 +36,9 @@ _CHUNK_BYTES = 1 << 18
 _CLOSED_BUCKET = "atari-replay-datasets"
 _RESUME_HINT = "run the same command again to resume"
 _HASH = re.compile(r"\b(crc32c=[A-Za-z0-9+/]{6}==|md5=[A-Za-z0-9+/]{22}==)")
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+# No file is longer than 18 digits say, and Python refuses to read numbers of thousands.
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class HttpBase:
         headers = response.headers
         if headers.get("x-goog-stored-content-encoding") == "gzip" and headers.get("Content-Encoding") != "gzip":
             raise DownloadError(f"{url}: expected the stored gzip bytes, found that the server decompresses them")
-        if (headers.get("Content-Length"), stat.crc32c, stat.md5) == (None, None, None):
+        if (stat.bytes, stat.crc32c, stat.md5) == (None, None, None):
             raise DownloadError(f"{url}: neither length nor checksum is given: a broken transfer would look whole")
         return stat
 
@@ -269,7 +271,7 @@ def _hex(base64_digest: str | None) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+    return int(text) if text is not None and _LENGTH.fullmatch(text) else None
 
 
 @contextmanager

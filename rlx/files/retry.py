@@ -76,8 +76,8 @@ class RetryPolicy:
             return float(retry_after)
         try:
             return parsedate_to_datetime(retry_after).timestamp() - self.clock()
-        except ValueError:
-            # Neither a number nor a date: as good as not said.
+        except (ValueError, TypeError, OverflowError):
+            # Neither a number nor a date, or a date that no clock shows.
             return 0.0
 
     def run(self, attempt: Callable[[], T], cancel: Cancel, reached: Callable[[], int] = lambda: 0) -> T:
