@@ -1,4 +1,4 @@
-"""Global generators seeded for a block of code, so that what a user's function draws depends on the seed alone."""
+"""Seeds of environments, and of the global generators that a user's function may draw from."""
 
 import random
 import sys
@@ -28,3 +28,20 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.set_state(states[1])  # noqa: NPY002
         if torch:
             torch.set_rng_state(states[2])
+
+
+def env_seeds(seed: int, session: int, num_envs: int, purpose: int, first: int = 0) -> list[int]:
+    """Return [n] seeds of 31 bits for the environments from number ``first`` on.
+
+    Each session, purpose and environment has a seed of its own, which ``num_envs`` does not change.
+
+    Example:
+        >>> env_seeds(0, 0, 2, 0) == env_seeds(0, 0, 3, 0)[:2]
+        True
+        >>> env_seeds(0, 0, 2, 0, first=1) == env_seeds(0, 0, 3, 0)[1:]
+        True
+        >>> env_seeds(0, 1, 2, 0) == env_seeds(0, 0, 2, 0)
+        False
+    """
+    keys = [(session, purpose, env) for env in range(first, first + num_envs)]
+    return [int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1)[0]) >> 1 for key in keys]

@@ -131,9 +131,9 @@ def collect(
     Keeps all policy outputs, such as log-probs and hidden states. Atari games use the preprocessing of the DQN Replay
     Dataset. Episodes that --steps cuts are flagged truncated.
     """
+    from rlx.collector.dataset_collector import Budget, Collection
     from rlx.collector.policy.spec import PolicySpec
     from rlx.home import home
-    from rlx.pipeline.collect import Budget, Collection
     from rlx.pipeline.collect import collect as collect_steps
 
     output: Output = ctx.obj

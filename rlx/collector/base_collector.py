@@ -22,9 +22,9 @@ from rlx.collector.rollout.steps import Steps
 from rlx.collector.rollout.trajectory_ids import NO_TRAJECTORY, TrajectoryIds
 from rlx.collector.shares import Share, share_out
 from rlx.collector.ted import Portion, episodes_to_ted, joined
-from rlx.collector.worker.exchange import Description, Weights
-from rlx.collector.worker.step_pool import Crew
-from rlx.collector.worker.step_worker import Equipment, Order
+from rlx.collector.worker.shared_steps import Description, Weights
+from rlx.collector.worker.step_pool import StepPool
+from rlx.collector.worker.step_worker import StepTask, WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
 from rlx.fork import ThisProcessOnly, on_fork
@@ -46,7 +46,7 @@ class BaseCollector(FreeRunning):
 
     Args:
         actors: what starts the workers.
-        equipment: the config of each of them.
+        configs: of the workers.
         module: the policy, if it is a module.
         plan: how steps become batches.
         delivery: post-processing of batches.
@@ -58,7 +58,7 @@ class BaseCollector(FreeRunning):
     def __init__(
         self,
         actors: Actors,
-        equipment: Sequence[Equipment],
+        configs: Sequence[WorkerConfig],
         module: torch.nn.Module | None,
         plan: Plan,
         delivery: BatchDelivery,
@@ -86,22 +86,22 @@ class BaseCollector(FreeRunning):
         self._close = weakref.finalize(self, actors.__exit__, GeneratorExit, GeneratorExit(), None)
         on_fork(self, BaseCollector._leave)
         try:
-            self._crew = Crew(
+            self._pool = StepPool(
                 actors,
-                equipment,
+                configs,
                 self._length,
                 slots=plan.slots,
                 weights=self._weights(),
                 new_session=self._new_session,
             )
-            self._described = self._crew.descriptions
+            self._described = self._pool.descriptions
             self._lengths = [self._length(worker, description) for worker, description in enumerate(self._described)]
             self._envs = [description.num_envs for description in self._described]
             self._check()
         except BaseException:
             self.shutdown()
             raise
-        workers = range(len(equipment))
+        workers = range(len(configs))
         self._first_envs = [sum(self._envs[:worker]) for worker in workers]
         self._ids = [TrajectoryIds(n, worker, len(workers)) for worker, n in enumerate(self._envs)]
         self._shares: list[deque[Share | None]] = [deque() for _ in workers]  # None: its steps are to be dropped
@@ -119,7 +119,7 @@ class BaseCollector(FreeRunning):
     @property
     def lost_episodes(self) -> int:
         """How many episodes were lost with the process of their worker; steps of them may be in batches."""
-        return self._crew.lost_episodes
+        return self._pool.lost_episodes
 
     def __iter__(self) -> Iterator[TensorDictBase | None]:
         """Yield batches, or None where they go to the replay buffer, until ``total_frames`` steps are done."""
@@ -184,7 +184,7 @@ class BaseCollector(FreeRunning):
                 raise CollectError("the policy has no weights to be updated")
             load(self._module, policy_or_weights)
         self._version += 1
-        self._crew.publish(self._weights())
+        self._pool.publish(self._weights())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which a collector with the same arguments resumes.
@@ -223,7 +223,7 @@ class BaseCollector(FreeRunning):
         if self._module is not None:
             self._module.load_state_dict(state["policy_state_dict"])
         self._version = state["policy_version"]
-        self._crew.publish(self._weights())
+        self._pool.publish(self._weights())
         for ids in self._ids:
             ids.skip_to(state["next_trajectory"])
         self._restart()
@@ -274,7 +274,7 @@ class BaseCollector(FreeRunning):
 
     def _detach(self) -> None:
         if self._module is not None and not self._has_copies:
-            self._crew.detach()
+            self._pool.detach()
             self._has_copies = True
 
     def _length(self, worker: int, description: Description) -> int:
@@ -340,7 +340,7 @@ class BaseCollector(FreeRunning):
                 ended = self._episodes[share.worker].add(steps, share.steps)
                 self._waiting += ended
                 if ended:
-                    self._crew.made_progress(share.worker)
+                    self._pool.made_progress(share.worker)
             self._order_ahead()
         if len(self._waiting) < count:
             self._waiting += [episode for episodes in self._episodes for episode in episodes.cut()]
@@ -379,7 +379,7 @@ class BaseCollector(FreeRunning):
                 continue
             taken[one.share.worker] = one
             if len(taken) == enough:
-                self._crew.halt(self._rounds)
+                self._pool.stop(self._rounds)
         return [taken[share.worker] for share in shares]
 
     def _order_ahead(self) -> None:
@@ -405,24 +405,24 @@ class BaseCollector(FreeRunning):
     def _give(self, share: Share, *, is_random: bool) -> None:
         worker = share.worker
         session = self._due.pop(worker, None)
-        order = Order(self._rounds, share.length, is_random, session, self._first_envs[worker], self._seed)
-        self._crew.give(worker, order)
+        task = StepTask(self._rounds, share.length, is_random, session, self._first_envs[worker], self._seed)
+        self._pool.submit(worker, task)
         self._shares[worker].append(share)
         self._ordered += share.steps
 
     def _take(self) -> _Taken | None:
         """Return the steps of the first worker that is ready; None if it was reset meanwhile."""
-        delivery = self._crew.next()
-        worker, steps = delivery.worker, delivery.steps
+        result = self._pool.next()
+        worker, steps = result.worker, result.steps
         if (share := self._shares[worker].popleft()) is None:
             return None
-        if delivery.order.session is not None:
+        if result.task.session is not None:
             self._begin(worker)
         if self._plan.track_policy_version:
             steps = replace(steps, step={**steps.step, "policy_version": steps.version})
         made = int(steps.counts[: share.envs].sum())
         if made and self._plan.trajs_per_batch is None:
-            self._crew.made_progress(worker)
+            self._pool.made_progress(worker)
         self._frames += made
         self._ordered += made - share.steps
         return _Taken(share, steps, self._ids[worker].of(steps))

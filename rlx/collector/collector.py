@@ -12,7 +12,7 @@ from rlx.collector.environment.opening import EnvSource, with_options
 from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy.spec import instance, is_module
 from rlx.collector.rollout.infos import flat_keys
-from rlx.collector.worker.step_worker import Equipment
+from rlx.collector.worker.step_worker import WorkerConfig
 from rlx.engine.inline_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.schema import name_of
@@ -98,7 +98,7 @@ class Collector(BaseCollector):
         if policy_factory is not None:
             policy = made_by(policy_factory, policy)
         policy, runs_on = instance(policy), policy_device or device
-        equipment = Equipment(
+        config = WorkerConfig(
             with_options(create_env_fn, create_env_kwargs),
             policy,
             None if runs_on is None else str(runs_on),
@@ -122,7 +122,7 @@ class Collector(BaseCollector):
             split_trajs and trajs_per_batch is None, storing_device or device, postproc, replay_buffer
         )
         module = policy if is_module(policy) else None
-        super().__init__(InlineActors(), [equipment], module, plan, delivery, has_copies=False)
+        super().__init__(InlineActors(), [config], module, plan, delivery, has_copies=False)
 
 
 def names_of(keys: Sequence[NestedKey]) -> list[str]:

@@ -15,7 +15,7 @@ from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy.spec import instance, is_module
 from rlx.collector.rollout.infos import flat_keys
 from rlx.collector.ted import CatResults
-from rlx.collector.worker.step_worker import Equipment, PolicyFactory
+from rlx.collector.worker.step_worker import PolicyFactory, WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError
@@ -121,8 +121,8 @@ class MultiCollector(BaseCollector):
         runs_on = policy_device or device
         actors = _actors(actors, step_timeout)
         _check_preemption(preemptive_threshold, actors, replay_buffer, sync=sync)
-        equipment = [
-            Equipment(
+        configs = [
+            WorkerConfig(
                 with_options(source, options),
                 chosen,
                 None if runs_on is None else str(runs_on),
@@ -136,7 +136,7 @@ class MultiCollector(BaseCollector):
             for source, options, chosen in zip(create_env_fn, kwargs, policies, strict=True)
         ]
         plan = Plan(
-            _frames(frames_per_batch, len(equipment), sync=sync),
+            _frames(frames_per_batch, len(configs), sync=sync),
             total_frames,
             trajs_per_batch,
             traj_format,
@@ -151,7 +151,7 @@ class MultiCollector(BaseCollector):
         delivery = BatchDelivery(
             split_trajs and trajs_per_batch is None, storing_device or device, postproc, replay_buffer
         )
-        super().__init__(actors, equipment, module, plan, delivery, has_copies=True)
+        super().__init__(actors, configs, module, plan, delivery, has_copies=True)
 
 
 def _actors(actors: Actors | None, step_timeout: float | None) -> Actors:

@@ -28,8 +28,9 @@ import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
+from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.environment.atari import ATARI
-from rlx.pipeline.collect import Budget, Collection, collect
+from rlx.pipeline.collect import collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from scripts.bench import timing

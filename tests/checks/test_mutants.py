@@ -10,8 +10,9 @@ import pytest
 from rlx.block import Block
 from rlx.checks.examination import Examination, Subject, examine
 from rlx.checks.finding import Severity
+from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.environment.opening import EnvSource
-from rlx.pipeline.collect import Budget, Collection, collect
+from rlx.pipeline.collect import collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 import rlx
+from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.environment.opening import EnvSource
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.infos import InfoKeys
 from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
 from rlx.manifest import Manifest
-from rlx.pipeline.collect import Budget, Collection, collect
+from rlx.pipeline.collect import collect
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent

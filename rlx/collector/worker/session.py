@@ -12,27 +12,10 @@ from rlx.collector.rollout.infos import InfoKeys, Infos
 from rlx.collector.rollout.layout import Layout, layout_of
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import Steps
-from rlx.seeding import seeded
+from rlx.seeding import env_seeds, seeded
 
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
-
-
-def seeds_of(seed: int, session: int, num_envs: int, purpose: int, first: int = 0) -> list[int]:
-    """Return [n] seeds of 31 bits, of the environments from number ``first`` on.
-
-    Of another session or purpose they are others; how many there are changes none.
-
-    Example:
-        >>> seeds_of(0, 0, 2, 0) == seeds_of(0, 0, 3, 0)[:2]
-        True
-        >>> seeds_of(0, 0, 2, 0, first=1) == seeds_of(0, 0, 3, 0)[1:]
-        True
-        >>> seeds_of(0, 1, 2, 0) == seeds_of(0, 0, 2, 0)
-        False
-    """
-    keys = [(session, purpose, env) for env in range(first, first + num_envs)]
-    return [int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1)[0]) >> 1 for key in keys]
 
 
 class Session:
@@ -62,13 +45,13 @@ class Session:
         n = environment.num_envs
         self._environment = environment
         self._num_envs = n
-        self._policy = policy.policy(environment, seeds_of(seed, number, n, 1, first_env))
+        self._policy = policy.policy(environment, env_seeds(seed, number, n, 1, first_env))
         self._exploration = "DETERMINISTIC" if policy.deterministic else "RANDOM"
         # A policy's draws from global generators follow from the seed; random actions have generators of their own.
         self._is_seeded = policy.text != "random"
         self._chunks = np.random.SeedSequence(seed, spawn_key=(number, 2, first_env))
         self._infos = Infos(n, info_keys)
-        seeds = seeds_of(seed, number, n, 0, first_env)
+        seeds = env_seeds(seed, number, n, 0, first_env)
         # Rewards as the environment gives them: how they are stored is decided when some have been seen.
         self._rollout = Rollout(environment, seeds, drop=drop, infos=self._infos, reward="float64")
         self._episodes = Episodes(n)

@@ -1,27 +1,25 @@
-"""Work units for the workers of a collection, and replacement of workers that die."""
+"""Pool of workers that write shards: divides a budget of steps or episodes into work units."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from rlx.collector.rollout.layout import Layout
-from rlx.collector.worker.deaths import Deaths
-from rlx.collector.worker.shard_worker import Lease, Look, Made
-from rlx.engine.actor import Actor, ActorDiedError
+from rlx.collector.worker.pool import WorkerPool
+from rlx.collector.worker.shard_worker import FindLayout, UnitResult, WorkUnit
+from rlx.engine.actor import Actor
 from rlx.errors import CollectError
 from rlx.manifest import ShardRecord
 from rlx.store.writer import ShardFormat
 
-CollectActor = Actor[Look | ShardFormat | Lease | None, Any]
+ShardTask = FindLayout | ShardFormat | WorkUnit | None
+ShardActor = Actor[ShardTask, Any]
 # Of every environment: enough that asking costs nothing, and soon done when Ctrl-C is pressed.
-_LEASE_STEPS = 512
+_UNIT_STEPS = 512
 
 
 @dataclass(slots=True)
-class Pot:
+class RemainingBudget:
     """The remaining budget of the workers that share it: steps, or episodes where these are counted."""
 
     steps: int = 0
@@ -31,7 +29,7 @@ class Pot:
 class Run(Protocol):
     """The run that the workers collect for."""
 
-    def start(self, worker: int, episodes: int) -> CollectActor:
+    def start(self, worker: int, episodes: int) -> ShardActor:
         """Start a worker, new or as a replacement; ``episodes`` is the number of its episodes already listed."""
 
     def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
@@ -48,40 +46,39 @@ class Run(Protocol):
 
 
 @dataclass(slots=True)
-class _Place:
-    """One of the workers: who works there, and what it made that is not listed yet."""
+class _State:
+    """The state of a worker: its shards, the steps and episodes that are in no listed shard, and its work unit."""
 
     number: int
-    pot: Pot
-    actor: CollectActor
+    budget: RemainingBudget
     shards: int = 0
     listed_episodes: int = 0
     steps: int = 0
     episodes: int = 0
     is_done: bool = False
-    lease: Lease = field(default_factory=lambda: Lease("", 0))
+    unit: WorkUnit = field(default_factory=lambda: WorkUnit("", 0))
 
 
-class Workers:
-    """Worker pool that collects until its budgets are spent.
+class ShardPool(WorkerPool[ShardTask]):
+    """Pool of ``ShardWorker`` that collects until its budgets are spent.
 
     Args:
         run: the run to collect for.
-        pots: the budget of each worker; some may share one.
+        budgets: the budget of each worker; some may share one.
         num_envs: environments of each worker.
     """
 
-    def __init__(self, run: Run, pots: Sequence[Pot], num_envs: int) -> None:
+    def __init__(self, run: Run, budgets: Sequence[RemainingBudget], num_envs: int) -> None:
         self._run = run
         self._num_envs = num_envs
-        self._deaths = Deaths()
-        self._places = [_Place(number, pot, run.start(number, 0)) for number, pot in enumerate(pots)]
-        self._answers: SimpleQueue[tuple[_Place, Future[Made]]] = SimpleQueue()
+        self._states = [_State(number, budget) for number, budget in enumerate(budgets)]
+        self._has_format = False
+        super().__init__(len(budgets))
 
     def collect(self) -> None:
         """Collect everything.
 
-        Where an environment or a policy fails, or Ctrl-C is pressed, the episodes that have ended are listed first.
+        If an environment or a policy fails, or Ctrl-C is pressed, the episodes that have ended are listed first.
 
         Raises:
             CollectError: an environment or a policy failed.
@@ -89,123 +86,99 @@ class Workers:
             DiskFullError: no space is left.
         """
         try:
-            for place in self._places:
-                self._reserve(place)
-            self._agree()
-            for place in self._places:
-                self._call(place)
-            while not all(place.is_done for place in self._places):
-                self._take(*self._answers.get())
+            for state in self._states:
+                self._reserve(state)
+            self._agree_on_format()
+            for state in self._states:
+                self._submit(state.number, state.unit)
+            while not all(state.is_done for state in self._states):
+                worker, _, result = self._next_answer()
+                self._take(self._states[worker], result)
         except (CollectError, KeyboardInterrupt):
-            self._list_what_has_ended()
+            self._list_finished_episodes()
             raise
 
-    def _agree(self) -> None:
-        """Have all workers look what their first steps hold, so that all write the same fields."""
-        looking = [place for place in self._places if place.lease.steps and place.lease.episodes != 0]
-        layouts = self._answered([(place, Look(place.lease.steps)) for place in looking])
-        shards = self._run.decide(layouts)
-        self._answered([(place, shards) for place in self._places])
+    def _agree_on_format(self) -> None:
+        """Find out what the first steps of all workers hold, so that all write the same fields."""
+        probing = [state for state in self._states if state.unit.steps and state.unit.episodes != 0]
+        layouts = self._answers_to({state.number: FindLayout(state.unit.steps) for state in probing})
+        shards = self._run.decide(list(layouts.values()))
+        self._answers_to({state.number: shards for state in self._states})
+        self._has_format = True
 
-    def _answered(self, tasks: Sequence[tuple[_Place, Look | ShardFormat]]) -> list[Any]:
-        """Return the answers of workers that have no work unit yet; a worker that dies is replaced."""
-        answers = []
-        for place, task, answer in [(place, task, place.actor.call(task)) for place, task in tasks]:
-            while True:
-                try:
-                    answers.append(answer.result())
-                    break
-                except ActorDiedError as exc:
-                    self._restart(place, exc)
-                    answer = place.actor.call(task)
-        return answers
+    def _start(self, worker: int) -> ShardActor:
+        return self._run.start(worker, self._states[worker].listed_episodes)
 
-    def _ask(self, place: _Place) -> None:
-        self._reserve(place)
-        self._call(place)
+    def _write_off(self, worker: int) -> str:
+        state = self._states[worker]
+        steps, episodes = state.steps, state.episodes
+        state.steps = state.episodes = 0
+        if self._has_format:
+            self._run.advance(-steps, -episodes)
+            self._return(state, -steps, -episodes)
+            state.unit = WorkUnit("", 0)
+        return f"and the {steps} steps that it had made and that are in no finished shard are collected again"
 
-    def _reserve(self, place: _Place) -> None:
-        place.lease = lease = self._lease(place)
-        if lease.episodes is None:
-            place.pot.steps -= lease.steps
-        elif place.pot.episodes is not None:
-            place.pot.episodes -= lease.episodes
+    def _tasks_after_death(self, worker: int, unanswered: Sequence[ShardTask]) -> Sequence[ShardTask]:
+        if not self._has_format:
+            return unanswered
+        self._reserve(self._states[worker])
+        return [self._states[worker].unit]
 
-    def _call(self, place: _Place) -> None:
-        place.actor.call(place.lease).add_done_callback(lambda done: self._answers.put((place, done)))
+    def _reserve(self, state: _State) -> None:
+        state.unit = unit = self._next_unit(state)
+        if unit.episodes is None:
+            state.budget.steps -= unit.steps
+        elif state.budget.episodes is not None:
+            state.budget.episodes -= unit.episodes
 
-    def _lease(self, place: _Place) -> Lease:
+    def _next_unit(self, state: _State) -> WorkUnit:
         """Return a work unit small enough to leave work for the others; the last worker gets the rest."""
-        pot, n = place.pot, self._num_envs
-        most = _LEASE_STEPS * n
-        name = self._run.shard(place.number, place.shards)
-        sharers = 1 + sum(other.pot is pot and other is not place and not other.lease.is_last for other in self._places)
-        if pot.episodes is not None:
-            if sharers == 1 or pot.episodes == 0:
-                return Lease(name, most, pot.episodes, is_last=True)
-            return Lease(name, most, max(1, pot.episodes // (2 * sharers)))
+        budget, n = state.budget, self._num_envs
+        most = _UNIT_STEPS * n
+        name = self._run.shard(state.number, state.shards)
+        others = [other for other in self._states if other.budget is budget and other is not state]
+        sharers = 1 + sum(not other.unit.is_last for other in others)
+        if budget.episodes is not None:
+            if sharers == 1 or budget.episodes == 0:
+                return WorkUnit(name, most, budget.episodes, is_last=True)
+            return WorkUnit(name, most, max(1, budget.episodes // (2 * sharers)))
         if sharers == 1:
-            steps = min(most, pot.steps)
-            return Lease(name, steps, is_last=steps == pot.steps)
-        if pot.steps < n:
-            return Lease(name, 0, is_last=True)
-        return Lease(name, max(n, min(most, pot.steps // (2 * sharers)) // n * n))
+            steps = min(most, budget.steps)
+            return WorkUnit(name, steps, is_last=steps == budget.steps)
+        if budget.steps < n:
+            return WorkUnit(name, 0, is_last=True)
+        return WorkUnit(name, max(n, min(most, budget.steps // (2 * sharers)) // n * n))
 
-    def _take(self, place: _Place, answer: "Future[Made]") -> None:
-        try:
-            made = answer.result()
-        except ActorDiedError as exc:
-            self._replace(place, exc)
-            return
-        place.steps += made.steps
-        place.episodes += made.episodes
-        self._return(place, made.steps, made.episodes)
-        self._run.advance(made.steps, made.episodes)
-        if made.record is not None:
-            self._list(place, made.record)
-            self._deaths.made_progress(place.number)
-        place.is_done = made.is_last
-        if not place.is_done:
-            self._ask(place)
+    def _take(self, state: _State, result: UnitResult) -> None:
+        state.steps += result.steps
+        state.episodes += result.episodes
+        self._return(state, result.steps, result.episodes)
+        self._run.advance(result.steps, result.episodes)
+        if result.record is not None:
+            self._list(state, result.record)
+            self.made_progress(state.number)
+        state.is_done = result.is_last
+        if not state.is_done:
+            self._reserve(state)
+            self._submit(state.number, state.unit)
 
-    def _return(self, place: _Place, steps: int, episodes: int) -> None:
+    def _return(self, state: _State, steps: int, episodes: int) -> None:
         """Return the unused part of a worker's unit to its budget."""
-        if place.lease.episodes is None:
-            place.pot.steps += place.lease.steps - steps
-        elif place.pot.episodes is not None:
-            place.pot.episodes += place.lease.episodes - episodes
+        if state.unit.episodes is None:
+            state.budget.steps += state.unit.steps - steps
+        elif state.budget.episodes is not None:
+            state.budget.episodes += state.unit.episodes - episodes
 
-    def _list(self, place: _Place, record: ShardRecord) -> None:
-        self._run.commit(place.number, record)
-        place.shards += 1
-        place.listed_episodes += record.trajectories
-        place.steps -= record.steps
-        place.episodes -= record.trajectories
+    def _list(self, state: _State, record: ShardRecord) -> None:
+        self._run.commit(state.number, record)
+        state.shards += 1
+        state.listed_episodes += record.trajectories
+        state.steps -= record.steps
+        state.episodes -= record.trajectories
 
-    def _replace(self, place: _Place, death: ActorDiedError) -> None:
-        """Start a replacement of a worker that died, for everything that was not listed."""
-        self._run.advance(-place.steps, -place.episodes)
-        self._restart(place, death)
-        self._return(place, -place.steps, -place.episodes)
-        place.steps = place.episodes = 0
-        place.lease = Lease("", 0)
-        self._ask(place)
-
-    def _restart(self, place: _Place, death: ActorDiedError) -> None:
-        lost = f"and the {place.steps} steps that it had made and that are in no finished shard are collected again"
-        self._deaths.add(place.number, death, lost)
-        place.actor = self._run.start(place.number, place.listed_episodes)
-
-    def _list_what_has_ended(self) -> None:
-        lasts = [(place, place.actor.call(None)) for place in self._places if not place.is_done]
-        for _, last in lasts:
-            # Whoever has died, or failed even in this, has nothing to list.
-            with suppress(ActorDiedError, CollectError):
-                last.result()
-        answers = []
-        with suppress(Empty):
-            while True:
-                answers.append(self._answers.get_nowait())
-        for place, answer in (*answers, *lasts):
-            if answer.exception() is None and (record := answer.result().record) is not None:
-                self._list(place, record)
+    def _list_finished_episodes(self) -> None:
+        working = [state.number for state in self._states if not state.is_done]
+        for worker, answer in self._last_answers(working, None):
+            if isinstance(answer, UnitResult) and answer.record is not None:
+                self._list(self._states[worker], answer.record)

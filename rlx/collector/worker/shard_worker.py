@@ -19,7 +19,7 @@ from rlx.store.writer import ShardFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class ShardWorkerConfig:
     """The config of a worker.
 
     Args:
@@ -32,7 +32,7 @@ class Assignment:
         episodes: numbers of its episodes: the first, and how far the next is.
         dataset: the dataset's directory.
         writer: the process that lists its shards.
-        format: how they are written; given as a task of its own, after a ``Look``, if it is not known yet.
+        format: how they are written; given as a task of its own, after a ``FindLayout``, if it is not known yet.
         shard_steps: a shard ends where its finished and running episodes have this many steps.
         drop: names of what the policy writes that is not kept.
         info_keys: entries of ``info`` that are kept.
@@ -56,7 +56,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FindLayout:
     """A task whose result is the Layout of the first steps, which are kept for the first work unit.
 
     Args:
@@ -67,7 +67,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class WorkUnit:
     """A work unit: the amount that a worker may collect before it asks again.
 
     Args:
@@ -84,7 +84,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class UnitResult:
     """The result of a work unit.
 
     Args:
@@ -100,35 +100,35 @@ class Made:
     is_last: bool
 
 
-class Worker:
+class ShardWorker:
     """Worker that processes work units; before its first it may determine the layout of steps.
 
     Args:
-        assignment: what it is to know.
-        environment: what it steps, if that is there already; else it is opened here.
+        config: of the worker.
+        environment: what it steps, if that is there already; else it is opened by the worker.
 
     Raises:
         CollectError: environment or policy cannot be had.
     """
 
-    def __init__(self, assignment: Assignment, environment: Environment | None = None) -> None:
-        self._assignment = here = assignment
-        check_seen(here.dataset)
-        self._environment = environment or opened(here.environment, here.num_envs)
-        first_env = here.worker * self._environment.num_envs
+    def __init__(self, config: ShardWorkerConfig, environment: Environment | None = None) -> None:
+        self._config = config
+        check_seen(config.dataset)
+        self._environment = environment or opened(config.environment, config.num_envs)
+        first_env = config.worker * self._environment.num_envs
         self._session = Session(
-            *(self._environment, here.policy, here.seed, here.session, first_env),
-            drop=here.drop,
-            info_keys=here.info_keys,
+            *(self._environment, config.policy, config.seed, config.session, first_env),
+            drop=config.drop,
+            info_keys=config.info_keys,
         )
         self._shards: ShardThread | None = None
-        if here.format is not None:
-            self._write(here.format)
-        self._next_episode, self._stride = here.episodes
+        if config.format is not None:
+            self._write(config.format)
+        self._next_episode, self._stride = config.episodes
         self._waiting: list[Episode] = []
         self._shard_steps = 0
 
-    def __call__(self, task: Look | ShardFormat | Lease | None) -> Layout | Made | None:
+    def __call__(self, task: FindLayout | ShardFormat | WorkUnit | None) -> Layout | UnitResult | None:
         """Determine the layout of steps, receive the format of shards, or collect until a work unit is spent or the
         shard full.
 
@@ -139,14 +139,14 @@ class Worker:
             CollectError: the environment failed, the policy does not fit it, or a reward would be rounded.
             DiskFullError: no space is left.
         """
-        if isinstance(task, Look):
+        if isinstance(task, FindLayout):
             return self._session.look(task.steps)
         if isinstance(task, ShardFormat):
             if self._shards is None:  # one that took the place of another knows
                 self._write(task)
             return None
         if self._shards is None:
-            return Made(0, 0, None, is_last=True)
+            return UnitResult(0, 0, None, is_last=True)
         return self._collect(task, self._shards)
 
     def _write(self, shards: ShardFormat) -> None:
@@ -154,19 +154,19 @@ class Worker:
         self._shards = ShardThread(shards, self._directory)
         self._shards.__enter__()
 
-    def _collect(self, lease: Lease | None, shards: ShardThread) -> Made:
-        if lease is None:
-            return Made(0, 0, self._finish(shards) if shards.is_open else None, is_last=True)
-        steps, episodes = 0, self._append(lease, shards, [], 0)
-        while not self._is_full() and not self._is_spent(lease, steps, episodes):
-            ended, made = self._session.run(lease.steps - steps, is_last=lease.is_last and lease.episodes is None)
+    def _collect(self, unit: WorkUnit | None, shards: ShardThread) -> UnitResult:
+        if unit is None:
+            return UnitResult(0, 0, self._finish(shards) if shards.is_open else None, is_last=True)
+        steps, episodes = 0, self._append(unit, shards, [], 0)
+        while not self._is_full() and not self._is_spent(unit, steps, episodes):
+            ended, made = self._session.run(unit.steps - steps, is_last=unit.is_last and unit.episodes is None)
             steps += made
-            episodes += self._append(lease, shards, ended, episodes)
-        is_last = lease.is_last and self._has_all(lease, steps, episodes)
-        if is_last and lease.episodes is None:
-            episodes += self._append(lease, shards, self._session.cut(), episodes)
+            episodes += self._append(unit, shards, ended, episodes)
+        is_last = unit.is_last and self._has_all(unit, steps, episodes)
+        if is_last and unit.episodes is None:
+            episodes += self._append(unit, shards, self._session.cut(), episodes)
         ends = shards.is_open and (is_last or self._is_full())
-        return Made(steps, episodes, self._finish(shards) if ends else None, is_last)
+        return UnitResult(steps, episodes, self._finish(shards) if ends else None, is_last)
 
     def close(self) -> None:
         """Close the environment, and give up an open shard."""
@@ -175,29 +175,27 @@ class Worker:
         self._environment.close()
 
     def _is_full(self) -> bool:
-        return self._shard_steps > 0 and (
-            self._shard_steps + self._session.running_steps >= self._assignment.shard_steps
-        )
+        return self._shard_steps > 0 and (self._shard_steps + self._session.running_steps >= self._config.shard_steps)
 
-    def _is_spent(self, lease: Lease, steps: int, episodes: int) -> bool:
+    def _is_spent(self, unit: WorkUnit, steps: int, episodes: int) -> bool:
         # Only the last work unit may be less than a step of every environment: it leaves some steps out.
-        least = 1 if lease.is_last and lease.episodes is None else self._environment.num_envs
-        return self._has_all(lease, steps, episodes) or lease.steps - steps < least
+        least = 1 if unit.is_last and unit.episodes is None else self._environment.num_envs
+        return self._has_all(unit, steps, episodes) or unit.steps - steps < least
 
-    def _has_all(self, lease: Lease, steps: int, episodes: int) -> bool:
-        return steps >= lease.steps if lease.episodes is None else episodes >= lease.episodes
+    def _has_all(self, unit: WorkUnit, steps: int, episodes: int) -> bool:
+        return steps >= unit.steps if unit.episodes is None else episodes >= unit.episodes
 
-    def _append(self, lease: Lease, shards: ShardThread, ended: Sequence[Episode], before: int) -> int:
+    def _append(self, unit: WorkUnit, shards: ShardThread, ended: Sequence[Episode], before: int) -> int:
         """Write episodes into the shard up to the limit of the work unit; the others wait for the next one."""
         self._waiting += ended
-        count = len(self._waiting) if lease.episodes is None else lease.episodes - before
+        count = len(self._waiting) if unit.episodes is None else unit.episodes - before
         ready, self._waiting = self._waiting[:count], self._waiting[count:]
         if ready:
-            rounds = self._assignment.rounds
+            rounds = self._config.rounds
             block = join(ready, self._schema, self._next_episode, self._stride, rounds=rounds)
             self._next_episode += len(ready) * self._stride
             self._shard_steps += block.steps
-            shards.append(lease.shard, block)
+            shards.append(unit.shard, block)
         return len(ready)
 
     def _finish(self, shards: ShardThread) -> ShardRecord:
@@ -205,7 +203,7 @@ class Worker:
         return shards.finish()
 
     def _directory(self, name: str) -> Path:
-        return partial_directory(self._assignment.dataset, name, self._assignment.writer)
+        return partial_directory(self._config.dataset, name, self._config.writer)
 
 
 def opened(source: EnvSource, num_envs: int) -> Environment:

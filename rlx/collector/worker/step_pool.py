@@ -1,71 +1,47 @@
-"""Workers in actors: each does what it is ordered to, order after order, and is replaced when its process dies."""
+"""Pool of workers that return the steps they make, through shared memory where they run on this machine."""
 
 import pickle
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlx.collector.rollout.steps import Steps
-from rlx.collector.worker.deaths import Deaths
-from rlx.collector.worker.exchange import Description, Exchange, Remainder, Room, Weights
-from rlx.collector.worker.remote_worker import Describe, Detach, RemoteWorker, Share, Task
-from rlx.collector.worker.step_worker import Equipment, Order
-from rlx.engine.actor import Actor, ActorDiedError, Actors
+from rlx.collector.worker.pool import WorkerPool
+from rlx.collector.worker.shared_steps import Description, MemoryLayout, Remainder, SharedSteps, Weights
+from rlx.collector.worker.step_worker import Collect, Describe, Detach, ShareMemory, StepTask, StepWorker, WorkerConfig
+from rlx.engine.actor import Actor, Actors
 from rlx.errors import CollectError
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """The result of an order.
+class StepResult:
+    """The steps of one task.
 
     Args:
         worker: its number.
-        order: which; of another session than it was given with, if the worker has been replaced.
-        steps: good until the worker is given as many more orders as there are slots.
+        task: which; of another session than it was submitted with if the worker has been replaced.
+        steps: valid until the worker is given as many more tasks as there are slots.
     """
 
     worker: int
-    order: Order
+    task: StepTask
     steps: Steps
 
 
-@dataclass(slots=True, eq=False)
-class _Given:
-    """An order that a worker has not answered yet, and the slot for its steps."""
-
-    order: Order
-    slot: int
-    future: "Future[Any]"
-
-
-@dataclass(slots=True)
-class _Member:
-    """A worker's process, and where it stands."""
-
-    actor: Actor[Any, Any]
-    exchange: Exchange | None = None
-    given: deque[_Given] = field(default_factory=deque)
-    orders: int = 0
-    weights: Weights | None = None
-
-
-class Crew:
-    """Some workers, numbered from 0.
+class StepPool(WorkerPool[Collect]):
+    """Pool of ``StepWorker``.
 
     Args:
         actors: what starts their processes.
-        equipment: the config of each.
-        length_of: says of a worker and its environment how many steps of it, at most, it will be ordered to make.
-        slots: orders of a worker that may be open at once.
-        weights: that the policy has.
-        new_session: gives the number of a new session to a worker that replaces another.
+        configs: the config of each.
+        length_of: returns how many steps of each of its environments, at most, a worker will be asked for.
+        slots: tasks of a worker that may be unanswered at once.
+        weights: of the policy.
+        new_session: returns the number of a new session for a replacement.
 
     Attributes:
-        descriptions: what each worker says of its environment.
+        descriptions: of each worker's environment.
         lost_episodes: that ran in workers that died.
 
     Raises:
@@ -77,141 +53,110 @@ class Crew:
     def __init__(
         self,
         actors: Actors,
-        equipment: Sequence[Equipment],
+        configs: Sequence[WorkerConfig],
         length_of: Callable[[int, Description], int],
         *,
         slots: int,
         weights: Weights,
         new_session: Callable[[], int],
     ) -> None:
-        self._actors = actors
-        self._equipment = equipment
+        self._processes = actors
+        self._configs = configs
         self._length_of = length_of
         self._slots = slots
         self._weights = weights
         self._new_session = new_session
-        self._publishing = threading.Lock()  # weights may come from another thread than orders
-        self._deaths = Deaths()
+        self._publishing = threading.Lock()  # weights may come from another thread than tasks
+        self._memories: list[SharedSteps | None] = [None for _ in configs]
+        self._sent_weights: list[Weights | None] = [None for _ in configs]
+        self._submitted = [0 for _ in configs]
+        self._described: dict[int, Description] = {}
         self.lost_episodes = 0
-        self._done: SimpleQueue[tuple[int, _Given]] = SimpleQueue()
-        self._members = [_Member(self._start(worker)) for worker in range(len(equipment))]
-        self.descriptions = [self._introduced(worker) for worker in range(len(equipment))]
+        super().__init__(len(configs))
+        self.descriptions = [self._described[worker] for worker in range(len(configs))]
 
-    def give(self, worker: int, order: Order) -> None:
-        """Give a worker another order."""
-        member = self._members[worker]
-        if len(member.given) == self._slots:
-            raise ValueError(f"worker {worker} has {self._slots} open orders")
-        slot, member.orders = member.orders % self._slots, member.orders + 1
-        self._send(worker, order, slot)
+    def submit(self, worker: int, task: StepTask) -> None:
+        """Submit a task to a worker."""
+        if self.unanswered(worker) == self._slots:
+            raise ValueError(f"worker {worker} has {self._slots} unanswered tasks")
+        slot, self._submitted[worker] = self._submitted[worker] % self._slots, self._submitted[worker] + 1
+        self._submit(worker, self._collect(worker, task, slot))
 
-    def open_orders(self, worker: int) -> int:
-        """Return how many orders a worker has not answered."""
-        return len(self._members[worker].given)
-
-    def next(self) -> Delivery:
-        """Wait for the first worker that has done what it was ordered to.
+    def next(self) -> StepResult:
+        """Wait for the steps of the first worker that has finished a task.
 
         Raises:
             CollectError: its environment or policy failed.
             WorkerLostError: it died again and again.
         """
-        while True:
-            worker, given = self._done.get()
-            member = self._members[worker]
-            if not member.given or member.given[0] is not given:
-                continue  # an order that a process did not live to answer, given again to the one in its place
-            try:
-                answer: Steps | Remainder = given.future.result()
-            except ActorDiedError as exc:
-                self._replace(worker, exc)
-                continue
-            member.given.popleft()
-            return Delivery(worker, given.order, _steps(member.exchange, given.slot, answer))
+        worker, call, value = self._next_answer()
+        if isinstance(value, Remainder):
+            memory = self._memories[worker]
+            if memory is None:
+                raise RuntimeError("steps in shared memory of a worker that shares none")
+            value = memory.get(call.slot, value)
+        return StepResult(worker, call.task, value)
 
-    def made_progress(self, worker: int) -> None:
-        """Take note that steps of a worker are kept, even if it dies."""
-        self._deaths.made_progress(worker)
-
-    def halt(self, number: int) -> None:
-        """Have workers stop what they do for orders up to this number, where they share memory."""
-        for member in self._members:
-            if member.exchange is not None:
-                member.exchange.halt(number)
+    def stop(self, number: int) -> None:
+        """Have workers that share memory stop, before their next step, the tasks of rounds up to this one."""
+        for memory in self._memories:
+            if memory is not None:
+                memory.stop(number)
 
     def publish(self, weights: Weights) -> None:
-        """Let workers have new weights, from their next order on."""
+        """Give workers new weights, in use from their next task."""
         with self._publishing:
             self._weights = weights
-            for member in self._members:
-                if member.exchange is not None:
-                    member.exchange.put_weights(weights)
+            for memory in self._memories:
+                if memory is not None:
+                    memory.put_weights(weights)
 
     def detach(self) -> None:
         """Make workers of this process continue with copies of the policy."""
-        for member in self._members:
-            member.actor.call(Detach()).result()
+        for actor in self._actors:
+            actor.call(Detach()).result()
 
     def _start(self, worker: int) -> Actor[Any, Any]:
-        equipment = self._equipment[worker]
+        config = self._configs[worker]
         try:
-            return self._actors.start(RemoteWorker, equipment)
+            return self._processes.start(StepWorker, config)
         except (pickle.PicklingError, TypeError, AttributeError) as exc:
             raise CollectError(
-                f"worker {worker}: environment {equipment.create_env_fn!r} or its policy cannot be sent: {exc}",
+                f"worker {worker}: environment {config.create_env_fn!r} or its policy cannot be sent: {exc}",
                 hint="give a function that makes the environment",
             ) from exc
 
-    def _introduced(self, worker: int) -> Description:
-        """Return a worker's description of its environment, once it has started and shares memory if it can."""
-        member = self._members[worker]
-        while True:
-            try:
-                description: Description = member.actor.call(Describe()).result()
-                if self._actors.shares_memory:
-                    with self._publishing:
-                        member.exchange = self._shared(worker, description)
-            except ActorDiedError as exc:
-                self._deaths.add(worker, exc, "before its first step")
-                member.actor = self._start(worker)
-            else:
-                return description
+    def _prepare(self, worker: int) -> None:
+        description: Description = self._actors[worker].call(Describe()).result()
+        self._described[worker] = description
+        if self._processes.shares_memory:
+            with self._publishing:
+                self._memories[worker] = self._shared(worker, description)
 
-    def _shared(self, worker: int, description: Description) -> Exchange:
-        room = Room(description, self._length_of(worker, description), self._slots, len(self._weights.packed))
-        exchange = Exchange(room)
-        try:
-            exchange.put_weights(self._weights)
-            self._members[worker].actor.call(Share(exchange.path, room)).result()
-        finally:
-            exchange.unlink()
-        return exchange
-
-    def _send(self, worker: int, order: Order, slot: int) -> None:
-        member = self._members[worker]
-        is_new = member.exchange is None and member.weights is not self._weights
-        member.weights = self._weights
-        given = _Given(order, slot, member.actor.call(Task(order, slot, self._weights if is_new else None)))
-        member.given.append(given)
-        given.future.add_done_callback(lambda _: self._done.put((worker, given)))
-
-    def _replace(self, worker: int, error: ActorDiedError) -> None:
-        member = self._members[worker]
-        lost = self.descriptions[worker].num_envs
+    def _write_off(self, worker: int) -> str:
+        lost = self._described[worker].num_envs
         self.lost_episodes += lost
-        self._deaths.add(worker, error, f"and its unfinished episodes are lost ({lost})")
-        missing, member.given = member.given, deque()
-        member.actor, member.exchange, member.weights = self._start(worker), None, None
-        self._introduced(worker)
-        first = missing.popleft()
-        self._send(worker, replace(first.order, session=self._new_session()), first.slot)
-        for given in missing:
-            self._send(worker, given.order, given.slot)
+        self._memories[worker] = self._sent_weights[worker] = None
+        return f"and its unfinished episodes are lost ({lost})"
 
+    def _tasks_after_death(self, worker: int, unanswered: Sequence[Collect]) -> Sequence[Collect]:
+        first, *others = unanswered
+        renewed = replace(first, task=replace(first.task, session=self._new_session()))
+        return [self._collect(worker, call.task, call.slot) for call in (renewed, *others)]
 
-def _steps(exchange: Exchange | None, slot: int, answer: Steps | Remainder) -> Steps:
-    if not isinstance(answer, Remainder):
-        return answer
-    if exchange is None:
-        raise RuntimeError("steps in shared memory of a worker that shares none")
-    return exchange.get(slot, answer)
+    def _shared(self, worker: int, description: Description) -> SharedSteps:
+        length = self._length_of(worker, description)
+        layout = MemoryLayout(description, length, self._slots, len(self._weights.packed))
+        memory = SharedSteps(layout)
+        try:
+            memory.put_weights(self._weights)
+            self._actors[worker].call(ShareMemory(memory.path, layout)).result()
+        finally:
+            memory.unlink()
+        return memory
+
+    def _collect(self, worker: int, task: StepTask, slot: int) -> Collect:
+        """Return the message of a task; with the weights if they are new to the worker and not in shared memory."""
+        is_new = self._memories[worker] is None and self._sent_weights[worker] is not self._weights
+        self._sent_weights[worker] = self._weights
+        return Collect(task, slot, self._weights if is_new else None)

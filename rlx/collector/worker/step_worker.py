@@ -1,8 +1,9 @@
-"""A worker: one environment, one policy and the loop that steps them, as it is ordered to; in whatever process."""
+"""The function of a worker that returns steps: one environment, one policy and the loop that steps them."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlx.collector.environment.opening import EnvSource, open_environment
@@ -13,7 +14,8 @@ from rlx.collector.rollout.even import EvenRollout
 from rlx.collector.rollout.infos import InfoKeys, Infos
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import Steps
-from rlx.collector.worker.session import seeds_of
+from rlx.collector.worker.shared_steps import Description, MemoryLayout, Remainder, SharedSteps, Weights
+from rlx.seeding import env_seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +26,17 @@ class PolicyFactory:
 
 
 @dataclass(frozen=True, slots=True)
-class Equipment:
+class WorkerConfig:
     """The config of a worker.
 
     Args:
         create_env_fn: its environment.
-        policy: what chooses, or a ``PolicyFactory``; random where not given.
+        policy: the policy, or a ``PolicyFactory``; random actions if not given.
         device: where the policy runs, if it is a module.
         seed: of environments and random actions.
         max_frames_per_traj: where a trajectory is truncated, if it lasts so long.
         exploration_type: name of an ``InteractionType`` of tensordict.
-        threads: that torch may use; as many as it likes where not given.
+        threads: that torch may use; torch decides if not given.
         drop: names of what the policy writes that is not kept.
         info_keys: entries of ``info`` that are kept.
     """
@@ -51,16 +53,16 @@ class Equipment:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A task of a worker: the next steps to make.
+class StepTask:
+    """The next steps that a worker is to make.
 
     Args:
         number: of the round that it belongs to: 1 or more, increasing.
         length: steps of every environment.
         is_random: whether actions are random.
-        session: number of the session that begins, with new episodes and seeds; none where episodes go on.
+        session: number of the session that begins, with new episodes and seeds; none where episodes continue.
         first_env: number of the worker's first environment, where others have the numbers before it.
-        seed: of the session; that of the equipment if not given.
+        seed: of the session; that of the config if not given.
     """
 
     number: int
@@ -71,74 +73,131 @@ class Order:
     seed: int | None = None
 
 
-class Worker:
-    """Worker that steps one environment; see ``Equipment`` and ``Order``.
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """The answer is a Description."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMemory:
+    """From now on steps and weights go through the memory in a file."""
+
+    path: Path
+    layout: MemoryLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """From now on the policy is a copy, whose weights come with tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """A task; the answer is steps: all of them, or those that are not in the shared memory.
+
+    Args:
+        task: which.
+        slot: of the shared memory, where the steps go.
+        weights: if they are new and memory is not shared.
+    """
+
+    task: StepTask
+    slot: int
+    weights: Weights | None
+
+
+class StepWorker:
+    """Worker that steps one environment and returns the steps.
 
     Raises:
         CollectError: the environment or the policy cannot be had.
     """
 
-    def __init__(self, equipment: Equipment) -> None:
-        self._equipment = equipment
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
         self._rollout: EvenRollout | None = None
-        self.environment = open_environment(equipment.create_env_fn)
+        self._memory: SharedSteps | None = None
+        self._edition = 0
+        self._version = 0
+        self._environment = open_environment(config.create_env_fn)
         try:
-            self.policy = None if equipment.policy is None else self._made(equipment)
+            self._policy = None if config.policy is None else self._make_policy(config)
         except BaseException:
-            self.environment.close()
+            self._environment.close()
             raise
-        if equipment.threads is not None and has_torch():
+        if config.threads is not None and has_torch():
             import torch  # noqa: PLC0415  (it is imported already)
 
-            torch.set_num_threads(equipment.threads)
+            torch.set_num_threads(config.threads)
 
-    def collect(
-        self,
-        order: Order,
-        version: int,
-        into: Steps | None = None,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> Steps:
-        """Return the next steps; the order says how many.
-
-        Args:
-            order: the first one begins a session.
-            version: of the policy.
-            into: arrays that they are written into.
-            should_stop: asked before every step whether to leave it at what there is.
+    def __call__(self, message: Describe | ShareMemory | Detach | Collect) -> Description | Steps | Remainder | None:
+        """Do what the message says.
 
         Raises:
             CollectError: the environment failed, or the policy's actions do not fit.
         """
-        if order.session is not None:
-            self._begin(order.session, order.first_env, self._equipment.seed if order.seed is None else order.seed)
-        if self._rollout is None:
-            raise ValueError("the first order begins no session")
-        policy: Policy = self.policy or FunctionPolicy(self._random)
-        if order.is_random and self.policy is not None:
-            policy = RandomActions(self.policy, self._random)
-        with exploring(self._equipment.exploration_type):
-            return self._rollout.run(policy, version, order.length, into, should_stop)
-
-    def detach(self) -> None:
-        """Continue with a private copy of the policy."""
-        self.policy = deepcopy(self.policy)
+        if isinstance(message, Describe):
+            env = self._environment
+            return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)
+        if isinstance(message, Detach):
+            self._policy = deepcopy(self._policy)
+            return None
+        if isinstance(message, ShareMemory):
+            self._memory = SharedSteps(message.layout, message.path)
+            return None
+        if self._memory is not None:
+            return self._collect_into(self._memory, message)
+        if message.weights is not None:
+            self._use(message.weights)
+        return self._collect(message.task)
 
     def close(self) -> None:
         """Close the environment."""
-        self.environment.close()
+        self._environment.close()
 
-    def _made(self, equipment: Equipment) -> Policy:
-        policy = equipment.policy.make() if isinstance(equipment.policy, PolicyFactory) else equipment.policy
-        return as_policy(policy, self.environment.action_space, equipment.device)
+    def _collect_into(self, memory: SharedSteps, message: Collect) -> Remainder:
+        if memory.edition != self._edition:
+            self._edition, weights = memory.get_weights()
+            self._use(weights)
+        task = message.task
+        steps = memory.steps(message.slot, task.length)
+        self._collect(task, steps, lambda: memory.is_stopped(task.number))
+        return memory.put(message.slot, steps)
 
-    def _begin(self, session: int, first: int, seed: int) -> None:
-        n = self.environment.num_envs
-        seeds, random_seeds = (seeds_of(seed, session, n, purpose, first) for purpose in (0, 1))
-        self._random = RandomPolicy(self.environment.action_space, random_seeds)
+    def _collect(
+        self, task: StepTask, into: Steps | None = None, should_stop: Callable[[], bool] | None = None
+    ) -> Steps:
+        """Return the next steps, in the arrays of ``into`` if it is given; the first task begins a session."""
+        if task.session is not None:
+            self._begin(task.session, task.first_env, self._config.seed if task.seed is None else task.seed)
         if self._rollout is None:
-            here = self._equipment
-            infos = Infos(n, here.info_keys) if here.info_keys else None
-            self._rollout = EvenRollout(Rollout(self.environment, seeds, here.max_frames_per_traj, here.drop, infos))
+            raise ValueError("the first task begins no session")
+        policy: Policy = self._policy or FunctionPolicy(self._random)
+        if task.is_random and self._policy is not None:
+            policy = RandomActions(self._policy, self._random)
+        with exploring(self._config.exploration_type):
+            return self._rollout.run(policy, self._version, task.length, into, should_stop)
+
+    def _use(self, weights: Weights) -> None:
+        self._version = weights.version
+        module: Any = getattr(self._policy, "module", None)
+        if len(weights.packed) and module is not None:
+            from rlx.collector.policy.weights import unpack  # noqa: PLC0415  (torch takes seconds)
+
+            unpack(module, weights.packed)
+
+    def _make_policy(self, config: WorkerConfig) -> Policy:
+        policy = config.policy.make() if isinstance(config.policy, PolicyFactory) else config.policy
+        return as_policy(policy, self._environment.action_space, config.device)
+
+    def _begin(self, session: int, first_env: int, seed: int) -> None:
+        n = self._environment.num_envs
+        seeds, random_seeds = (env_seeds(seed, session, n, purpose, first_env) for purpose in (0, 1))
+        self._random = RandomPolicy(self._environment.action_space, random_seeds)
+        if self._rollout is None:
+            config = self._config
+            infos = Infos(n, config.info_keys) if config.info_keys else None
+            rollout = Rollout(self._environment, seeds, config.max_frames_per_traj, config.drop, infos)
+            self._rollout = EvenRollout(rollout)
         else:
             self._rollout.restart(seeds)

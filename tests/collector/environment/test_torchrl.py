@@ -12,8 +12,8 @@ from tensordict.nn import TensorDictModule
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
 from rlx.collector.environment.opening import open_environment
-from rlx.collector.worker.session import seeds_of
 from rlx.errors import CollectError
+from rlx.seeding import env_seeds
 from rlx.store.dataset import Dataset
 
 data = pytest.importorskip("torchrl.data", reason="TorchRL is not installed")
@@ -46,7 +46,7 @@ def collected(source: Any, policy: Any, frames: int, **options: Any) -> TensorDi
 
 def torchrls(env: Any, policy: Any, frames: int, **options: Any) -> TensorDictBase:
     """What TorchRL's collector makes of the same seed."""
-    env.set_seed(seeds_of(0, 0, 1, 0)[0])
+    env.set_seed(env_seeds(0, 0, 1, 0)[0])
     options = {"total_frames": frames, "auto_register_policy_transforms": False, **options}
     batch: TensorDictBase = next(iter(collectors.Collector(env, policy, frames_per_batch=frames, **options)))
     return batch

@@ -14,15 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rlx
+from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.layout import Layout
-from rlx.collector.worker.shard_pool import Pot, Workers
-from rlx.collector.worker.shard_worker import Assignment, Lease, Look, Worker
+from rlx.collector.worker.shard_pool import RemainingBudget, ShardPool
+from rlx.collector.worker.shard_worker import FindLayout, ShardWorker, ShardWorkerConfig, WorkUnit
 from rlx.engine.actor import ActorDiedError
 from rlx.engine.inline_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.manifest import Manifest, ShardRecord
-from rlx.pipeline.collect import Budget, Collection, collect
+from rlx.pipeline.collect import collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Schema
@@ -230,11 +231,11 @@ class Ledger:
         self.starts += 1
         shards = ShardFormat(SCHEMA, "memmap", NONE)
         numbers = (worker + episodes, 1)
-        assignment = Assignment(
+        config = ShardWorkerConfig(
             *(Counter, self.envs, PolicySpec(), 0, self.starts, worker, numbers, self.folder, 1, shards),
             self.shard_steps,
         )
-        return Mortal(Worker(assignment), self.dies)
+        return Mortal(ShardWorker(config), self.dies)
 
     def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
         assert layouts
@@ -256,12 +257,12 @@ class Ledger:
 class Mortal:
     """An actor of this process that may die before it answers."""
 
-    def __init__(self, worker: Worker, dies: Callable[[], bool]) -> None:
+    def __init__(self, worker: ShardWorker, dies: Callable[[], bool]) -> None:
         self._inline = InlineActors().start(lambda made: made, worker)
         self._dies = dies
         self._is_dead = False
 
-    def call(self, task: Look | ShardFormat | Lease | None) -> Future[Any]:
+    def call(self, task: FindLayout | ShardFormat | WorkUnit | None) -> Future[Any]:
         if not self._is_dead and self._dies():
             self._is_dead = True
             self._inline.close()
@@ -286,12 +287,12 @@ def test_any_shares_and_deaths_give_exactly_as_much(tmp_path: Path, data: st.Dat
     calls = count()
     ledger = Ledger(tmp_path, envs, data.draw(st.sampled_from([10, 50, 10_000])), lambda: next(calls) in deaths)
 
-    def pot(size: int) -> Pot:
-        return Pot(size) if counts_steps else Pot(episodes=size)
+    def budget(size: int) -> RemainingBudget:
+        return RemainingBudget(size) if counts_steps else RemainingBudget(episodes=size)
 
     shares = [amount // workers + (number < amount % workers) for number in range(workers)]
-    pots = [pot(share) for share in shares] if is_sync else [pot(amount)] * workers
-    Workers(ledger, pots, envs).collect()
+    budgets = [budget(share) for share in shares] if is_sync else [budget(amount)] * workers
+    ShardPool(ledger, budgets, envs).collect()
     records = ledger.records.values()
     made = sum(record.steps if counts_steps else record.trajectories for record in records)
     assert made == amount == (ledger.steps if counts_steps else ledger.episodes), "what was lost is not counted"

@@ -38,7 +38,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryLayout:
     """Shared-memory layout.
 
     Args:
@@ -73,22 +73,22 @@ class Remainder:
     more: tuple[Arrays, Arrays, Arrays]
 
 
-class Exchange:
-    """Some slots for steps, weights with their version, and up to which order a worker is to stop.
+class SharedSteps:
+    """Slots for steps, weights with their version, and the last round that a worker is to stop.
 
     Args:
-        room: the same in both processes.
-        path: of the other process's.
+        layout: the same in both processes.
+        path: of the file that the other process made; a new one if not given.
 
     Raises:
         DiskFullError: no space is left for it.
     """
 
-    def __init__(self, room: Room, path: Path | None = None) -> None:
-        self._room = room
-        self._observations = list(_shared(room.description.observation_space, "observation"))
-        self._actions = list(_shared(room.description.action_space, "action"))
-        self._arrays = SharedArrays(_layout(room), path)
+    def __init__(self, layout: MemoryLayout, path: Path | None = None) -> None:
+        self._layout = layout
+        self._observations = list(_shared(layout.description.observation_space, "observation"))
+        self._actions = list(_shared(layout.description.action_space, "action"))
+        self._arrays = SharedArrays(_arrays(layout), path)
         self.path = self._arrays.path
 
     def unlink(self) -> None:
@@ -102,14 +102,14 @@ class Exchange:
             {name: self._arrays[f"{slot}/{name}"][:, :length] for name in (*self._actions, IS_INIT)},
             {name: self._arrays[f"{slot}/{name}"][:, :length] for name in _OUTCOME},
             {},
-            np.zeros(self._room.description.num_envs, np.int64),
+            np.zeros(self._layout.description.num_envs, np.int64),
             self._arrays[f"{slot}/version"][:, :length],
         )
 
     def put(self, slot: int, steps: Steps) -> Remainder:
-        """Copy the last observations beside steps that were made in a slot; what has no room there is returned."""
+        """Copy the last observations beside steps that were made in a slot; return what has no room there."""
         finals = list(steps.final.values())
-        room = _finals(self._room)
+        room = _finals(self._layout)
         for row, final in enumerate(finals[:room]):
             for name in self._observations:
                 self._arrays[f"{slot}/final/{name}"][row] = final[name]
@@ -127,7 +127,7 @@ class Exchange:
         steps.counts[:] = remainder.counts
         for table, more in zip((steps.observation, steps.step, steps.next), remainder.more, strict=True):
             table |= more
-        room = _finals(self._room)
+        room = _finals(self._layout)
         for row, (end, final) in enumerate(zip(remainder.ends, remainder.finals, strict=True)):
             shared = self._observations if row < room else []
             steps.final[end] = {name: self._arrays[f"{slot}/final/{name}"][row] for name in shared} | final
@@ -150,44 +150,44 @@ class Exchange:
         with self._arrays.locked():
             return self.edition, Weights(int(self._arrays["version"]), self._arrays["weights"].copy())
 
-    def halt(self, number: int) -> None:
-        """Have the worker stop, before its next step, what it does for orders up to this one."""
-        self._arrays["halted"][...] = number
+    def stop(self, number: int) -> None:
+        """Have the worker stop, before its next step, the tasks of rounds up to this one."""
+        self._arrays["stopped"][...] = number
 
-    def is_halted(self, number: int) -> bool:
-        """Return whether the order of this number is to be left at what there is."""
-        return bool(self._arrays["halted"] >= number)
+    def is_stopped(self, number: int) -> bool:
+        """Return whether a task of this round is to end with the steps made so far."""
+        return bool(self._arrays["stopped"] >= number)
 
 
 def _without(arrays: Arrays, names: Collection[str]) -> Arrays:
     return {name: rows for name, rows in arrays.items() if name not in names}
 
 
-def _finals(room: Room) -> int:
-    return room.description.num_envs * -(-room.length // _STEPS_A_FINAL)
+def _finals(layout: MemoryLayout) -> int:
+    return layout.description.num_envs * -(-layout.length // _STEPS_A_FINAL)
 
 
-def _layout(room: Room) -> Mapping[str, tuple[tuple[int, ...], str]]:
-    layout: dict[str, tuple[tuple[int, ...], str]] = {
+def _arrays(layout: MemoryLayout) -> Mapping[str, tuple[tuple[int, ...], str]]:
+    arrays: dict[str, tuple[tuple[int, ...], str]] = {
         "edition": ((), "int64"),
         "version": ((), "int64"),
-        "halted": ((), "int64"),
-        "weights": ((room.weights,), "uint8"),
+        "stopped": ((), "int64"),
+        "weights": ((layout.weights,), "uint8"),
     }
-    n, length = room.description.num_envs, room.length
-    for slot in range(room.slots):
-        for name, leaf in _shared(room.description.observation_space, "observation").items():
+    n, length = layout.description.num_envs, layout.length
+    for slot in range(layout.slots):
+        for name, leaf in _shared(layout.description.observation_space, "observation").items():
             row, dtype = _row(leaf)
-            layout[f"{slot}/{name}"] = ((n, length + 1, *row), dtype)
-            layout[f"{slot}/final/{name}"] = ((_finals(room), *row), dtype)
-        for name, leaf in _shared(room.description.action_space, "action").items():
+            arrays[f"{slot}/{name}"] = ((n, length + 1, *row), dtype)
+            arrays[f"{slot}/final/{name}"] = ((_finals(layout), *row), dtype)
+        for name, leaf in _shared(layout.description.action_space, "action").items():
             row, dtype = _row(leaf)
-            layout[f"{slot}/{name}"] = ((n, length, *row), dtype)
-        layout[f"{slot}/reward"] = ((n, length), "float32")
-        layout[f"{slot}/version"] = ((n, length), "int64")
+            arrays[f"{slot}/{name}"] = ((n, length, *row), dtype)
+        arrays[f"{slot}/reward"] = ((n, length), "float32")
+        arrays[f"{slot}/version"] = ((n, length), "int64")
         for name in (IS_INIT, "terminated", "truncated"):
-            layout[f"{slot}/{name}"] = ((n, length), "bool")
-    return layout
+            arrays[f"{slot}/{name}"] = ((n, length), "bool")
+    return arrays
 
 
 def _shared(space: Space, name: str) -> dict[str, Space]:

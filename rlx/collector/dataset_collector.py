@@ -1,0 +1,251 @@
+"""Collector that writes: steps of an environment into a dataset, exactly as many as asked for."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+
+from rlx.collector.environment.opening import EnvSource
+from rlx.collector.policy.spec import PolicySpec
+from rlx.collector.rollout.infos import InfoKeys
+from rlx.collector.rollout.layout import REWARDS, Layout, agreed
+from rlx.collector.worker.shard_pool import RemainingBudget, ShardActor, ShardPool
+from rlx.collector.worker.shard_worker import ShardWorkerConfig
+from rlx.errors import CollectError, DatasetExistsError
+from rlx.manifest import ShardRecord
+from rlx.progress import Progress
+from rlx.store.dataset import Dataset
+from rlx.store.dataset_writer import DatasetWriter
+from rlx.store.layout import shard_name
+from rlx.store.writer import ShardFormat
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = ("rlx", "gymnasium", "ale-py", "envpool", "numpy", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The amount to collect: an exact number of steps, or of episodes."""
+
+    steps: int | None = None
+    episodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The arguments of a collection.
+
+    Args:
+        environment: a gymnasium id, ``module:name`` or ``file.py:name`` of what makes an environment, or such a thing.
+        budget: how much, all sessions together.
+        num_envs: copies that each worker steps together.
+        policy: what chooses the actions.
+        seed: of environments and policy.
+        shard_steps: a shard ends where its finished and running episodes have this many steps: at most this many are
+            lost if the process is killed, or those of the running episodes if these alone are more.
+        resume: whether to go on where the dataset has fewer.
+        workers: processes, each with ``num_envs`` environments; one of this machine is this process.
+        drop: names of what the policy writes that is not kept: ``logits``, ``next/value``, ``params`` and all below it.
+        info_keys: entries of ``info`` that are kept, as ``info/KEY``, or "all" of the first steps.
+        reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
+            float32, and a later reward that does not fit is an error.
+        is_sync: whether each worker collects an equal share, so that the seed decides all of it; or else as much as it
+            can, so that none waits for a slower one.
+        step_timeout: seconds that a step or a reset of an environment may take; then its worker, which has a process of
+            its own, is killed and replaced. Without limit if not given.
+
+    Raises:
+        CollectError: a number that makes no sense.
+    """
+
+    environment: EnvSource = "ALE/Pong-v5"
+    budget: Budget = Budget(steps=10_000)
+    num_envs: int = 4
+    policy: PolicySpec = PolicySpec()  # noqa: RUF009  (it is frozen)
+    seed: int = 0
+    shard_steps: int = 100_000
+    resume: bool = False
+    workers: int = 1
+    is_sync: bool = True
+    drop: Sequence[str] = ()
+    info_keys: InfoKeys = ()
+    reward: str | None = None
+    step_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.budget.steps is None) == (self.budget.episodes is None):
+            raise CollectError("expected a number of steps or of episodes, and not both")
+        numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes}
+        numbers |= {"envs": self.num_envs, "workers": self.workers}
+        for name, number in {**numbers, "shard steps": self.shard_steps}.items():
+            if number is not None and number < 1:
+                raise CollectError(f"{name} {number}: expected at least 1")
+        if self.seed < 0:
+            raise CollectError(f"seed {self.seed}: expected 0 or more")
+        if self.step_timeout is not None and self.step_timeout <= 0:
+            raise CollectError(f"step timeout {self.step_timeout:g}: expected more than 0 seconds")
+        if self.reward not in (None, *REWARDS):
+            raise CollectError(f"rewards of dtype {self.reward!r}: expected {' or '.join(REWARDS)}")
+
+
+class DatasetCollector:
+    """Collector that writes: adds the missing steps or episodes of a collection to a dataset.
+
+    Args:
+        collection: what.
+        writer: lists the shards.
+        start: starts a worker.
+        progress: receives ``steps`` or ``episodes``.
+        command: what the user typed.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        writer: DatasetWriter,
+        start: Callable[[ShardWorkerConfig], ShardActor],
+        progress: Progress,
+        command: str,
+    ) -> None:
+        listed = writer.manifest
+        self._collection = collection
+        self._writer = writer
+        self._start = start
+        self._progress = progress
+        self._format: ShardFormat | None = None
+        self._next_session = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
+        self._sessions: dict[int, int] = {}
+        self._listed_of = Counter[int]()
+        self._first_shard = 1 + max((int(shard.name) for shard in listed.shards), default=-1)
+        self._first_episode = _next_episode(writer) if listed.steps else 0
+        self._lineage_entry = {
+            "command": command,
+            "parents": [],
+            "seed": collection.seed,
+            "session": self._next_session,
+            **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        }
+
+    def run(self) -> None:
+        """Collect the missing steps or episodes."""
+        budget, listed = self._collection.budget, self._writer.manifest
+        wanted, there = (
+            (budget.steps, listed.steps) if budget.episodes is None else (budget.episodes, listed.trajectories)
+        )
+        left = max(0, (wanted or 0) - there)
+        self._progress.expect("steps" if budget.episodes is None else "episodes", left)
+        if left:
+            self._writer.manifest = replace(listed, lineage=[*listed.lineage, self._lineage_entry])
+            ShardPool(self, self._budgets(left), self._collection.num_envs).collect()
+        self._save_as_complete()
+
+    def start(self, worker: int, episodes: int) -> ShardActor:
+        """Start a worker. Those that are started together share a session; a replacement has its own."""
+        if worker in self._sessions:
+            self._next_session = 1 + max(self._sessions.values())
+        self._sessions[worker] = self._next_session
+        here = self._collection
+        config = ShardWorkerConfig(
+            environment=here.environment,
+            num_envs=here.num_envs,
+            policy=here.policy,
+            seed=here.seed,
+            session=self._next_session,
+            worker=worker,
+            episodes=(self._first_episode + worker + episodes * here.workers, here.workers),
+            dataset=self._writer.path.absolute(),
+            writer=os.getpid(),
+            format=self._format,
+            shard_steps=here.shard_steps,
+            drop=here.drop,
+            info_keys=here.info_keys,
+            rounds=here.reward == "float32",
+        )
+        return self._start(config)
+
+    def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
+        """Return how shards of steps like these are written."""
+        here, listed = self._collection, self._writer.manifest
+        reward = here.reward
+        if listed.shards and reward is None:
+            reward = listed.schema["reward"].dtype
+        layout = agreed(layouts, reward)
+        found = replace(listed, schema=layout.schema)
+        if listed.shards and (different := listed.difference(found)):
+            raise DatasetExistsError(
+                f"{self._writer.path} holds another dataset: {different}",
+                hint="--overwrite starts afresh; or choose another directory",
+            )
+        self._writer.manifest = found
+        self._format = self._writer.format()
+        if left := [key for key in layout.infos if f"info/{key}" not in layout.schema]:
+            kept = [key for key in left if layout.infos[key]]
+            logger.warning("%s", _left_out(kept, [key for key in left if key not in kept]))
+        return self._format
+
+    def shard(self, worker: int, number: int) -> str:
+        """Return name of a worker's shard: the same whichever worker is faster."""
+        return shard_name(self._first_shard + number * self._collection.workers + worker)
+
+    def commit(self, worker: int, record: ShardRecord) -> None:
+        """List a shard. Those that may be begun by then are planned: so it shows if the run is interrupted."""
+        self._listed_of[worker] += 1
+        begun = {self.shard(number, self._listed_of[number]) for number in range(self._collection.workers)}
+        listed = {*self._writer.manifest.listed, record.name}
+        self._writer.manifest = replace(self._writer.manifest, planned=sorted(listed | begun))
+        origin = {
+            "environment": self._writer.manifest.id,
+            "policy": self._collection.policy.text,
+            "seed": self._collection.seed,
+            "session": self._sessions[worker],
+            "worker": worker,
+        }
+        self._writer.commit(record, origin=origin, dropped={})
+
+    def advance(self, steps: int, episodes: int) -> None:
+        """Tell the progress."""
+        if self._collection.budget.episodes is None:
+            self._progress.advance("steps", steps)
+        else:
+            self._progress.advance("episodes", episodes)
+
+    def _budgets(self, left: int) -> list[RemainingBudget]:
+        """Return the budget of each worker: an equal share, or one budget that all of them share."""
+
+        def budget(amount: int) -> RemainingBudget:
+            if self._collection.budget.episodes is None:
+                return RemainingBudget(amount)
+            return RemainingBudget(episodes=amount)
+
+        count = self._collection.workers
+        if not self._collection.is_sync:
+            return [budget(left)] * count
+        return [budget(left // count + (worker < left % count)) for worker in range(count)]
+
+    def _save_as_complete(self) -> None:
+        listed = self._writer.manifest
+        if listed.missing:
+            self._writer.manifest = replace(listed, planned=[shard.name for shard in listed.shards])
+            self._writer.save()
+
+
+def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
+    """Return which entries of ``info`` are not kept."""
+    said = [f"info that is not kept: {', '.join(numbers)}; --info all or --info KEY,... keeps it"] if numbers else []
+    if others:
+        said.append(f"info that cannot be kept, being neither numbers nor texts: {', '.join(others)}")
+    return "; ".join(said)
+
+
+def _next_episode(writer: DatasetWriter) -> int:
+    return 1 + int(Dataset(writer.path, partial=True).trajectories.episode.max())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
