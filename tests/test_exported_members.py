@@ -1,10 +1,15 @@
 """Public names are those that the packages really offer, and asking for them is all that imports torch."""
 
+import ast
 import builtins
+import inspect
 import pkgutil
+import pydoc
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -59,6 +64,40 @@ def test_no_function_has_the_name_of_a_submodule() -> None:
     shared = submodules & set(dir(rlx))
     assert shared == {"buffer", "collector", "datasets", "errors"}
     assert all(isinstance(getattr(rlx, name), ModuleType) for name in shared)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_editors_see_the_names_that_are_imported_on_first_use(package: str) -> None:
+    """Type checkers and completion read the imports under TYPE_CHECKING, Python the names of ``__dir__``."""
+    module = import_module(package)
+    assert module.__file__ is not None
+    blocks = [node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.If)]
+    seen = [node for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING" for node in ast.walk(block)]
+    imported = {name.asname for node in seen if isinstance(node, ast.ImportFrom) for name in node.names}
+    annotated = {
+        node.target.id for node in seen if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assert imported | annotated == set(dir(module))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_help_shows_every_class_and_function(package: str) -> None:
+    module = import_module(package)
+    text = pydoc.plain(pydoc.render_doc(module))
+    for name in module.__all__:
+        member = getattr(module, name)
+        if isinstance(member, str | ModuleType):
+            continue
+        assert re.search(rf"^ +(class )?{name}\b.*[(:]", text, re.MULTILINE), name
+        first = (inspect.getdoc(member) or "").splitlines()[0]
+        assert first, f"{name} has no docstring"
+        assert first in text, name
+
+
+def test_help_of_a_function() -> None:
+    text = pydoc.plain(pydoc.render_doc(rlx.open))
+    assert "open(path: " in text
+    assert "DatasetNotFoundError: path has no dataset." in text
 
 
 @pytest.mark.parametrize("package", PACKAGES)

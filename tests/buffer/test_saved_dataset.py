@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 
 import rlx
 from rlx.buffer import (
@@ -23,7 +23,7 @@ from rlx.errors import DatasetExistsError, SamplingError, SchemaMismatchError
 from tests.conftest import Cli
 
 
-def episode(number: int, length: int, *, end: str | None = "terminated", **extra: Any) -> TensorDictBase:
+def episode(number: int, length: int, *, end: str | None = "terminated", **extra: Any) -> Any:
     """An episode whose observation is ``1000 * number + t``; it ends with this flag."""
     frame = 1000 * number + torch.arange(length + 1, dtype=torch.float32)[:, None].expand(-1, 3)
     flags = {name: torch.zeros(length, 1, dtype=torch.bool) for name in ("done", "terminated", "truncated")}
@@ -31,11 +31,16 @@ def episode(number: int, length: int, *, end: str | None = "terminated", **extra
         flags["done"][-1] = flags[end][-1] = True
     after = {"observation": frame[1:], "reward": torch.full((length, 1), float(number)), **flags}
     ids = torch.full((length,), number)
-    root = {"observation": frame[:-1], "action": torch.arange(length), ("collector", "traj_ids"): ids, **extra}
+    root: dict[Any, Any] = {
+        "observation": frame[:-1],
+        "action": torch.arange(length),
+        ("collector", "traj_ids"): ids,
+        **extra,
+    }
     return TensorDict({"next": TensorDict(after, [length])}, [length]).update(TensorDict(root, [length]))
 
 
-def buffer_of(*parts: TensorDictBase, size: int = 100, **arguments: Any) -> ReplayBuffer:
+def buffer_of(*parts: Any, size: int = 100, **arguments: Any) -> ReplayBuffer:
     buffer = ReplayBuffer(**{"storage": LazyTensorStorage(size), **arguments})
     for part in parts:
         buffer.extend(part)
@@ -122,7 +127,7 @@ def test_blocks_and_shards_of_any_size(size: int, tmp_path: Path, monkeypatch: p
 
 def test_a_flag_or_a_jump_ends_a_trajectory(tmp_path: Path) -> None:
     """Even within one id: the writer of a dataset would refuse a flag in the middle."""
-    steps = torch.cat([episode(1, 3), episode(2, 2, end=None), episode(3, 2)])
+    steps: Any = torch.cat([episode(1, 3), episode(2, 2, end=None), episode(3, 2)])
     steps["collector", "traj_ids"][:] = 7
     del steps["next", "done"]
     buffer_of(steps).save_dataset(tmp_path / "saved")
@@ -163,7 +168,7 @@ def test_a_saved_dataset_feeds_a_learner(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_what_a_dataset_cannot_hold_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    def refused(steps: TensorDictBase, match: str, **arguments: Any) -> None:
+    def refused(steps: Any, match: str, **arguments: Any) -> None:
         with pytest.raises(SchemaMismatchError, match=match):
             buffer_of(steps).save_dataset(tmp_path / "saved", **arguments)
         assert not (tmp_path / "saved" / "manifest.json").exists()
@@ -174,7 +179,7 @@ def test_what_a_dataset_cannot_hold_is_refused_before_anything_is_written(tmp_pa
     values["next", "state_value"] = torch.zeros(3, 1)
     refused(values, "state_value cannot be saved: next/state_value is another value")
     refused(episode(1, 3, reward=torch.zeros(3, 1)), "reward cannot be saved: next/reward")
-    refused(episode(1, 3, **{"a b": torch.zeros(3)}), "a b cannot be saved: field name")
+    refused(episode(1, 3).set("a b", torch.zeros(3)), "a b cannot be saved: field name")
     refused(episode(1, 3).exclude(("next", "reward")), "next/reward is missing")
     refused(episode(1, 3).exclude(("next", "done"), ("next", "terminated")), "next/done is missing")
     two = episode(1, 3)
