@@ -36,13 +36,24 @@ def test_the_table_of_extras_is_all_that_users_can_choose() -> None:
     assert sorted(named) == sorted(set(extras) - {"bench", "dev"})
 
 
-def _commands() -> list[str]:
+def _commands() -> list[Any]:
     lines = [line.split("  #")[0].split(" | ")[0].strip() for block in _blocks("sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("rlx ")]
+    marks = {True: [pytest.mark.xdist_group("ray")], False: []}
+    return [pytest.param(line, marks=marks["--engine ray" in line]) for line in lines if line.startswith("rlx ")]
 
 
 @pytest.mark.parametrize("line", _commands())
-def test_a_command_runs(line: str, cli: Cli, pong: Path, home: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_command_runs(
+    line: str,
+    cli: Cli,
+    pong: Path,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    if "--engine ray" in line:
+        request.getfixturevalue("two_workers_of_ray")
     argv = shlex.split(line)[1:]
     monkeypatch.chdir(tmp_path)
     if argv[0] == "download":
