@@ -61,7 +61,7 @@ class RawFileReader:
         self._mapped = MappedFile(path)
         if field.row_bytes < mmap.PAGESIZE:
             # A row is a hundredth or less of what the kernel would read around it.
-            self._mapped.memory.madvise(mmap.MADV_RANDOM)
+            self._mapped.read_at_random()
         self._array = np.frombuffer(self._mapped.memory, dtype).reshape(shape)
 
     def read(self, rows: NDArray[np.int64]) -> Rows:

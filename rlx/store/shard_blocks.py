@@ -59,7 +59,7 @@ def shard_blocks(
         stop = _stop(ends, position, max_steps)
         yield _block(shards, number, chosen, ends, position, stop)
         position = stop
-        for array in shards[number].arrays.values():
+        for array in shards.arrays(number).values():
             array.release()
 
 
@@ -105,7 +105,7 @@ def _block(shards: Shards, number: int, chosen: _Chosen, ends: NDArray[np.int64]
     closed = np.ones(len(lengths), np.int64)
     closed[-1] -= is_open
     rows = {Role.OBSERVATION: (steps + chosen.number[here], lengths + closed)}
-    arrays = shards[number].arrays
+    arrays = shards.arrays(number)
     data = {
         name: _read(arrays[name], *rows.get(field.role, (steps, lengths)))
         for name, field in shards.schema.fields.items()

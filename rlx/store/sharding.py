@@ -4,7 +4,6 @@ This is the file of zarr v3's ``sharding_indexed`` codec with the index at the e
 little-endian u64, then the crc32c of the index as little-endian u32.
 """
 
-import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,8 +179,8 @@ class ShardFileReader(ChunkReader):
         except ValueError as exc:
             raise CorruptDatasetError(f"{path} cannot be read: {exc}") from exc
         # A step is a hundredth of what the kernel would read around it.
-        self._mapped.memory.madvise(mmap.MADV_RANDOM)
-        self.file = memoryview(self._mapped.memory)
+        self._mapped.read_at_random()
+        self.file = self._mapped.memory
         if len(self.file) < behind:
             raise CorruptDatasetError(f"{path} has {len(self.file):,} bytes, expected an index of {behind:,}")
         index = self.file[len(self.file) - behind : len(self.file) - CRC_BYTES]
@@ -223,8 +222,7 @@ class ShardFileReader(ChunkReader):
     def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         for first, last in ranges:
             if _LONG_BYTES <= last - first <= len(self.file) - first:
-                page = first - first % mmap.PAGESIZE
-                self._mapped.memory.madvise(mmap.MADV_WILLNEED, page, last - page)
+                self._mapped.read_soon(first, last)
         return [self.file[first:last] for first, last in ranges]
 
 

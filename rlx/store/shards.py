@@ -3,8 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -25,30 +24,17 @@ from rlx.suggestion import command
 
 T = TypeVar("T")
 
-# Every array that is open holds a file descriptor, of which a process has 1,024 by default.
-MAX_OPEN_ARRAYS = 500
+# Memory maps: Linux allows a process 65,530, of which rlx takes a third for one dataset.
+MAX_MAPS = 20_000
 # Looking at every file that a batch of single steps touches takes a tenth of the time that reading it takes.
 CHECK_SHARE = 0.02
 _CHECK_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One open shard.
-
-    Args:
-        record: what the manifest says of it.
-        directory: where it lies.
-        arrays: a reader of every field.
-    """
-
-    record: ShardRecord
-    directory: AnyPath
-    arrays: Mapping[str, ArrayReader]
+# Files that are looked at in one go, of many.
+_CHECKED_AT_ONCE = 64
 
 
 class Shards:
-    """The shards of a dataset, opened when first needed and closed when others are needed more.
+    """The shards of a dataset. Their arrays are opened when first read; as many as may be mapped stay open.
 
     Attributes:
         records: the shards that have steps, in order.
@@ -68,33 +54,43 @@ class Shards:
         trajectories = np.array([record.trajectories for record in self.records], np.int64)
         self.first_step = np.concatenate([[0], np.cumsum(steps)])
         self.first_row = np.concatenate([[0], np.cumsum(steps + trajectories)])
-        self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._open: OrderedDict[tuple[int, str], ArrayReader] = OrderedDict()
+        self._whole: set[int] = set()  # shards whose files were all there, each of its length
+        self._unchecked: list[ArrayReader] = []
         self._renew_lock()
         on_fork(self, Shards._renew_lock)
-        self._most_open = max(MAX_OPEN_ARRAYS // len(array_names(manifest.schema)), 1)
+        self._most_open = max(MAX_MAPS * len(self.schema.fields) // max(len(array_names(self.schema)), 1), 1)
         self._is_cached = False
         self._next_check = 0.0
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
 
-    def __getitem__(self, number: int) -> Shard:
-        """Return the shard at this place in ``records``.
+    def array(self, number: int, name: str) -> ArrayReader:
+        """Return the reader of a field of the shard at this place in ``records``.
+
+        Raises:
+            CorruptDatasetError: a file of the shard is missing or of another length than the manifest says.
+        """
+        # Without the lock: a look into a dict is atomic, and this is asked for every shard that a batch touches.
+        array = self._open.get((number, name))
+        if array is not None:
+            return array
+        # Nor while it is opened: several that are far away are opened at once.
+        opened = self._opened(number, name)
+        with self._lock:
+            array = self._open.setdefault((number, name), opened)
+            while len(self._open) > self._most_open:
+                self._open.popitem(last=False)
+            return array
+
+    def arrays(self, number: int) -> dict[str, ArrayReader]:
+        """Return the readers of all fields of a shard.
 
         Raises:
             CorruptDatasetError: a file of it is missing or of another length than the manifest says.
         """
-        # Without the lock: a look into a dict is atomic, and this is asked for every step that is read.
-        shard = self._open.get(number)
-        if shard is not None:
-            return shard
-        # Nor while it is opened: several that are far away are opened at once.
-        opened = self._opened(self.records[number])
-        with self._lock:
-            shard = self._open.setdefault(number, opened)
-            while len(self._open) > self._most_open:
-                self._open.popitem(last=False)
-            return shard
+        return {name: self.array(number, name) for name in self.schema.fields}
 
     def each(self, read: Callable[[int], T], numbers: Sequence[int], *, depth: int = 0) -> list[T]:
         """Return the results of a reading function for these shards: in parallel if they are remote.
@@ -109,14 +105,15 @@ class Shards:
     def check_lengths(self) -> None:
         """Raise CorruptDatasetError if a file of an open shard has been cut: reading past its end kills the process.
 
-        It checks all of them as often as ``CHECK_SHARE`` of the time allows, and at least every 0.25 seconds.
+        It checks some of them in turn, as often as ``CHECK_SHARE`` of the time allows, and at least every 0.25 seconds.
         """
         began = time.monotonic()
         if began < self._next_check or self.is_remote:
             return
-        for shard in list(self._open.values()):
-            for array in shard.arrays.values():
-                array.check_length()
+        waiting = self._unchecked or list(self._open.values())
+        self._unchecked = waiting[_CHECKED_AT_ONCE:]
+        for array in waiting[:_CHECKED_AT_ONCE]:
+            array.check_length()
         ended = time.monotonic()
         self._next_check = ended + min((ended - began) / CHECK_SHARE, _CHECK_S)
 
@@ -131,20 +128,21 @@ class Shards:
             found = [read(name) for name in self.schema.fields]
         else:
             # Opened before, or every field would open them.
-            self.each(self.__getitem__, np.unique(numbers).tolist())
+            self.each(self.arrays, np.unique(numbers).tolist())
             found = files.at_once(read, list(self.schema.fields), depth=1)
         # A guess for the next call: threads cost as much as reading from the cache.
         self._is_cached = files.traffic.requests == before
         return found
 
-    def _opened(self, record: ShardRecord) -> Shard:
-        directory = self._checked(record)
-        rows = {Role.OBSERVATION: record.steps + record.trajectories}
-        arrays = {
-            name: self._store.reader(directory, name, field, rows.get(field.role, record.steps))
-            for name, field in self.schema.fields.items()
-        }
-        return Shard(record, directory, arrays)
+    def _opened(self, number: int, name: str) -> ArrayReader:
+        record, field = self.records[number], self.schema[name]
+        if number in self._whole:
+            directory = shard_directory(self.dataset, record.name)
+        else:
+            directory = self._checked(record)
+            self._whole.add(number)
+        rows = record.steps + (record.trajectories if field.role == Role.OBSERVATION else 0)
+        return self._store.reader(directory, name, field, rows)
 
     def _checked(self, record: ShardRecord) -> AnyPath:
         """Return where a shard lies; of one that is here, that its files are all there. Others are checked when

@@ -121,7 +121,7 @@ class StepReader:
         if self._shards.is_remote:
             return self._by_shard(name, local, shard)
         numbers = shard[starts].tolist()
-        arrays = {number: self._shards[number].arrays[name] for number in set(numbers)}
+        arrays = {number: self._shards.array(number, name) for number in set(numbers)}
         readers = list(arrays.values())
         if len(readers) == 1:
             return readers[0].read(local)
@@ -148,7 +148,7 @@ class StepReader:
         field = self._shards.schema[name]
         numbers = np.unique(shard).tolist()
         places = {number: np.flatnonzero(shard == number) for number in numbers}
-        read = self._shards.each(lambda number: self._shards[number].arrays[name].read(local[places[number]]), numbers)
+        read = self._shards.each(lambda number: self._shards.array(number, name).read(local[places[number]]), numbers)
         if len(numbers) == 1:
             return read[0]
         result = np.empty((len(local), *field.shape), field.numpy_dtype)

@@ -1,3 +1,4 @@
+import gc
 import multiprocessing
 import pickle
 import threading
@@ -54,9 +55,29 @@ def test_what_is_read_belongs_to_the_reader(dataset: Dataset) -> None:
 
 
 def test_more_shards_than_may_be_open(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MAX_OPEN_ARRAYS", 1)
+    monkeypatch.setattr(shards, "MAX_MAPS", 1)
     for steps in ([0, 23, 9, 1, 22, 10], [23, 0, 8]):
         assert seen(dataset, steps) == [TRUTH[step] for step in steps]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts the descriptors of Linux")
+def test_open_files_hold_no_descriptors(dataset: Dataset) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert seen(dataset, range(24)) == TRUTH
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads the maps of Linux")
+def test_maps_go_with_their_dataset(dataset: Dataset) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(str(dataset.path))
+
+    opened = rlx.open(dataset.path)
+    assert seen(opened, range(24)) == TRUTH
+    assert mapped() > 0
+    del opened
+    gc.collect()
+    assert mapped() == 0
 
 
 def test_threads_share_a_dataset(dataset: Dataset) -> None:
