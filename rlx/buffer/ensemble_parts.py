@@ -233,7 +233,7 @@ class SamplerEnsemble(SavedState):
     @property
     def ran_out(self) -> bool:
         """Whether an epoch of any of the samplers ended with the last batch."""
-        return any(getattr(sampler, "ran_out", False) for sampler in self.samplers)
+        return any(sampler.ran_out for sampler in self.samplers)
 
     def sample(self, storages: Sequence[Storage], batch_size: int) -> list[Portion]:
         """Return portions that make up a batch; a storage that is chosen twice gives two.

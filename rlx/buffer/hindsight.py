@@ -150,7 +150,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return super().insert_transform(index, transform, invert=invert)
 
     def _draw(self, size: int) -> Draw:
-        if getattr(self._sampler, "slicing", None) is not None:
+        if self._sampler.draws_slices:
             raise SamplingError(f"goals are those of single steps: expected a sampler of steps, found {self._sampler}")
         draw = super()._draw(size)
         if _PLACES in draw.info:

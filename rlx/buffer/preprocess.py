@@ -19,7 +19,6 @@ from rich.progress import track
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Storage
-from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.storage.tensors import MappedStorage
 from rlx.engine import main_module
 from rlx.errors import DatasetExistsError, SchemaMismatchError
@@ -143,7 +142,7 @@ class Workers:
                 yield
             return
         # Every process reads files itself; of steps in memory, each is sent its chunks.
-        in_files = isinstance(mapping.storage, DatasetStorage | MappedStorage)
+        in_files = mapping.storage is not None and mapping.storage.is_in_files
         # Plain pickle cannot send lambdas and definitions of __main__ or a notebook.
         sent = cloudpickle.dumps(mapping if in_files else replace(mapping, storage=None))
         tasks = ((sent, span, None if in_files else cloudpickle.dumps(mapping.read(*span))) for span in spans)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
@@ -58,10 +59,21 @@ class TrajectoryIndex(Protocol):
 
 
 class Storage(Protocol):
-    """Storage of steps at rows."""
+    """Storage of steps at rows; a storage of your own may subclass it for the defaults below.
+
+    Attributes:
+        max_size: steps that there is room for, over all lanes.
+        ndim: dimensions of the written steps: time, and before it those of the lanes.
+        is_read_only: whether its steps are those of a dataset on disk, which a checkpoint names instead of copying.
+        is_in_files: whether another process that unpickles it reads the same files, and no copy of the steps.
+        steps_may_differ: whether steps may have other shapes and keys than each other.
+    """
 
     max_size: int
     ndim: int
+    is_read_only: bool = False
+    is_in_files: bool = False
+    steps_may_differ: bool = False
 
     def __len__(self) -> int:
         """Return rows stored."""
@@ -73,6 +85,11 @@ class Storage(Protocol):
     @property
     def lanes(self) -> int:
         """How many rings the rows are split into; 1 before anything is written."""
+
+    @property
+    def cursor(self) -> int:
+        """The row of the first lane that is written next."""
+        return 0
 
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""
@@ -93,6 +110,10 @@ class Storage(Protocol):
             KeyError: a key that is not stored.
         """
 
+    def get_encoded(self, rows: Rows) -> TensorDictBase:
+        """Return the steps [n] at these rows as a checkpoint keeps them, texts as the numbers of ``state_dict``."""
+        return self.get(rows)
+
     def append(self, steps: TensorDictBase) -> Rows:
         """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
 
@@ -109,6 +130,14 @@ class Storage(Protocol):
         Rows that go on where their lanes stand are appended; anywhere else each step follows nothing.
 
         Raises:
+            SchemaMismatchError: as for ``append``.
+        """
+
+    def replace(self, rows: Rows, steps: TensorDictBase) -> None:
+        """Replace stored steps by other steps [n], which neither continue nor precede any other step.
+
+        Raises:
+            IndexError: a row is empty or out of range.
             SchemaMismatchError: as for ``append``.
         """
 
@@ -144,7 +173,30 @@ class Storage(Protocol):
 
 
 class Sampler(Protocol):
-    """Sampler of rows."""
+    """Sampler of rows; a sampler of your own may subclass it for the defaults below.
+
+    Attributes:
+        draws_slices: whether its rows are slices of trajectories.
+    """
+
+    draws_slices: bool = False
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last batch was the last of an epoch; never, with replacement."""
+        return False
+
+    def seed_from(self, generator: torch.Generator) -> None:  # noqa: ARG002
+        """Take a new seed from a generator, before anything is drawn.
+
+        Raises:
+            TypeError: the sampler has no seed.
+        """
+        raise TypeError(f"generator: {self!r} cannot be seeded by a buffer; give the generator to the sampler")
+
+    def index(self, storage: Storage) -> TrajectoryIndex:
+        """Return the index of a storage's trajectories by the keys that this sampler goes by."""
+        return storage.index()
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and the values to write into the batch beside them, by TED key, each [n] or [n, ...].

@@ -20,7 +20,7 @@ from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler.draws import Worker, worker_here
-from rlx.buffer.sampler.steps import RandomSampler, SeededSampler
+from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
@@ -87,7 +87,7 @@ class ReplayBuffer(Preprocessing):
         self._storage: Storage = ListStorage(1_000) if storage is None else as_storage(storage)
         self._sampler: Sampler = RandomSampler() if sampler is None else sampler
         if generator is not None:
-            _seed(self._sampler, generator)
+            self._sampler.seed_from(generator)
         self._writer: Writer = RoundRobinWriter() if writer is None else writer
         self._transform = Compose() if transform is None else Compose(transform)
         self._batch_size = batch_size
@@ -180,7 +180,7 @@ class ReplayBuffer(Preprocessing):
         form = form_of(steps)
         self._check_form(form)
         listed = isinstance(steps, Sequence) and not is_tensorclass(steps)
-        may_differ = getattr(self._storage, "steps_may_differ", False)
+        may_differ = self._storage.steps_may_differ
         ready = in_tensordict(steps, self._storage.ndim - 1, may_differ=may_differ)
         ready = as_steps(ready, self._storage.ndim, None if listed else self._dim_extend)
         ready = self._transform.inv(ready)
@@ -306,8 +306,8 @@ class ReplayBuffer(Preprocessing):
             if self._left and self._batch_size in (None, size):
                 return self._left.popleft()
             rows, info = self._sampler.sample(self._storage, size)
-            ran_out, slicing = getattr(self._sampler, "ran_out", False), getattr(self._sampler, "slicing", None)
-            return Draw(rows, info, ran_out, slicing is not None or any(isinstance(key, tuple) for key in info))
+            says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
+            return Draw(rows, info, self._sampler.ran_out, says_of_steps)
 
     def _gather(self, draw: Draw) -> TensorDictBase:
         around, _ = split(self._transform.transforms)
@@ -324,9 +324,7 @@ class ReplayBuffer(Preprocessing):
             return index
 
     def _chosen_index(self) -> TrajectoryIndex:
-        slicing = getattr(self._sampler, "slicing", None)
-        index: TrajectoryIndex = self._storage.index() if slicing is None else slicing.index(self._storage)
-        return index
+        return self._sampler.index(self._storage)
 
     def _finish(self, steps: TensorDictBase) -> Any:
         batch = steps if self._collate is None else self._collate(steps)
@@ -540,9 +538,3 @@ class ReplayBuffer(Preprocessing):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._arrive()
-
-
-def _seed(sampler: Sampler, generator: torch.Generator) -> None:
-    if not isinstance(sampler, SeededSampler):
-        raise TypeError(f"generator: {sampler!r} cannot be seeded by a buffer; give the generator to the sampler")
-    sampler.seed_from(generator)

@@ -10,7 +10,6 @@ from tensordict import TensorDict, TensorDictBase
 from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
-from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.storage.step_schema import leaves_of, text_leaves
 from rlx.buffer.storage.texts import Texts
 from rlx.errors import SchemaMismatchError
@@ -41,7 +40,7 @@ def describe_storage(storage: Storage) -> dict[str, Any]:
 
 def ordered_rows(storage: Storage) -> Rows:
     """Return [lanes, n] the rows of every lane, oldest first; none of a dataset, which is at rest already."""
-    if isinstance(storage, DatasetStorage):
+    if storage.is_read_only:
         return np.empty((1, 0), np.int64)
     lanes = storage.lanes if len(storage) else 1
     return storage.row_at(np.arange(len(storage))).reshape(lanes, -1)
@@ -52,10 +51,10 @@ def blocks(storage: Storage) -> Iterator[TensorDictBase]:
     rows = ordered_rows(storage)
     if not rows.size:
         return
-    row_bytes = sum(leaf.nbytes for _, leaf in leaves(_coded(storage, rows[0, :1])))
+    row_bytes = sum(leaf.nbytes for _, leaf in leaves(storage.get_encoded(rows[0, :1])))
     at_once = max(1, BLOCK_BYTES // max(1, row_bytes * len(rows)))
     for start in range(0, rows.shape[1], at_once):
-        yield _coded(storage, rows[:, start : start + at_once].reshape(-1))
+        yield storage.get_encoded(rows[:, start : start + at_once].reshape(-1))
 
 
 def restore(
@@ -89,7 +88,7 @@ def keeps_rows(state: Mapping[str, Any], storage: Storage) -> bool:
     Raises:
         SchemaMismatchError: the storage is too small, or of other dimensions.
     """
-    if isinstance(storage, DatasetStorage) != ("dataset" in state["storage"]):
+    if storage.is_read_only != ("dataset" in state["storage"]):
         raise SchemaMismatchError(f"checkpoint of {_kind(state)}, the storage is {storage!r}")
     lanes = int(np.prod(state["lane_shape"], dtype=np.int64))
     if state["ndim"] != storage.ndim:
@@ -99,7 +98,7 @@ def keeps_rows(state: Mapping[str, Any], storage: Storage) -> bool:
             f"checkpoint has {state['length']:,} steps, the storage has room for {storage.max_size:,}",
             hint="give the storage a max_size of at least that many",
         )
-    return state["capacity"] == storage.max_size or isinstance(storage, DatasetStorage)
+    return state["capacity"] == storage.max_size or storage.is_read_only
 
 
 def _kind(state: Mapping[str, Any]) -> str:
@@ -130,16 +129,10 @@ def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Itera
         yield shaped
 
 
-def _coded(storage: Storage, rows: Rows) -> TensorDictBase:
-    """Return the steps at rows, texts as the numbers that the storage's state explains."""
-    coded: TensorDictBase = getattr(storage, "get_coded", storage.get)(rows)
-    return coded
-
-
 def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     """Return the stored steps in the order of ``ordered_rows``, by key."""
     rows = ordered_rows(storage)
-    return leaves(_coded(storage, rows.reshape(-1))) if rows.size else []
+    return leaves(storage.get_encoded(rows.reshape(-1))) if rows.size else []
 
 
 def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[TensorDictBase]:

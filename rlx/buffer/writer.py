@@ -13,7 +13,6 @@ from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.prioritized import REDUCE
-from rlx.buffer.storage.ring import RingStorage
 from rlx.errors import SchemaMismatchError
 
 RankReduction = Literal["sum", "max", "min", "median", "mean"]
@@ -54,8 +53,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         shape = steps.batch_size[: storage.ndim]
         lanes, count = shape[:-1].numel(), shape[-1]
         size = storage.max_size // max(1, lanes)
-        stands = storage.cursor if isinstance(storage, RingStorage) and len(storage) else self.cursor
-        rows = np.arange(lanes)[:, None] * size + (stands + np.arange(count)) % max(1, size)
+        rows = np.arange(lanes)[:, None] * size + (storage.cursor + np.arange(count)) % max(1, size)
         numbered = steps.copy()
         # Where the steps were read from tells which of them continue each other; where they go does not.
         if ORIGIN not in numbered.keys():  # noqa: SIM118 (a TensorDict is no mapping of its keys)
@@ -111,7 +109,7 @@ class TensorDictMaxValueWriter(SavedState):
         Raises:
             SchemaMismatchError: steps have no rank, or the storage has lanes.
         """
-        if not isinstance(storage, RingStorage) or storage.ndim != 1:
+        if storage.is_read_only or storage.ndim != 1:
             raise SchemaMismatchError(f"{storage!r} cannot rank steps: expected one of 1 dimension that is written to")
         found = steps.get(self.rank_key, None)
         if found is None:
@@ -128,7 +126,7 @@ class TensorDictMaxValueWriter(SavedState):
         return rows
 
     def _displace(
-        self, storage: RingStorage, steps: TensorDictBase, ranks: NDArray[np.float64], rows: Rows, done: int
+        self, storage: Storage, steps: TensorDictBase, ranks: NDArray[np.float64], rows: Rows, done: int
     ) -> None:
         """Replace the lowest stored ranks by the highest of the rest."""
         left = np.arange(done, len(ranks))

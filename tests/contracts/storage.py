@@ -191,7 +191,7 @@ class StorageContract(ABC):
         file.seek(0)
         rows = storage.row_at(np.arange(len(storage)))
         other = self.make(12, ndim=2)
-        other.restore(torch.load(file, weights_only=True), [(rows, storage.get_coded(rows))])
+        other.restore(torch.load(file, weights_only=True), [(rows, storage.get_encoded(rows))])
         for one in (storage, other):
             found = one.get(rows)
             assert isinstance(found.get("task"), NonTensorStack)

@@ -47,6 +47,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         generator: as there.
     """
 
+    draws_slices = True
+
     def __init__(
         self,
         max_capacity: int,
@@ -109,13 +111,17 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._catch_up(storage)
         slices, slice_len = self.slicing.shape(batch_size)
         assert slice_len is not None, "only whole trajectories have no length"
-        index = self.slicing.index(storage)
+        index = self.index(storage)
         if slice_len != self._hidden_for or self._generation not in (None, index.generation):
             self._show(np.flatnonzero(self._hidden))
         self._hidden_for, self._generation = slice_len, index.generation
         starts = self._pick_starts(storage, index, slices, slice_len)
         rows, info = self.slicing.cut(storage, index, starts, slice_len)
         return rows, info | {PRIORITY_WEIGHT: self._weights(rows)}
+
+    def index(self, storage: Storage) -> TrajectoryIndex:
+        """Return the index of a storage's trajectories by the keys of the slices."""
+        return self.slicing.index(storage)
 
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Give the rows that were just written the priority of new ones, and show what they may have made valid."""
@@ -124,7 +130,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         super().extended(storage, rows)
         if not self._hidden.any():
             return
-        index = self.slicing.index(storage)
+        index = self.index(storage)
         if self.slicing.strict_length and self._generation == index.generation - 1:
             # Only this write came since: whatever it made valid lies within a slice's reach before it.
             self._show(self._perhaps_valid(index, rows, self._hidden_for))

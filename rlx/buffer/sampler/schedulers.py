@@ -3,10 +3,18 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from rlx.buffer.protocol import Sampler
-from rlx.buffer.replay_buffer import ReplayBuffer
+
+
+@runtime_checkable
+class HasSampler(Protocol):
+    """A replay buffer, for its sampler."""
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler."""
 
 
 class ParameterScheduler(ABC):
@@ -27,12 +35,12 @@ class ParameterScheduler(ABC):
 
     def __init__(
         self,
-        obj: ReplayBuffer | Sampler,
+        obj: HasSampler | Sampler,
         param_name: str,
         min_value: float | None = None,
         max_value: float | None = None,
     ) -> None:
-        self.sampler: Sampler = obj.sampler if isinstance(obj, ReplayBuffer) else obj
+        self.sampler: Sampler = obj.sampler if isinstance(obj, HasSampler) else obj
         if not hasattr(self.sampler, param_name):
             raise ValueError(f"{type(self.sampler).__name__} has no attribute {param_name!r}")
         self.param_name = param_name
@@ -78,7 +86,7 @@ class LambdaScheduler(ParameterScheduler):
 
     def __init__(
         self,
-        obj: ReplayBuffer | Sampler,
+        obj: HasSampler | Sampler,
         param_name: str,
         lambda_fn: Callable[[int], float],
         min_value: float | None = None,
@@ -111,7 +119,7 @@ class LinearScheduler(ParameterScheduler):
         0.875
     """
 
-    def __init__(self, obj: ReplayBuffer | Sampler, param_name: str, final_value: float, num_steps: int) -> None:
+    def __init__(self, obj: HasSampler | Sampler, param_name: str, final_value: float, num_steps: int) -> None:
         super().__init__(obj, param_name)
         if num_steps < 1:
             raise ValueError(f"num_steps {num_steps}: expected 1 or more")
@@ -140,7 +148,7 @@ class StepScheduler(ParameterScheduler):
 
     def __init__(
         self,
-        obj: ReplayBuffer | Sampler,
+        obj: HasSampler | Sampler,
         param_name: str,
         gamma: float = 0.9,
         n_steps: int = 1,

@@ -48,6 +48,8 @@ class SliceSampler(SeededSampler):
         generator: gives the seed.
     """
 
+    draws_slices = True
+
     def __init__(
         self,
         *,
@@ -101,9 +103,13 @@ class SliceSampler(SeededSampler):
         """
         stored_steps(storage, batch_size)
         slices, slice_len = self.slicing.shape(batch_size)
-        index = self.slicing.index(storage)
+        index = self.index(storage)
         starts, at_most = self._draw(index, slices, slice_len)
         return self.slicing.cut(storage, index, starts, slice_len, at_most)
+
+    def index(self, storage: Storage) -> TrajectoryIndex:
+        """Return the index of a storage's trajectories by the keys of the slices."""
+        return self.slicing.index(storage)
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         """Return [slices] starts, and how many steps each slice has at most."""

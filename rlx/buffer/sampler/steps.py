@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.part_checkpoint import SavedState
-from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.buffer.sampler.draws import Draws, Share, permute
 from rlx.errors import SamplingError
 
@@ -29,7 +29,7 @@ def stored_steps(storage: Storage, batch_size: int) -> int:
     return len(storage)
 
 
-class SeededSampler(SavedState):
+class SeededSampler(SavedState, Sampler):
     """Base of samplers: a seed, shards, and no use of priorities.
 
     Args:
@@ -48,11 +48,6 @@ class SeededSampler(SavedState):
     def seed_from(self, generator: torch.Generator) -> None:
         """Take a new seed from a generator; to be called before anything is drawn."""
         self._draws = Draws(None, generator)
-
-    @property
-    def ran_out(self) -> bool:
-        """Whether the last batch was the last of an epoch; never, with replacement."""
-        return False
 
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Take note of rows that were just written."""

@@ -24,7 +24,7 @@ Column = np.ndarray[Any, Any]
 _FLAGS = ("done", "terminated", "truncated")
 
 
-class DatasetStorage:
+class DatasetStorage(Storage):
     """The steps of a dataset; whatever would write raises ``TypeError``.
 
     Args:
@@ -33,6 +33,9 @@ class DatasetStorage:
     Attributes:
         dataset: where the steps are.
     """
+
+    is_read_only = True
+    is_in_files = True
 
     def __init__(self, dataset: Dataset | str | os.PathLike[str]) -> None:
         dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
@@ -132,6 +135,10 @@ class DatasetStorage:
     def set(self, rows: Rows, steps: TensorDictBase) -> None:  # noqa: ARG002
         """Raise TypeError."""
         self._refuse(f"{len(rows)} steps cannot be written")
+
+    def replace(self, rows: Rows, steps: TensorDictBase) -> None:  # noqa: ARG002
+        """Raise TypeError."""
+        self._refuse(f"{len(rows)} steps cannot be replaced")
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:  # noqa: ARG002
         """Raise TypeError."""

@@ -1,7 +1,7 @@
 """Storages of each step by itself: of one shape, or of shapes of their own."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_leaf_nontensor
@@ -68,7 +68,7 @@ class LazyStackStorage(ListStorage):
         [[0, 1], [0, 1, 2], [0]]
     """
 
-    steps_may_differ: ClassVar[bool] = True
+    steps_may_differ = True
 
     def __init__(self, max_size: int = 1_000) -> None:
         super().__init__(max_size)

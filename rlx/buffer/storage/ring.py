@@ -16,13 +16,13 @@ from rlx.buffer.index.seams import Seams
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.index.trajectory_keys import Path, TrajectoryKeys, as_path
 from rlx.buffer.part_checkpoint import SavedSteps
-from rlx.buffer.protocol import Keys, Rows, TrajectoryIndex
+from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
 from rlx.buffer.storage.step_schema import StepSchema, check, fitted, leaves_of, nested, schema_of
 from rlx.buffer.storage.texts import Texts
 from rlx.errors import SamplingError, SchemaMismatchError
 
 
-class RingStorage(SavedSteps, ABC):
+class RingStorage(SavedSteps, Storage, ABC):
     """Base of storages that keep steps in rings of rows.
 
     Args:
@@ -100,7 +100,7 @@ class RingStorage(SavedSteps, ABC):
         leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
         return TensorDict(nested(self._texts.decoded(leaves)), [len(rows), *self._row_shape])
 
-    def get_coded(self, rows: Rows) -> TensorDictBase:
+    def get_encoded(self, rows: Rows) -> TensorDictBase:
         """Return the steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""
         return TensorDict(nested(self._read(rows, list(self._schema))), [len(rows)])
 

@@ -222,6 +222,8 @@ class MappedStorage(TensorStorage):
         SchemaMismatchError: the directory holds a non-tensor.
     """
 
+    is_in_files = True
+
     def __init__(self, path: FilePath) -> None:
         self._path = path
         super().__init__(TensorDict.load_memmap(path))

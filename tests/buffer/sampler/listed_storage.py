@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDict, TensorDictBase
 
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
-from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.protocol import Keys, Rows, Storage
 
 
-class ListedStorage:
+class ListedStorage(Storage):
     """Steps in a list; ``trajectories`` are put together anew, from all that was ever written, with every write."""
 
     def __init__(self, max_size: int, lanes: int = 1, extra: Sequence[str] = ()) -> None:
-        self.max_size, self.lanes, self.ndim = max_size, lanes, 1 if lanes == 1 else 2
+        self.max_size, self._lanes, self.ndim = max_size, lanes, 1 if lanes == 1 else 2
         self.generation = 0
         self.extra = extra
         self.log: list[tuple[int, int, bool]] = []  # row, trajectory id, done
@@ -71,6 +71,10 @@ class ListedStorage:
         return len(self.steps)
 
     @property
+    def lanes(self) -> int:
+        return self._lanes
+
+    @property
     def lane_shape(self) -> tuple[int, ...]:
         return (self.lanes,) if self.ndim > 1 else ()
 
@@ -98,6 +102,9 @@ class ListedStorage:
         raise NotImplementedError
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
+        raise NotImplementedError
+
+    def replace(self, rows: Rows, steps: TensorDictBase) -> None:
         raise NotImplementedError
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:
