@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.prefetch import Draw
-from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
-from rlx.buffer.replay_buffer import Collate
+from rlx.buffer.protocol import Rows, TrajectoryIndex
+from rlx.buffer.replay_buffer import BufferOptions
 from rlx.buffer.sampler.draws import Draws
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
@@ -20,7 +20,6 @@ from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.neighbourhood import NeighbourTransform, path, split
 from rlx.buffer.transform.return_to_go import ReturnToGo
 from rlx.errors import SamplingError, SchemaMismatchError
-from rlx.store.dataset import Dataset
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 # Where between its first and its last candidate the goal of a step lies, 0 to 1; NaN where the goal is the stored one.
@@ -60,17 +59,9 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         end_key: the flag of an episode's last step; by default, trajectory ids tell episodes apart where they are
             stored, else ("next", "done").
         seed: of the choice of goals; fresh by default.
-        storage: as for ``TensorDictReplayBuffer``, and so are those that follow.
-        sampler: as there; not one of slices.
-        writer: as there.
-        transform: as there; not ``NStep`` or ``ReturnToGo``, which sum rewards of stored goals.
-        batch_size: as there.
-        prefetch: as there.
-        pin_memory: as there.
-        collate_fn: as there.
-        generator: as there.
-        dim_extend: as there.
-        priority_key: as there.
+        priority_key: as for ``TensorDictReplayBuffer``.
+        options: the arguments of ``ReplayBuffer``; ``sampler`` not one of slices; ``transform`` not ``NStep`` or
+            ``ReturnToGo``, which sum rewards of stored goals.
 
     Raises:
         ValueError: ``her_ratio`` or ``strategy`` is none, or a transform sums rewards or comes before a ``FrameStack``.
@@ -105,20 +96,12 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         reward_key: NestedKey = ("next", "reward"),
         end_key: NestedKey | None = None,
         seed: int | None = None,
-        storage: Storage | Dataset | None = None,
-        sampler: Sampler | None = None,
-        writer: Writer | None = None,
-        transform: Transform | None = None,
-        batch_size: int | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        collate_fn: Collate | None = None,
-        generator: torch.Generator | None = None,
-        dim_extend: int | None = None,
         priority_key: NestedKey = "td_error",
+        **options: Unpack[BufferOptions],
     ) -> None:
         if not 0 <= her_ratio <= 1:
             raise ValueError(f"her_ratio {her_ratio}: expected 0 to 1")
+        transform = options.get("transform")
         _check([] if transform is None else Compose(transform).transforms)
         self.reward_fn = reward_fn
         self.her_ratio = her_ratio
@@ -126,19 +109,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         self.goal_key, self.achieved_goal_key, self.reward_key = goal_key, achieved_goal_key, reward_key
         self.end_key = end_key
         self._goal_draws = Draws(seed, None)
-        super().__init__(
-            storage=storage,
-            sampler=sampler,
-            writer=writer,
-            transform=transform,
-            batch_size=batch_size,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            collate_fn=collate_fn,
-            generator=generator,
-            dim_extend=dim_extend,
-            priority_key=priority_key,
-        )
+        super().__init__(priority_key=priority_key, **options)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
         """Add a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer.

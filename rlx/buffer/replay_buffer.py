@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, TypedDict, overload
 
 import numpy as np
 import torch
@@ -34,6 +34,26 @@ from rlx.store.codec import Codec, codec_of
 from rlx.store.dataset import Dataset
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
+
+
+class BatchOptions(TypedDict, total=False):
+    """Arguments of ``ReplayBuffer`` that say how batches are made; see there."""
+
+    transform: Transform | None
+    batch_size: int | None
+    prefetch: int | None
+    pin_memory: bool
+    collate_fn: Collate | None
+    dim_extend: int | None
+
+
+class BufferOptions(BatchOptions, total=False):
+    """All arguments of ``ReplayBuffer``; see there."""
+
+    storage: Storage | Dataset | None
+    sampler: Sampler | None
+    writer: Writer | None
+    generator: torch.Generator | None
 
 
 class ReplayBuffer(Preprocessing):

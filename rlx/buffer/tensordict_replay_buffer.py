@@ -1,19 +1,18 @@
 """Replay buffers whose batches name their rows and take priorities back, and those that sample by priority."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.batch import TENSORDICT, Form
 from rlx.buffer.prefetch import Draw
-from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
-from rlx.buffer.replay_buffer import Collate, ReplayBuffer
+from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.replay_buffer import BatchOptions, BufferOptions, ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler, Reduction
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
-from rlx.buffer.transform.compose import Transform
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import Dataset
 
@@ -23,7 +22,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     Args:
         priority_key: where ``update_tensordict_priority`` finds priorities, and ``extend`` those of new steps, if they
-            have any; all else as for ``ReplayBuffer``.
+            have any.
+        options: the arguments of ``ReplayBuffer``.
 
     Example:
         >>> from tensordict import TensorDict
@@ -34,33 +34,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         True
     """
 
-    def __init__(
-        self,
-        *,
-        storage: Storage | Dataset | None = None,
-        sampler: Sampler | None = None,
-        writer: Writer | None = None,
-        transform: Transform | None = None,
-        batch_size: int | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        collate_fn: Collate | None = None,
-        generator: torch.Generator | None = None,
-        dim_extend: int | None = None,
-        priority_key: NestedKey = "td_error",
-    ) -> None:
-        super().__init__(
-            storage=storage,
-            sampler=sampler,
-            writer=writer,
-            transform=transform,
-            batch_size=batch_size,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            collate_fn=collate_fn,
-            generator=generator,
-            dim_extend=dim_extend,
-        )
+    def __init__(self, *, priority_key: NestedKey = "td_error", **options: Unpack[BufferOptions]) -> None:
+        super().__init__(**options)
         self._priority_key = priority_key
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
@@ -102,12 +77,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         storage: where steps are kept; 1,000 of them in a list by default.
         reduction: the priority of a step that is given several.
         generator: seeds the sampler.
-        transform: as for ``ReplayBuffer``, and so are those that follow.
-        batch_size: as there.
-        prefetch: as there.
-        pin_memory: as there.
-        collate_fn: as there.
-        dim_extend: as there.
+        options: ``transform``, ``batch_size``, ``prefetch``, ``pin_memory``, ``collate_fn`` and ``dim_extend`` of
+            ``ReplayBuffer``.
 
     Example:
         >>> from tensordict import TensorDict
@@ -127,24 +98,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         storage: Storage | Dataset | None = None,
         reduction: Reduction = "max",
         generator: torch.Generator | None = None,
-        transform: Transform | None = None,
-        batch_size: int | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        collate_fn: Collate | None = None,
-        dim_extend: int | None = None,
+        **options: Unpack[BatchOptions],
     ) -> None:
-        steps = ListStorage(1_000) if storage is None else as_storage(storage)
-        super().__init__(
-            storage=steps,
-            sampler=PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
-            transform=transform,
-            batch_size=batch_size,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            collate_fn=collate_fn,
-            dim_extend=dim_extend,
-        )
+        super().__init__(**_by_priority(alpha, beta, eps, storage, reduction, generator), **options)
 
 
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
@@ -158,12 +114,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         storage: as there.
         reduction: as there.
         generator: as there.
-        transform: as there.
-        batch_size: as there.
-        prefetch: as there.
-        pin_memory: as there.
-        collate_fn: as there.
-        dim_extend: as there.
+        options: as there.
 
     Example:
         >>> from tensordict import TensorDict
@@ -183,22 +134,26 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         storage: Storage | Dataset | None = None,
         reduction: Reduction = "max",
         generator: torch.Generator | None = None,
-        transform: Transform | None = None,
-        batch_size: int | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        collate_fn: Collate | None = None,
-        dim_extend: int | None = None,
+        **options: Unpack[BatchOptions],
     ) -> None:
-        steps = ListStorage(1_000) if storage is None else as_storage(storage)
-        super().__init__(
-            storage=steps,
-            sampler=PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator),
-            transform=transform,
-            batch_size=batch_size,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            collate_fn=collate_fn,
-            dim_extend=dim_extend,
-            priority_key=priority_key,
-        )
+        parts = _by_priority(alpha, beta, eps, storage, reduction, generator)
+        super().__init__(priority_key=priority_key, **parts, **options)
+
+
+class _Parts(TypedDict):
+    storage: Storage
+    sampler: PrioritizedSampler
+
+
+def _by_priority(
+    alpha: float,
+    beta: float,
+    eps: float,
+    storage: Storage | Dataset | None,
+    reduction: Reduction,
+    generator: torch.Generator | None,
+) -> _Parts:
+    """Return the storage of a buffer, and a sampler of its rows by priority."""
+    steps = ListStorage(1_000) if storage is None else as_storage(storage)
+    sampler = PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator)
+    return {"storage": steps, "sampler": sampler}

@@ -3,15 +3,13 @@
 import shutil
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
 
-from rlx.buffer.protocol import Sampler, Storage, Writer
-from rlx.buffer.replay_buffer import Collate
+from rlx.buffer.replay_buffer import BufferOptions
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
-from rlx.buffer.transform.compose import Transform
 from rlx.buffer.writer import ImmutableDatasetWriter
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
@@ -26,7 +24,7 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
         dataset: the dataset.
         dataset_id: its name.
         root: the directory above.
-        storage: how its steps are read; all else as for ``ReplayBuffer``.
+        options: the arguments of ``ReplayBuffer``; ``writer`` refuses to write by default.
     """
 
     def __init__(
@@ -34,29 +32,14 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
         dataset: Dataset,
         dataset_id: str,
         root: Path,
-        *,
-        storage: Storage,
-        sampler: Sampler,
-        writer: Writer | None,
-        transform: Transform | None,
-        batch_size: int | None,
-        prefetch: int | None,
-        pin_memory: bool,
-        collate_fn: Collate | None,
+        **options: Unpack[BufferOptions],
     ) -> None:
         self.dataset = dataset
         self.dataset_id = dataset_id
         self._root = root
-        super().__init__(
-            storage=storage,
-            sampler=sampler,
-            writer=ImmutableDatasetWriter() if writer is None else writer,
-            transform=transform,
-            batch_size=batch_size,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            collate_fn=collate_fn,
-        )
+        if options.get("writer") is None:
+            options["writer"] = ImmutableDatasetWriter()
+        super().__init__(**options)
 
     @property
     def data_path_root(self) -> Path:
