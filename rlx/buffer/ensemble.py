@@ -212,7 +212,7 @@ class ReplayBufferEnsemble(SavedTogether):
         size = self._batch_size if batch_size is None else batch_size
         if size is None:
             raise ValueError("no batch size: give one to sample or to the ensemble")
-        each, numbers = self._choice.share(size), self._choice.next()
+        each, numbers = self._choice.steps_each(size), self._choice.next()
         pairs = [self._buffers[number].sample(each, return_info=True) for number in numbers]
         for number, (batch, _) in zip(numbers, pairs, strict=True):
             _mark(batch, number)

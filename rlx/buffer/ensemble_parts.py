@@ -1,6 +1,7 @@
 """The parts of an ensemble of replay buffers: their storages, samplers and writers, and the choice among them."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from rlx.buffer.batch import steps_at
 from rlx.buffer.part_checkpoint import SavedState, SavedTogether
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
-from rlx.buffer.sampler.draws import Draws, Share
+from rlx.buffer.sampler.draws import Draws, Shard
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.transform.compose import Transform
 from rlx.errors import SamplingError
@@ -53,7 +54,37 @@ def first_and_rest(index: Any) -> tuple[Any, Any]:
     return first, None if not rest else rest[0] if len(rest) == 1 else tuple(rest)
 
 
-class StorageEnsemble(SavedTogether):
+class _Parts(ABC):
+    """Base of the parts of several buffers: their number, and some of them by their positions."""
+
+    @abstractmethod
+    def _all(self) -> Sequence[Any]:
+        """Return the parts."""
+
+    @abstractmethod
+    def _some(self, chosen: list[int]) -> Any:
+        """Return the parts at these positions as an ensemble."""
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a part, or some of them as an ensemble.
+
+        Raises:
+            IndexError: no such part.
+        """
+        chosen = positions(index, len(self))
+        return self._all()[chosen] if isinstance(chosen, int) else self._some(chosen)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._all()))})"
+
+    def _saved_parts(self) -> Any:
+        return self._all()
+
+
+class StorageEnsemble(_Parts, SavedTogether):
     """The storages of several buffers; ``len()`` is how many there are.
 
     Args:
@@ -84,8 +115,12 @@ class StorageEnsemble(SavedTogether):
         """Steps that there is room for, in all of them."""
         return sum(storage.max_size for storage in self.storages)
 
-    def __len__(self) -> int:
-        return len(self.storages)
+    def _all(self) -> Sequence[Storage]:
+        return self.storages
+
+    def _some(self, chosen: list[int]) -> "StorageEnsemble":
+        transforms = [self.transforms[number] for number in chosen]
+        return StorageEnsemble(*(self.storages[number] for number in chosen), transforms=transforms)
 
     def __getitem__(self, index: Any) -> Any:
         """Return a storage, some of them as an ensemble, or the stored steps at rows of one or a list of those of
@@ -99,22 +134,15 @@ class StorageEnsemble(SavedTogether):
             IndexError: no such storage or row.
         """
         first, rows = first_and_rest(index)
+        if rows is None:
+            return super().__getitem__(first)
         chosen = positions(first, len(self))
         if isinstance(chosen, int):
-            return self.storages[chosen] if rows is None else steps_at(rows, self.storages[chosen])
-        if rows is None:
-            transforms = [self.transforms[number] for number in chosen]
-            return StorageEnsemble(*(self.storages[number] for number in chosen), transforms=transforms)
+            return steps_at(rows, self.storages[chosen])
         return [steps_at(rows, self.storages[number]) for number in chosen]
 
-    def __repr__(self) -> str:
-        return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
 
-    def _saved_parts(self) -> Any:
-        return self.storages
-
-
-class WriterEnsemble(SavedTogether):
+class WriterEnsemble(_Parts, SavedTogether):
     """The writers of several buffers, each of which writes to its own; ``len()`` is how many there are.
 
     Args:
@@ -124,22 +152,11 @@ class WriterEnsemble(SavedTogether):
     def __init__(self, *writers: Writer) -> None:
         self.writers = writers
 
-    def __len__(self) -> int:
-        return len(self.writers)
+    def _all(self) -> Sequence[Writer]:
+        return self.writers
 
-    def __getitem__(self, index: Any) -> "Writer | Self":
-        """Return a writer, or some of them as an ensemble.
-
-        Raises:
-            IndexError: no such writer.
-        """
-        chosen = positions(index, len(self))
-        if isinstance(chosen, int):
-            return self.writers[chosen]
-        return type(self)(*(self.writers[number] for number in chosen))
-
-    def __repr__(self) -> str:
-        return f"WriterEnsemble({', '.join(map(repr, self.writers))})"
+    def _some(self, chosen: list[int]) -> "WriterEnsemble":
+        return WriterEnsemble(*(self.writers[number] for number in chosen))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the writers."""
@@ -150,12 +167,9 @@ class WriterEnsemble(SavedTogether):
         for writer, its in zip(self.writers, state["writers"], strict=True):
             writer.load_state_dict(its)
 
-    def _saved_parts(self) -> Any:
-        return self.writers
-
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class BufferDraw:
     """One storage's part of a batch.
 
     Attributes:
@@ -169,7 +183,7 @@ class Portion:
     info: Mapping[Any, NDArray[Any]]
 
 
-class SamplerEnsemble(SavedState):
+class SamplerEnsemble(_Parts, SavedState):
     """Sampler that chooses storages by their probabilities, or takes all, and draws as many steps from each with its
     own sampler.
 
@@ -214,18 +228,10 @@ class SamplerEnsemble(SavedState):
         """How many storages a batch is made from."""
         return self.choice.number
 
-    def __len__(self) -> int:
-        return len(self.samplers)
+    def _all(self) -> Sequence[Sampler]:
+        return self.samplers
 
-    def __getitem__(self, index: Any) -> "Sampler | SamplerEnsemble":
-        """Return a sampler, or some of them as an ensemble that keeps their probabilities.
-
-        Raises:
-            IndexError: no such sampler.
-        """
-        chosen = positions(index, len(self))
-        if isinstance(chosen, int):
-            return self.samplers[chosen]
+    def _some(self, chosen: list[int]) -> "SamplerEnsemble":
         some = SamplerEnsemble(*(self.samplers[number] for number in chosen))
         some.choice = self.choice.among(chosen)
         return some
@@ -235,22 +241,24 @@ class SamplerEnsemble(SavedState):
         """Whether an epoch of any of the samplers ended with the last batch."""
         return any(sampler.ran_out for sampler in self.samplers)
 
-    def sample(self, storages: Sequence[Storage], batch_size: int) -> list[Portion]:
-        """Return portions that make up a batch; a storage that is chosen twice gives two.
+    def sample(self, storages: Sequence[Storage], batch_size: int) -> list[BufferDraw]:
+        """Return draws that make up a batch; a storage that is chosen twice gives two.
 
         Raises:
             SamplingError: ``batch_size`` is not divisible by the number of storages, or a storage lacks the steps.
         """
         if len(storages) != len(self.samplers):
             raise ValueError(f"expected {len(self.samplers)} storages, found {len(storages)}")
-        size = self.choice.share(batch_size)
-        return [Portion(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self.choice.next()]
+        size = self.choice.steps_each(batch_size)
+        return [
+            BufferDraw(buffer, *self.samplers[buffer].sample(storages[buffer], size)) for buffer in self.choice.next()
+        ]
 
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for worker ``index`` of ``count``, and so is each of its samplers."""
         mine = copy.copy(self)
         mine.choice = copy.deepcopy(self.choice)
-        mine.choice.draws.give_share(Share(index, count))
+        mine.choice.draws.set_shard(Shard(index, count))
         mine.samplers = tuple(sampler.shard(index, count) for sampler in self.samplers)
         return mine
 
@@ -344,7 +352,7 @@ class BufferChoice:
         chosen: list[int] = self.draws.next().choice(self.count, size=self.number, p=self.p).tolist()
         return chosen
 
-    def share(self, batch_size: int) -> int:
+    def steps_each(self, batch_size: int) -> int:
         """Return steps of a batch that each of the chosen buffers gives.
 
         Raises:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlx.buffer.ensemble_parts import Portion, SamplerEnsemble
+from rlx.buffer.ensemble_parts import BufferDraw, SamplerEnsemble
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.errors import SamplingError
@@ -30,7 +30,7 @@ def counts(sampler: SamplerEnsemble, storages: Sequence[ListedStorage], batches:
     return [found[buffer] for buffer in range(3)]
 
 
-def equal(one: list[Portion], other: list[Portion]) -> bool:
+def equal(one: list[BufferDraw], other: list[BufferDraw]) -> bool:
     return len(one) == len(other) and all(
         a.buffer == b.buffer and np.array_equal(a.rows, b.rows) and same(a.info, b.info)
         for a, b in zip(one, other, strict=True)

@@ -1,18 +1,21 @@
 import pickle
 import threading
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.slices import SliceSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer, TensorDictReplayBuffer
+from rlx.buffer.transform import NStep
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import SamplingError, SchemaMismatchError
 from tests.buffer import producers
@@ -259,7 +262,37 @@ def test_a_generator_seeds_the_sampler_that_is_given() -> None:
 
     assert drawn(1) == drawn(1) != drawn(2)
     with pytest.raises(TypeError, match="give the generator to the sampler"):
-        buffer(sampler=object(), generator=torch.Generator())
+        buffer(sampler=Oldest(), generator=torch.Generator())
+
+
+class Oldest(Sampler):
+    """Draws the oldest steps: a sampler that only says what is its own."""
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, Any]]:
+        return storage.row_at(np.arange(batch_size)), {}
+
+    def shard(self, index: int, count: int) -> Self:  # noqa: ARG002
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def extended(self, storage: Storage, rows: Rows) -> None: ...
+    def update_priority(self, rows: Rows, priority: Any) -> None: ...
+    def emptied(self) -> None: ...
+
+
+def test_a_sampler_of_ones_own_has_the_defaults_of_the_protocol() -> None:
+    made = buffer(sampler=Oldest(), transform=NStep(2, 1.0))
+    after = TensorDict({"reward": torch.ones(4, 1), "done": torch.zeros(4, 1, dtype=torch.bool)}, [4])
+    made.extend(numbers(0, 4).set("next", after))
+    made.update_priority(0, 1.0)
+    batch = made.sample(3)
+    assert batch["a"].tolist() == [0, 1, 2]
+    assert batch["next", "reward"].flatten().tolist() == [2.0, 2.0, 2.0]
+    made.empty()
+    assert not len(made)
 
 
 def test_priorities_in_new_steps_are_theirs() -> None:
@@ -270,7 +303,7 @@ def test_priorities_in_new_steps_are_theirs() -> None:
     assert set(made.sample()["a"].tolist()) == {2}
     rows = PrioritizedReplayBuffer(alpha=1.0, beta=1.0, batch_size=16)
     rows.extend(numbers(0, 4).set("td_error", torch.tensor([0.0, 0.0, 5.0, 0.0])))
-    assert set(rows.sample()["a"].tolist()) == {0, 1, 2, 3}  # it has no key for priorities
+    assert set(rows.sample(256)["a"].tolist()) == {0, 1, 2, 3}  # it has no key for priorities
 
 
 def test_priorities_of_rows_that_are_trajectories() -> None:

@@ -66,8 +66,8 @@ def worker_here() -> Worker | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Which part of the draws one of several workers makes.
+class Shard:
+    """Part of the draws that one of several workers makes.
 
     Attributes:
         index: which worker; 0 to ``count``.
@@ -99,52 +99,52 @@ class Draws:
 
     Attributes:
         seed: what makes the same draws again.
-        share: which worker's draws these are.
+        shard: the part of the draws that this worker makes.
         number: batches drawn so far.
     """
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
         self.seed = fresh_seed(seed, generator)
-        self.share = Share()
+        self.shard = Shard()
         self.number = 0
         self.first_epoch = 0
         self._worker: Worker | None = None
 
     def enter_worker(self) -> bool:
-        """Return whether this is a worker of a ``DataLoader`` and nothing was drawn in it yet: the share is split then.
+        """Return whether this is a worker of a ``DataLoader`` and nothing was drawn in it yet: the shard is split then.
 
         A worker's draws depend on its number and on the loader's seed of this epoch (``torch.manual_seed``).
         """
         worker = worker_here()
         if worker is None or worker == self._worker:
             return False
-        if self.share.count == 1:  # ranks that share an epoch need the same order, and have seeds of their own
+        if self.shard.count == 1:  # ranks that share an epoch need the same order, and have seeds of their own
             self.first_epoch = worker.seed
-        self.share = Share(self.share.index * worker.count + worker.index, self.share.count * worker.count)
+        self.shard = Shard(self.shard.index * worker.count + worker.index, self.shard.count * worker.count)
         self.number = worker.seed
         self._worker = worker
         return True
 
-    def give_share(self, share: Share) -> None:
-        """Make these the draws of one of several workers."""
+    def set_shard(self, shard: Shard) -> None:
+        """Draw the part of one of several workers."""
         self.enter_worker()
-        self.share = share
+        self.shard = shard
 
     def next(self) -> np.random.Generator:
         """Return the random numbers of the next batch."""
         self.enter_worker()
         self.number += 1
-        return stream(self.seed, self.share.index, 0, self.number - 1)
+        return stream(self.seed, self.shard.index, 0, self.number - 1)
 
     def state_dict(self) -> dict[str, int]:
         """Return the state that ``load_state_dict`` takes."""
-        return {"seed": self.seed, "number": self.number, "shard": self.share.index, "shards": self.share.count}
+        return {"seed": self.seed, "number": self.number, "shard": self.shard.index, "shards": self.shard.count}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue from a state of ``state_dict``."""
         self._worker = worker_here()
         self.seed, self.number = state["seed"], state["number"]
-        self.share = Share(state["shard"], state["shards"])
+        self.shard = Shard(state["shard"], state["shards"])
 
 
 def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from tensordict import NestedKey
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler, Reduction
 from rlx.buffer.sampler.slice_starts import SliceStarts
-from rlx.buffer.sampler.slicing import Slicing, both_sides, either
+from rlx.buffer.sampler.slicing import Span, slicing_of
 from rlx.buffer.sampler.steps import stored_steps
 
 
@@ -68,7 +68,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         init_key: NestedKey | None = "is_init",
         strict_length: bool = True,
         pad_output: bool = False,
-        span: bool | int | tuple[bool | int, bool | int] = False,
+        span: Span = False,
         cache_values: bool = False,  # noqa: ARG002
         seed: int | None = None,
         generator: torch.Generator | None = None,
@@ -83,16 +83,18 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             seed=seed,
             generator=generator,
         )
-        self.slicing = Slicing(
-            num_slices,
-            slice_len,
-            either("traj_key", traj_key, "trajectory_key", trajectory_key),
-            either("end_key", end_key, "end_keys", None if end_keys is None else list(end_keys)),
-            truncated_key,
-            init_key,
-            strict_length,
-            pad_output,
-            span=both_sides(span),
+        self.slicing = slicing_of(
+            num_slices=num_slices,
+            slice_len=slice_len,
+            traj_key=traj_key,
+            end_key=end_key,
+            end_keys=end_keys,
+            trajectory_key=trajectory_key,
+            truncated_key=truncated_key,
+            init_key=init_key,
+            strict_length=strict_length,
+            pad_output=pad_output,
+            span=span,
         )
         if self.slicing.span[0]:
             raise ValueError(f"span {span}: expected (False, n), as only stored steps have a priority to start with")

@@ -1,7 +1,7 @@
 """Samplers of slices: consecutive steps of one trajectory, in whatever order and places they were written."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from tensordict import NestedKey
 
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
-from rlx.buffer.sampler.draws import permute
 from rlx.buffer.sampler.slice_starts import SliceStarts, Weighting, draw_by_rejection
-from rlx.buffer.sampler.slicing import Slicing, both_sides, either
-from rlx.buffer.sampler.steps import SeededSampler, stored_steps
-from rlx.errors import SamplingError
+from rlx.buffer.sampler.slicing import SliceOptions, Span, slicing_of
+from rlx.buffer.sampler.steps import Epoch, SeededSampler, stored_steps
 
 
 class SliceSampler(SeededSampler):
@@ -66,7 +64,7 @@ class SliceSampler(SeededSampler):
         weighting: Weighting = "step",
         whole_trajectories: bool = False,
         start_at_reset: bool = False,
-        span: bool | int | tuple[bool | int, bool | int] = False,
+        span: Span = False,
         cache_values: bool = False,  # noqa: ARG002
         seed: int | None = None,
         generator: torch.Generator | None = None,
@@ -75,18 +73,20 @@ class SliceSampler(SeededSampler):
         if weighting not in ("step", "trajectory"):
             raise ValueError(f"expected weighting 'step' or 'trajectory', found {weighting!r}")
         self.weighting = weighting
-        self.slicing = Slicing(
-            num_slices,
-            slice_len,
-            either("traj_key", traj_key, "trajectory_key", trajectory_key),
-            either("end_key", end_key, "end_keys", None if end_keys is None else list(end_keys)),
-            truncated_key,
-            init_key,
-            strict_length,
-            pad_output,
-            whole_trajectories,
-            start_at_reset,
-            both_sides(span),
+        self.slicing = slicing_of(
+            num_slices=num_slices,
+            slice_len=slice_len,
+            traj_key=traj_key,
+            end_key=end_key,
+            end_keys=end_keys,
+            trajectory_key=trajectory_key,
+            truncated_key=truncated_key,
+            init_key=init_key,
+            strict_length=strict_length,
+            pad_output=pad_output,
+            whole_trajectories=whole_trajectories,
+            start_at_reset=start_at_reset,
+            span=span,
         )
         self._starts: SliceStarts | None = None
 
@@ -142,117 +142,50 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
         drop_last: leave out the last batch of an epoch if it has fewer slices than the others.
         shuffle: trajectories in another order every epoch; otherwise in the order of their first write.
-        traj_key: as in ``SliceSampler``, and so are those that follow.
-        end_key: as there.
-        end_keys: as there.
-        trajectory_key: as there.
-        truncated_key: as there.
-        init_key: as there.
-        strict_length: trajectories that are shorter than a slice are left out; otherwise drawn whole.
-        pad_output: as there.
-        whole_trajectories: as there.
-        start_at_reset: as there.
-        cache_values: as there.
-        seed: as there.
-        generator: as there.
+        options: the other arguments of ``SliceSampler``, but for ``weighting`` and ``span``. Without ``strict_length``
+            shorter trajectories are drawn whole.
     """
 
     def __init__(
         self,
         *,
-        num_slices: int | None = None,
-        slice_len: int | None = None,
         drop_last: bool = False,
         shuffle: bool = True,
-        traj_key: NestedKey | None = None,
-        end_key: NestedKey | None = None,
-        end_keys: Sequence[NestedKey] | None = None,
-        trajectory_key: NestedKey | None = None,
-        truncated_key: NestedKey | None = ("next", "truncated"),
-        init_key: NestedKey | None = "is_init",
-        strict_length: bool = True,
-        pad_output: bool = False,
-        whole_trajectories: bool = False,
-        start_at_reset: bool = False,
-        cache_values: bool = False,
         seed: int | None = None,
         generator: torch.Generator | None = None,
+        **options: Unpack[SliceOptions],
     ) -> None:
-        super().__init__(
-            num_slices=num_slices,
-            slice_len=slice_len,
-            traj_key=traj_key,
-            end_key=end_key,
-            end_keys=end_keys,
-            trajectory_key=trajectory_key,
-            truncated_key=truncated_key,
-            init_key=init_key,
-            strict_length=strict_length,
-            pad_output=pad_output,
-            whole_trajectories=whole_trajectories,
-            start_at_reset=start_at_reset,
-            cache_values=cache_values,
-            seed=seed,
-            generator=generator,
-        )
+        super().__init__(seed=seed, generator=generator, **options)
         self.drop_last = drop_last
         self.shuffle = shuffle
-        self._epoch = 0
-        self._drawn = 0
-        self._trajectories = 0  # of the epoch under way; 0 between epochs
+        self._epoch = Epoch("trajectories", saved_as="trajectories")
         self._generation: int | None = None
-        self._ran_out = False
 
     @property
     def ran_out(self) -> bool:
         """Whether the last batch was the last of an epoch."""
-        return self._ran_out
+        return self._epoch.ran_out
 
     def emptied(self) -> None:
         """Take note that the storage was emptied: the epoch is over."""
-        if self._trajectories:
-            self._begin_epoch(self._epoch + 1)
+        self._epoch.end()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next samples depend on."""
-        return super().state_dict() | {
-            "epoch": self._epoch,
-            "drawn": self._drawn,
-            "trajectories": self._trajectories,
-            "ran_out": self._ran_out,
-        }
+        return super().state_dict() | self._epoch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``; the storage must hold the trajectories it held."""
         super().load_state_dict(state)
-        self._epoch, self._drawn, self._trajectories = state["epoch"], state["drawn"], state["trajectories"]
-        self._ran_out = state["ran_out"]
+        self._epoch.load_state_dict(state)
         self._generation = None
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         counted = self._counted(index, slice_len)
-        if self._draws.enter_worker():
-            self._begin_epoch(self._draws.first_epoch or self._epoch)
-        share, least = self._draws.share, slices if self.drop_last else 1
-        is_same = self._generation in (None, index.generation) and self._trajectories == len(counted.firsts)
-        if self._trajectories and not (is_same and share.of(self._trajectories) - self._drawn >= least):
-            self._begin_epoch(self._epoch + 1)
-        self._trajectories, self._generation = len(counted.firsts), index.generation
-        mine = share.of(self._trajectories)
-        if mine - self._drawn < least:
-            raise SamplingError(
-                f"shard {share.index} of {share.count} needs {least} trajectories to draw from, "
-                f"it has {mine} of the {self._trajectories}"
-            )
-        stop = min(self._drawn + slices, mine)
-        ordinals = share.ordinals(self._drawn, stop)
-        if self.shuffle:
-            ordinals = permute(ordinals, self._trajectories, self._draws.seed, self._epoch)
-        self._drawn = stop
-        self._ran_out = mine - stop < least
-        if self._ran_out:
-            self._begin_epoch(self._epoch + 1)
+        count = len(counted.firsts)
+        is_over = self._generation not in (None, index.generation) or self._epoch.length != count
+        self._generation = index.generation
+        ordinals, _ = self._epoch.next(
+            self._draws, count, slices, drop_last=self.drop_last, shuffle=self.shuffle, is_over=is_over
+        )
         return counted.within(index, self._draws.next(), ordinals)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self._epoch, self._drawn, self._trajectories = epoch, 0, 0

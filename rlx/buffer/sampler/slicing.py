@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from rlx.errors import SamplingError
 
 SLICE_END = ("collector", "slice_end")
 MASK = ("collector", "mask")
+Span = bool | int | tuple[bool | int, bool | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +146,48 @@ class Slicing:
         return marks
 
 
-def both_sides(span: int | bool | tuple[int | bool, int | bool]) -> tuple[int | bool, int | bool]:
-    """Return the span to the left and to the right."""
-    return span if isinstance(span, tuple) else (span, span)
+class SliceOptions(TypedDict, total=False):
+    """Arguments that every sampler of slices takes; see ``SliceSampler``."""
+
+    num_slices: int | None
+    slice_len: int | None
+    traj_key: NestedKey | None
+    end_key: NestedKey | None
+    end_keys: Sequence[NestedKey] | None
+    trajectory_key: NestedKey | None
+    truncated_key: NestedKey | None
+    init_key: NestedKey | None
+    strict_length: bool
+    pad_output: bool
+    whole_trajectories: bool
+    start_at_reset: bool
+    cache_values: bool
 
 
-def either(name: str, value: Any, other_name: str, other: Any) -> Any:
+def slicing_of(
+    *,
+    traj_key: NestedKey | None,
+    trajectory_key: NestedKey | None,
+    end_key: NestedKey | None,
+    end_keys: Sequence[NestedKey] | None,
+    span: Span,
+    **options: Any,
+) -> Slicing:
+    """Return how slices are cut, by the arguments of a sampler; ``options`` are fields of ``Slicing``.
+
+    Raises:
+        TypeError: two names of one argument are given, or arguments that exclude each other.
+        ValueError: a number is out of range.
+    """
+    return Slicing(
+        traj_key=_either("traj_key", traj_key, "trajectory_key", trajectory_key),
+        end_key=_either("end_key", end_key, "end_keys", None if end_keys is None else list(end_keys)),
+        span=span if isinstance(span, tuple) else (span, span),
+        **options,
+    )
+
+
+def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
     """Return the one of two arguments that is given, or None.
 
     Raises:

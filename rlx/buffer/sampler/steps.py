@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Sampler, Storage
-from rlx.buffer.sampler.draws import Draws, Share, permute
+from rlx.buffer.sampler.draws import Draws, Shard, permute
 from rlx.errors import SamplingError
 
 
@@ -64,7 +64,7 @@ class SeededSampler(SavedState, Sampler):
         With replacement the workers' draws are independent of each other.
         """
         mine = copy.deepcopy(self)
-        mine._draws.give_share(Share(index, count))
+        mine._draws.set_shard(Shard(index, count))
         return mine
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,6 +87,86 @@ class RandomSampler(SeededSampler):
         """
         steps = stored_steps(storage, batch_size)
         return storage.row_at(self._draws.next().integers(steps, size=batch_size)), {}
+
+
+class Epoch:
+    """Position of a sampler in an epoch, in which everything is drawn once.
+
+    Args:
+        unit: the name of what is drawn, for messages.
+        saved_as: the key of ``length`` in ``state_dict``.
+
+    Attributes:
+        length: how many are drawn in the epoch under way; 0 between epochs.
+        ran_out: whether the last batch was the last of an epoch.
+    """
+
+    def __init__(self, unit: str, saved_as: str) -> None:
+        self.length = 0
+        self.ran_out = False
+        self._unit, self._saved_as = unit, saved_as
+        self._number = 0
+        self._drawn = 0
+
+    def next(
+        self, draws: Draws, stored: int, count: int, *, drop_last: bool, shuffle: bool, is_over: bool
+    ) -> tuple[Rows, int]:
+        """Return [at most count] ordinals of the next batch, of this worker, and the length of their epoch.
+
+        Args:
+            draws: the worker and the seed.
+            stored: how many there are to draw in a new epoch.
+            count: how many a batch has.
+            drop_last: leave out a last batch that has fewer.
+            shuffle: whether in another order every epoch.
+            is_over: whether the epoch under way no longer fits the storage.
+
+        Raises:
+            SamplingError: this worker or a whole batch finds too little.
+        """
+        if draws.enter_worker():
+            self._begin(draws.first_epoch or self._number)
+        shard, least = draws.shard, count if drop_last else 1
+        if self.length and (is_over or shard.of(self.length) - self._drawn < least):
+            self._begin(self._number + 1)
+        self.length = length = self.length or stored
+        mine = shard.of(length)
+        if mine - self._drawn < least:
+            raise SamplingError(
+                f"shard {shard.index} of {shard.count} needs {least} {self._unit} to draw from, "
+                f"it has {mine} of the {length}"
+            )
+        stop = min(self._drawn + count, mine)
+        ordinals = shard.ordinals(self._drawn, stop)
+        if shuffle:
+            ordinals = permute(ordinals, length, draws.seed, self._number)
+        self._drawn = stop
+        self.ran_out = mine - stop < least
+        if self.ran_out:
+            self._begin(self._number + 1)
+        return ordinals, length
+
+    def end(self) -> None:
+        """End the epoch under way, if any."""
+        if self.length:
+            self._begin(self._number + 1)
+
+    def _begin(self, number: int) -> None:
+        self._number, self._drawn, self.length = number, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that ``load_state_dict`` takes."""
+        return {
+            "epoch": self._number,
+            "drawn": self._drawn,
+            self._saved_as: self.length,
+            "ran_out": self.ran_out,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``."""
+        self._number, self._drawn, self.length = state["epoch"], state["drawn"], state[self._saved_as]
+        self.ran_out = state["ran_out"]
 
 
 class SamplerWithoutReplacement(SeededSampler):
@@ -113,15 +193,12 @@ class SamplerWithoutReplacement(SeededSampler):
         super().__init__(seed=seed, generator=generator)
         self.drop_last = drop_last
         self.shuffle = shuffle
-        self._epoch = 0
-        self._drawn = 0
-        self._length = 0  # of the epoch under way; 0 between epochs
-        self._ran_out = False
+        self._epoch = Epoch("steps", saved_as="length")
 
     @property
     def ran_out(self) -> bool:
         """Whether the last batch was the last of an epoch."""
-        return self._ran_out
+        return self._epoch.ran_out
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, fewer than ``batch_size`` at the end of an epoch; nothing beside them.
@@ -130,49 +207,29 @@ class SamplerWithoutReplacement(SeededSampler):
             SamplingError: the storage is empty, or this shard or a whole batch finds too little in it.
         """
         stored = stored_steps(storage, batch_size)
-        if self._draws.enter_worker():
-            self._begin_epoch(self._draws.first_epoch or self._epoch)
-        share, least = self._draws.share, batch_size if self.drop_last else 1
-        if self._length and (self._length > stored or share.of(self._length) - self._drawn < least):
-            self._begin_epoch(self._epoch + 1)
-        self._length = self._length or stored
-        mine = share.of(self._length)
-        if mine - self._drawn < least:
-            raise SamplingError(
-                f"shard {share.index} of {share.count} needs {least} steps to draw from, it has {mine} of the {stored}"
-            )
-        stop = min(self._drawn + batch_size, mine)
-        ordinals, length = share.ordinals(self._drawn, stop), self._length
-        if self.shuffle:
-            ordinals = permute(ordinals, length, self._draws.seed, self._epoch)
-        self._drawn = stop
-        self._ran_out = mine - stop < least
-        if self._ran_out:
-            self._begin_epoch(self._epoch + 1)
+        epoch = self._epoch
+        ordinals, length = epoch.next(
+            self._draws,
+            stored,
+            batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+            is_over=epoch.length > stored,
+        )
         return _rows(storage, ordinals, length), {}
 
     def emptied(self) -> None:
         """Take note that the storage was emptied: the epoch is over."""
-        if self._length:
-            self._begin_epoch(self._epoch + 1)
+        self._epoch.end()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next samples depend on."""
-        return super().state_dict() | {
-            "epoch": self._epoch,
-            "drawn": self._drawn,
-            "length": self._length,
-            "ran_out": self._ran_out,
-        }
+        return super().state_dict() | self._epoch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``."""
         super().load_state_dict(state)
-        self._epoch, self._drawn, self._length = state["epoch"], state["drawn"], state["length"]
-        self._ran_out = state["ran_out"]
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self._epoch, self._drawn, self._length = epoch, 0, 0
+        self._epoch.load_state_dict(state)
 
 
 def _rows(storage: Storage, ordinals: Rows, length: int) -> Rows:
