@@ -2,6 +2,7 @@
 
 import multiprocessing
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,17 @@ def doubled(steps: Any) -> Any:
     return steps.select("observation").apply(lambda leaf: leaf * 2)
 
 
-@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage])
+HOW: list[dict[str, Any]] = [
+    {},
+    {"chunksize": 0},
+    {"num_chunks": 3},
+    {"num_workers": 2, "chunksize": 3, "mp_start_method": "fork"},
+]
+SPAWNED = {"num_workers": 1, "chunksize": 15, "mp_start_method": "spawn"}
+
+
 @pytest.mark.parametrize(
-    "how",
-    [
-        {},
-        {"chunksize": 0},
-        {"num_chunks": 3},
-        {"num_workers": 2, "chunksize": 3, "mp_start_method": "fork"},
-        {"num_workers": 1, "chunksize": 15, "mp_start_method": "spawn"},
-    ],
+    ("storage", "how"), [*product([LazyTensorStorage, ListStorage], HOW), (LazyTensorStorage, SPAWNED)]
 )
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_steps_in_memory(storage: Any, how: dict[str, Any], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ print("begun")
 data = AtariDQNExperienceReplay("Pong/5", batch_size=128, source="source")
 def half(steps):
     return steps.select("action", ("next", "reward")).set("half", steps["observation"][:, ::2, ::2])
-storage = data.preprocess(half, num_workers=2, mp_start_method="spawn", dest="half")
+storage = data.preprocess(half, num_workers=1, mp_start_method="spawn", dest="half")
 print(list(storage[:3]["half"].shape), len(storage))
 """
 
