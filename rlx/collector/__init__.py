@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rlx.collector.distributed import DistributedCollector as DistributedCollector
     from rlx.collector.distributed import RayCollector as RayCollector
     from rlx.collector.distributed import RPCCollector as RPCCollector
-    from rlx.collector.environment.batched_env import ParallelEnv as ParallelEnv
-    from rlx.collector.environment.batched_env import SerialEnv as SerialEnv
     from rlx.collector.environment.gym_env import GymEnv as GymEnv
+    from rlx.collector.environment.gym_env import ParallelEnv as ParallelEnv
+    from rlx.collector.environment.gym_env import SerialEnv as SerialEnv
     from rlx.collector.multi_collector import MultiAsyncCollector as MultiAsyncCollector
     from rlx.collector.multi_collector import MultiaSyncDataCollector as MultiaSyncDataCollector
     from rlx.collector.multi_collector import MultiCollector as MultiCollector
@@ -38,8 +38,7 @@ _NAMES = {
         "MultiSyncDataCollector",
         "MultiaSyncDataCollector",
     ],
-    "environment.gym_env": ["GymEnv"],
-    "environment.batched_env": ["ParallelEnv", "SerialEnv"],
+    "environment.gym_env": ["GymEnv", "ParallelEnv", "SerialEnv"],
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOMES)

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rlx.buffer.trajectory_split import split_trajectories
+from rlx.collector.background import FreeRunning
 from rlx.collector.batch_delivery import MASK, BatchDelivery
-from rlx.collector.free_running import FreeRunning
-from rlx.collector.plan import Plan
+from rlx.collector.plan import Plan, Quota, quotas_for
 from rlx.collector.policy.weights import NewWeights, load, pack
 from rlx.collector.rollout.episodes import Episode, Episodes
-from rlx.collector.rollout.steps import Steps
-from rlx.collector.rollout.trajectory_ids import NO_TRAJECTORY, TrajectoryIds
-from rlx.collector.shares import Share, share_out
+from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps, TrajectoryIds
 from rlx.collector.ted import Portion, episodes_to_ted, joined
 from rlx.collector.worker.shared_steps import Description, Weights
 from rlx.collector.worker.step_pool import StepPool
@@ -34,9 +32,9 @@ _CHUNK_STEPS = 16
 
 
 class _Taken(NamedTuple):
-    """The steps of a worker's share."""
+    """The steps of a worker's quota."""
 
-    share: Share
+    quota: Quota
     steps: Steps
     ids: NDArray[np.int64]
 
@@ -104,7 +102,7 @@ class BaseCollector(FreeRunning):
         workers = range(len(configs))
         self._first_envs = [sum(self._envs[:worker]) for worker in workers]
         self._ids = [TrajectoryIds(n, worker, len(workers)) for worker, n in enumerate(self._envs)]
-        self._shares: list[deque[Share | None]] = [deque() for _ in workers]  # None: its steps are to be dropped
+        self._quotas: list[deque[Quota | None]] = [deque() for _ in workers]  # None: its steps are to be dropped
         self._due: dict[int, int] = {}  # sessions that workers are to begin with their next order
         self._episodes: list[Episodes] = []
         self._waiting: list[Episode] = []
@@ -278,7 +276,7 @@ class BaseCollector(FreeRunning):
             self._has_copies = True
 
     def _length(self, worker: int, description: Description) -> int:
-        """Return steps of an environment of a worker's usual share."""
+        """Return steps of an environment of a worker's usual quota."""
         frames, n = self._plan.frames, description.num_envs
         if frames is None:
             return _CHUNK_STEPS
@@ -323,7 +321,7 @@ class BaseCollector(FreeRunning):
         if self._plan.is_cut:
             taken = [one._replace(steps=_cut(one.steps)) for one in taken]
         portions = [Portion(steps, ids) for _, steps, ids in taken]
-        is_batched, envs = self._described[0].is_batched, taken[-1].share.envs
+        is_batched, envs = self._described[0].is_batched, taken[-1].quota.envs
         if envs < len(taken[-1].ids):  # the last steps of all, without other portions
             return self._masked(joined(portions, 0, is_batched=True)[:envs])
         return self._masked(joined(portions, self._plan.cat_results, is_batched=is_batched))
@@ -336,11 +334,11 @@ class BaseCollector(FreeRunning):
     def _whole_episodes(self, count: int) -> TensorDictBase | None:
         """Return ``count`` whole episodes; at the end fewer, and the last ones are truncated."""
         while len(self._waiting) < count and (taken := self._obtain()):
-            for share, steps, _ in taken:
-                ended = self._episodes[share.worker].add(steps, share.steps)
+            for quota, steps, _ in taken:
+                ended = self._episodes[quota.worker].add(steps, quota.steps)
                 self._waiting += ended
                 if ended:
-                    self._pool.made_progress(share.worker)
+                    self._pool.made_progress(quota.worker)
             self._order_ahead()
         if len(self._waiting) < count:
             self._waiting += [episode for episodes in self._episodes for episode in episodes.cut()]
@@ -352,80 +350,80 @@ class BaseCollector(FreeRunning):
         return batch if self._plan.traj_format == "cat" else split_trajectories(batch)
 
     def _obtain(self) -> list[_Taken]:
-        """Return the next steps: a round of all workers, or the share of one; empty when all steps are done."""
+        """Return the next steps: a round of all workers, or the quota of one; empty when all steps are done."""
         if self._plan.is_sync:
             return [] if self._left() == 0 else self._round()
         while True:
             self._order_ahead()
-            if not any(self._shares):
+            if not any(self._quotas):
                 return []
             if (taken := self._take()) is not None:
                 return [taken]
 
     def _round(self) -> list[_Taken]:
-        shares = share_out(self._left(), self._lengths, self._envs)
-        enough = len(shares)
+        quotas = quotas_for(self._left(), self._lengths, self._envs)
+        enough = len(quotas)
         if self._plan.preemptive_threshold is not None:
             enough = max(1, int(enough * self._plan.preemptive_threshold))
         if self._plan.reset_at_each_iter:
             self._due = self._due or self._sessions_for(range(len(self._envs)))
         self._rounds += 1
         is_random = self._ordered < self._plan.init_random_frames
-        for share in shares:
-            self._give(share, is_random=is_random)
+        for quota in quotas:
+            self._give(quota, is_random=is_random)
         taken: dict[int, _Taken] = {}
-        while len(taken) < len(shares):
+        while len(taken) < len(quotas):
             if (one := self._take()) is None:
                 continue
-            taken[one.share.worker] = one
+            taken[one.quota.worker] = one
             if len(taken) == enough:
                 self._pool.stop(self._rounds)
-        return [taken[share.worker] for share in shares]
+        return [taken[quota.worker] for quota in quotas]
 
     def _order_ahead(self) -> None:
         """Keep workers busy, unless they run in rounds."""
         if self._plan.is_sync:
             return
         for open_orders in range(self._plan.slots):
-            for worker, shares in enumerate(self._shares):
-                if len(shares) > open_orders or self._left() == 0:
+            for worker, quotas in enumerate(self._quotas):
+                if len(quotas) > open_orders or self._left() == 0:
                     continue
-                (share,) = share_out(self._left(), [self._lengths[worker]], [self._envs[worker]])
+                (quota,) = quotas_for(self._left(), [self._lengths[worker]], [self._envs[worker]])
                 if self._plan.reset_at_each_iter and worker not in self._due:
                     self._due |= self._sessions_for([worker])
                 self._rounds += 1
                 is_random = self._ordered < self._plan.init_random_frames
-                self._give(replace(share, worker=worker), is_random=is_random)
+                self._give(replace(quota, worker=worker), is_random=is_random)
 
     def _left(self) -> int | None:
         """Return steps that are to be ordered yet."""
         total = self._plan.total_frames
         return None if total < 0 else max(0, total - self._ordered)
 
-    def _give(self, share: Share, *, is_random: bool) -> None:
-        worker = share.worker
+    def _give(self, quota: Quota, *, is_random: bool) -> None:
+        worker = quota.worker
         session = self._due.pop(worker, None)
-        task = StepTask(self._rounds, share.length, is_random, session, self._first_envs[worker], self._seed)
+        task = StepTask(self._rounds, quota.length, is_random, session, self._first_envs[worker], self._seed)
         self._pool.submit(worker, task)
-        self._shares[worker].append(share)
-        self._ordered += share.steps
+        self._quotas[worker].append(quota)
+        self._ordered += quota.steps
 
     def _take(self) -> _Taken | None:
         """Return the steps of the first worker that is ready; None if it was reset meanwhile."""
         result = self._pool.next()
         worker, steps = result.worker, result.steps
-        if (share := self._shares[worker].popleft()) is None:
+        if (quota := self._quotas[worker].popleft()) is None:
             return None
         if result.task.session is not None:
             self._begin(worker)
         if self._plan.track_policy_version:
             steps = replace(steps, step={**steps.step, "policy_version": steps.version})
-        made = int(steps.counts[: share.envs].sum())
+        made = int(steps.counts[: quota.envs].sum())
         if made and self._plan.trajs_per_batch is None:
             self._pool.made_progress(worker)
         self._frames += made
-        self._ordered += made - share.steps
-        return _Taken(share, steps, self._ids[worker].of(steps))
+        self._ordered += made - quota.steps
+        return _Taken(quota, steps, self._ids[worker].of(steps))
 
     def _begin(self, worker: int) -> None:
         """Begin new episodes in all environments of a worker; running ones are dropped."""
@@ -449,9 +447,9 @@ class BaseCollector(FreeRunning):
     def _drop_open(self, workers: Sequence[int]) -> None:
         """Drop the steps already ordered from these workers as they come in, without waiting for them."""
         for worker in workers:
-            shares = self._shares[worker]
-            self._ordered -= sum(share.steps for share in shares if share is not None)
-            self._shares[worker] = deque([None] * len(shares))
+            quotas = self._quotas[worker]
+            self._ordered -= sum(quota.steps for quota in quotas if quota is not None)
+            self._quotas[worker] = deque([None] * len(quotas))
 
     def _drop_running(self, worker: int) -> None:
         self._uncount(self._episodes[worker].running_steps)

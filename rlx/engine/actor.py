@@ -1,9 +1,13 @@
 """The seam for functions with a state of their own that live in other processes, wherever these are."""
 
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import cloudpickle
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -70,17 +74,87 @@ class Actors(Protocol):
     ) -> None: ...
 
 
-class EndingActor(Protocol):
-    """An actor that can be asked to end without waiting for it."""
+class ProcessActor(ABC, Generic[T, R]):
+    """Base of actors in other processes: tasks are pickled and queued; after the end every call fails."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._death: ActorDiedError | None = None
+
+    @property
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether its process has ended and everybody who waits for it knows."""
+
+    def call(self, task: T) -> Future[R]:
+        """Return the future of the function's answer; never waits."""
+        future: Future[R] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            message = cloudpickle.dumps(task)
+        except Exception as exc:  # whatever a stranger's object raises; the caller gets it as if the function had
+            future.set_exception(exc)
+            return future
+        with self._lock:
+            if self._death is not None:
+                future.set_exception(self._death)
+            elif self._is_closed:
+                future.set_exception(ActorDiedError("the actor was closed"))
+            else:
+                self._queue(message, future)
+        return future
 
     def end(self, *, at_once: bool) -> None:
-        """Tell the process to end."""
+        """Tell the process to end, without waiting."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._queue_end()
+        if at_once:
+            self._terminate()
 
-    def close(self, *, at_once: bool) -> None:
+    @abstractmethod
+    def close(self, *, at_once: bool = False) -> None:
         """End the process and wait until it has ended."""
 
+    @abstractmethod
+    def _queue(self, message: bytes, future: "Future[R]") -> None:
+        """Queue a pickled task, whose answer is to go to the future."""
 
-def close_all(actors: Iterable[EndingActor], *, at_once: bool) -> None:
+    @abstractmethod
+    def _queue_end(self) -> None:
+        """Queue the end, after all tasks."""
+
+    @abstractmethod
+    def _terminate(self) -> None:
+        """End the process although it has tasks."""
+
+
+P = TypeVar("P", bound=ProcessActor[Any, Any])
+
+
+class ProcessActors(Generic[P]):
+    """Base of what starts actors in other processes, and ends those that are left."""
+
+    def __init__(self) -> None:
+        self._actors: list[P] = []
+
+    def _running(self) -> list[P]:
+        """Forget the actors that have ended; return the others."""
+        self._actors = [actor for actor in self._actors if not actor.has_ended]
+        return self._actors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close_all(self._actors, at_once=kind is not None)
+
+
+def close_all(actors: Iterable[ProcessActor[Any, Any]], *, at_once: bool) -> None:
     """End actors side by side and wait until all have ended; at once, if an exception comes while it waits."""
     actors = list(actors)
     try:
@@ -90,7 +164,7 @@ def close_all(actors: Iterable[EndingActor], *, at_once: bool) -> None:
         raise
 
 
-def _close(actors: Sequence[EndingActor], *, at_once: bool) -> None:
+def _close(actors: Sequence[ProcessActor[Any, Any]], *, at_once: bool) -> None:
     for actor in actors:
         actor.end(at_once=at_once)
     for actor in actors:

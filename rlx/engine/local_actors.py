@@ -14,12 +14,12 @@ from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from types import FrameType, TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
 
-from rlx.engine.actor import ActorDiedError, close_all
+from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors
 from rlx.engine.answers import answered, made, settle, unpickled
 from rlx.engine.pulse import Pulse, PulseWatch, open_pulse, pulse_file
 from rlx.fork import on_fork
@@ -36,45 +36,7 @@ _GRACE_S = 5.0  # For a function's ``close``, before its process is killed.
 _ORPHAN_GRACE_S = 0.5  # The same, of a process whose parent has ended.
 
 
-class LocalActors:
-    """Actors in processes of this machine.
-
-    They start afresh, not as a fork; Ctrl-C does not reach them, nor what they start; and they end when this process
-    does, however it does.
-
-    Args:
-        step_timeout: seconds that a step in an actor may take (see ``rlx.engine.pulse.stepping``); then its process is
-            killed. Without limit where not given.
-
-    Example:
-        >>> with LocalActors() as actors:
-        ...     actor = actors.start(lambda first: lambda task: first + task, 40)
-        ...     actor.call(2).result()
-        42
-    """
-
-    shares_memory = True
-
-    def __init__(self, step_timeout: float | None = None) -> None:
-        self._step_timeout = step_timeout
-        self._actors: list[LocalActor[Any, Any]] = []
-
-    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "LocalActor[T, R]":
-        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
-        actor: LocalActor[T, R] = LocalActor(cloudpickle.dumps((make, argument)), self._step_timeout)
-        self._actors = [other for other in self._actors if not other.has_ended] + [actor]
-        return actor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_all(self._actors, at_once=kind is not None)
-
-
-class LocalActor(Generic[T, R]):
+class LocalActor(ProcessActor[T, R]):
     """One process; see ``Actor``.
 
     Args:
@@ -83,6 +45,7 @@ class LocalActor(Generic[T, R]):
     """
 
     def __init__(self, made_of: bytes, step_timeout: float | None = None) -> None:
+        super().__init__()
         self._pipe, theirs = Pipe()
         self._step_timeout = step_timeout
         self._watch: PulseWatch | None = None
@@ -94,10 +57,8 @@ class LocalActor(Generic[T, R]):
             command = [sys.executable, "-c", _BOOT, ",".join(map(str, fds)), *sys.path]
             # A group of its own, so that Ctrl-C in a terminal does not reach it.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, process_group=0)
-        self._lock = threading.Lock()
         self._pending: deque[Future[R]] = deque()
-        self._death: ActorDiedError | None = None
-        self._is_closed = self._is_left = False
+        self._is_left = False
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._outbox.put(made_of)
         # Daemons: a process that ends without closing its actors waits for none.
@@ -117,25 +78,6 @@ class LocalActor(Generic[T, R]):
         """Of its process."""
         return self._process.pid
 
-    def call(self, task: T) -> Future[R]:
-        """Return the future of the function's answer; never waits."""
-        future: Future[R] = Future()
-        future.set_running_or_notify_cancel()
-        try:
-            message = cloudpickle.dumps(task)
-        except Exception as exc:  # whatever a stranger's object raises; the caller gets it as if the function had
-            future.set_exception(exc)
-            return future
-        with self._lock:
-            if self._death is not None:
-                future.set_exception(self._death)
-            elif self._is_closed:
-                future.set_exception(ActorDiedError("the actor was closed"))
-            else:
-                self._pending.append(future)
-                self._outbox.put(message)
-        return future
-
     def close(self, *, at_once: bool = False) -> None:
         """End the process and wait until it has ended."""
         self.end(at_once=at_once)
@@ -146,14 +88,18 @@ class LocalActor(Generic[T, R]):
 
     def end(self, *, at_once: bool) -> None:
         """Tell the process to end, without waiting."""
-        if self._is_left:
-            return
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                self._outbox.put(_END)
-        if at_once:
-            self._process.terminate()
+        if not self._is_left:
+            super().end(at_once=at_once)
+
+    def _queue(self, message: bytes, future: "Future[R]") -> None:
+        self._pending.append(future)
+        self._outbox.put(message)
+
+    def _queue_end(self) -> None:
+        self._outbox.put(_END)
+
+    def _terminate(self) -> None:
+        self._process.terminate()
 
     def _leave(self) -> None:
         """Close, in a fork, the copy of the pipe by whose end the actor learns that its process has ended."""
@@ -222,6 +168,36 @@ class LocalActor(Generic[T, R]):
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+
+
+class LocalActors(ProcessActors[LocalActor[Any, Any]]):
+    """Actors in processes of this machine.
+
+    They start afresh, not as a fork; Ctrl-C does not reach them, nor what they start; and they end when this process
+    does, however it does.
+
+    Args:
+        step_timeout: seconds that a step in an actor may take (see ``rlx.engine.pulse.stepping``); then its process is
+            killed. Without limit where not given.
+
+    Example:
+        >>> with LocalActors() as actors:
+        ...     actor = actors.start(lambda first: lambda task: first + task, 40)
+        ...     actor.call(2).result()
+        42
+    """
+
+    shares_memory = True
+
+    def __init__(self, step_timeout: float | None = None) -> None:
+        super().__init__()
+        self._step_timeout = step_timeout
+
+    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> LocalActor[T, R]:
+        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
+        actor: LocalActor[T, R] = LocalActor(cloudpickle.dumps((make, argument)), self._step_timeout)
+        self._running().append(actor)
+        return actor
 
 
 def serve(fds: str) -> None:

@@ -9,11 +9,11 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from types import ModuleType, TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import cloudpickle
 
-from rlx.engine.actor import ActorDiedError, close_all
+from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors
 from rlx.engine.answers import answered, made, settle, unpickled
 from rlx.engine.ray_cluster import ray_cluster, settle_in
 
@@ -24,7 +24,69 @@ logger = logging.getLogger(__name__)
 _ONE_CPU = {"num_cpus": 1}
 
 
-class RayActors:
+class RayActor(ProcessActor[T, R]):
+    """One of Ray's actors; see ``Actor``.
+
+    Args:
+        ray: the package, connected.
+        made_of: the pickle of what makes its function and of the argument for that.
+        options: what it takes of the cluster.
+    """
+
+    def __init__(self, ray: ModuleType, made_of: bytes, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.options = options
+        self._ray = ray
+        remote = ray.remote(**(_ONE_CPU | dict(options)), max_restarts=0, max_task_retries=0)(_Host)
+        self._host = remote.remote(made_of, os.getcwd(), sys.path)
+        self._calls: SimpleQueue[tuple[bytes, Future[R]] | None] = SimpleQueue()
+        self._caller = threading.Thread(target=self._serve, name="actor's caller", daemon=True)
+        self._caller.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended and everybody who waits for it knows."""
+        return not self._caller.is_alive()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End the process and wait until it has ended."""
+        self.end(at_once=at_once)
+        self._caller.join()
+
+    def _queue(self, message: bytes, future: "Future[R]") -> None:
+        self._calls.put((message, future))
+
+    def _queue_end(self) -> None:
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        """Have one task done after the other: of several, Ray would lose the answers before the one that is fatal."""
+        future: Future[R] | None = None
+        try:
+            while (call := self._calls.get()) is not None:
+                task, future = call
+                settle(future, self._ray.get(self._host.answer.remote(task)))
+            self._ray.get(self._host.close.remote())
+            death = ActorDiedError("the actor was closed")
+        except Exception as exc:  # it was lost or killed, or Ray itself was shut down
+            death = ActorDiedError(f"an actor on the Ray cluster was lost: {str(exc).partition(chr(10))[0]}")
+            death.__cause__ = exc
+        with self._lock:
+            self._death = death
+        if future is not None and not future.done():
+            future.set_exception(death)
+        with suppress(Empty):
+            while True:
+                if (call := self._calls.get_nowait()) is not None:
+                    call[1].set_exception(death)
+        self._terminate()
+
+    def _terminate(self) -> None:
+        if self._ray.is_initialized():
+            self._ray.kill(self._host)
+
+
+class RayActors(ProcessActors[RayActor[Any, Any]]):
     """Actors on the machines of a Ray cluster, which see the same files as this one; see ``Actors``.
 
     They end when this process ends, for whatever reason. An actor that is ended at once is killed, without closing its
@@ -48,23 +110,23 @@ class RayActors:
         config: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
+        super().__init__()
         self._cluster = ray_cluster(address, cpus=cpus, config=config)
         self._options = [options or {}] if options is None or isinstance(options, Mapping) else list(options)
-        self._actors: list[RayActor[Any, Any]] = []
         self._stack = ExitStack()
         self._ray: ModuleType | None = None
 
-    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> "RayActor[T, R]":
+    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> RayActor[T, R]:
         """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
         if self._ray is None:
             raise RuntimeError("the context of the actors has not been entered")
         made_of = cloudpickle.dumps((make, argument))
-        self._actors = [actor for actor in self._actors if not actor.has_ended]
-        free = [one for one in self._options if not any(one is actor.options for actor in self._actors)]
-        options = free[0] if free else self._options[len(self._actors) % len(self._options)]
+        running = self._running()
+        free = [one for one in self._options if not any(one is actor.options for actor in running)]
+        options = free[0] if free else self._options[len(running) % len(self._options)]
         actor: RayActor[T, R] = RayActor(self._ray, made_of, options)
-        self._actors.append(actor)
-        needed = sum(float(one.options.get("num_cpus", 1)) for one in self._actors)
+        running.append(actor)
+        needed = sum(float(one.options.get("num_cpus", 1)) for one in running)
         if needed > (there := self._ray.cluster_resources().get("CPU", 0.0)):
             logger.warning("actors need %g CPUs, the Ray cluster has %g: some wait until it has more", needed, there)
         return actor
@@ -77,92 +139,7 @@ class RayActors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._stack:
-            close_all(self._actors, at_once=kind is not None)
-
-
-class RayActor(Generic[T, R]):
-    """One of Ray's actors; see ``Actor``.
-
-    Args:
-        ray: the package, connected.
-        made_of: the pickle of what makes its function and of the argument for that.
-        options: what it takes of the cluster.
-    """
-
-    def __init__(self, ray: ModuleType, made_of: bytes, options: Mapping[str, Any]) -> None:
-        self.options = options
-        self._ray = ray
-        remote = ray.remote(**(_ONE_CPU | dict(options)), max_restarts=0, max_task_retries=0)(_Host)
-        self._host = remote.remote(made_of, os.getcwd(), sys.path)
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._death: ActorDiedError | None = None
-        self._calls: SimpleQueue[tuple[bytes, Future[R]] | None] = SimpleQueue()
-        self._caller = threading.Thread(target=self._serve, name="actor's caller", daemon=True)
-        self._caller.start()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process has ended and everybody who waits for it knows."""
-        return not self._caller.is_alive()
-
-    def call(self, task: T) -> Future[R]:
-        """Return the future of the function's answer; never waits."""
-        future: Future[R] = Future()
-        future.set_running_or_notify_cancel()
-        try:
-            message = cloudpickle.dumps(task)
-        except Exception as exc:  # whatever a stranger's object raises; the caller gets it as if the function had
-            future.set_exception(exc)
-            return future
-        with self._lock:
-            if self._death is not None:
-                future.set_exception(self._death)
-            elif self._is_closed:
-                future.set_exception(ActorDiedError("the actor was closed"))
-            else:
-                self._calls.put((message, future))
-        return future
-
-    def close(self, *, at_once: bool = False) -> None:
-        """End the process and wait until it has ended."""
-        self.end(at_once=at_once)
-        self._caller.join()
-
-    def end(self, *, at_once: bool) -> None:
-        """Tell the process to end, without waiting."""
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                self._calls.put(None)
-        if at_once:
-            self._kill()
-
-    def _serve(self) -> None:
-        """Have one task done after the other: of several, Ray would lose the answers before the one that is fatal."""
-        future: Future[R] | None = None
-        try:
-            while (call := self._calls.get()) is not None:
-                task, future = call
-                settle(future, self._ray.get(self._host.answer.remote(task)))
-            self._ray.get(self._host.close.remote())
-            death = ActorDiedError("the actor was closed")
-        except Exception as exc:  # it was lost or killed, or Ray itself was shut down
-            death = ActorDiedError(f"an actor on the Ray cluster was lost: {str(exc).partition(chr(10))[0]}")
-            death.__cause__ = exc
-        with self._lock:
-            self._death = death
-        if future is not None and not future.done():
-            future.set_exception(death)
-        with suppress(Empty):
-            while True:
-                if (call := self._calls.get_nowait()) is not None:
-                    call[1].set_exception(death)
-        self._kill()
-
-    def _kill(self) -> None:
-        if self._ray.is_initialized():
-            self._ray.kill(self._host)
+            super().__exit__(kind, error, trace)
 
 
 class _Host:

@@ -13,8 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlx.collector.environment.batched_env import SerialEnv
-from rlx.collector.environment.gym_env import GymEnv
+from rlx.collector.environment.gym_env import GymEnv, SerialEnv
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 

@@ -1,14 +1,18 @@
-"""``GymEnv``: an environment by its gymnasium id, under the name that TorchRL's users know."""
+"""``GymEnv``, ``SerialEnv`` and ``ParallelEnv``: descriptions of environments, under the names of TorchRL."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
 
 from rlx.collector.environment.gym_id import make, of_id
 from rlx.collector.environment.protocol import Environment
 from rlx.collector.environment.ted_env import TedEnv
+from rlx.collector.environment.vector import MakeEnv, parallel, serial
+from rlx.errors import CollectError, RlxError
 
-if TYPE_CHECKING:
-    import gymnasium
+Makes = str | MakeEnv | Sequence[str | MakeEnv]
 
 
 class GymEnv(TedEnv):
@@ -49,3 +53,135 @@ class GymEnv(TedEnv):
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"GymEnv({self.env_id!r}{options})"
+
+
+class _BatchedEnv(TedEnv):
+    """Base of SerialEnv and ParallelEnv.
+
+    Args:
+        num_workers: how many copies.
+        create_env_fn: a gymnasium id or a function that makes one copy; or a list of these, one for every copy.
+    """
+
+    def __init__(self, num_workers: int, create_env_fn: Makes) -> None:
+        super().__init__()
+        self.num_workers = num_workers
+        self.create_env_fn = create_env_fn
+        if num_workers < 1:
+            raise CollectError(f"{self!r}: expected at least one worker")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_workers}, {self.create_env_fn!r})"
+
+    def _makes(self) -> tuple[str, list[MakeEnv]]:
+        """Return a name for messages, and a function for every copy."""
+        sources = self.create_env_fn
+        if isinstance(sources, str) or not isinstance(sources, Sequence):
+            sources = [sources] * self.num_workers
+        if len(sources) != self.num_workers:
+            raise CollectError(f"create_env_fn has {len(sources)} functions: expected {self.num_workers}")
+        functions = [GymEnv(source) if isinstance(source, str) else source for source in sources]
+        return function_name(functions[0]), [partial(one, function) for function in functions]
+
+
+class SerialEnv(_BatchedEnv):
+    """Copies of an environment, stepped one after the other: for a collector, or by hand, see ``TedEnv``.
+
+    Args:
+        num_workers: how many copies.
+        create_env_fn: a gymnasium id or a function that makes one copy; or a list of these, one for every copy.
+
+    Raises:
+        CollectError: no workers are configured.
+
+    Example:
+        >>> SerialEnv(2, "CartPole-v1").rollout(5).shape
+        torch.Size([2, 5])
+    """
+
+    def open(self) -> Environment:
+        """Return the copies."""
+        name, makes = self._makes()
+        return serial(makes, name, is_batched=True)
+
+
+class ParallelEnv(_BatchedEnv):
+    """Copies of an environment, each in a process of its own, with observations in shared memory; else as SerialEnv.
+
+    Args:
+        num_workers: how many copies.
+        create_env_fn: a gymnasium id or a function that makes one copy; or a list of these, one for every copy.
+        mp_start_method: how processes are started; ``fork`` only where this process has no threads.
+
+    Raises:
+        CollectError: no workers are configured.
+    """
+
+    def __init__(self, num_workers: int, create_env_fn: Makes, mp_start_method: str = "spawn") -> None:
+        super().__init__(num_workers, create_env_fn)
+        self.mp_start_method = mp_start_method
+
+    def open(self) -> Environment:
+        """Return the copies, whose processes have started."""
+        name, makes = self._makes()
+        return parallel(makes, name, self.mp_start_method)
+
+
+def called(function: MakeEnv) -> Any:
+    """Return the result of a user's function; a ``GymEnv`` or an environment of TorchRL as gymnasium's.
+
+    Raises:
+        CollectError: the function failed.
+    """
+    try:
+        found = function()
+    except RlxError:
+        raise
+    except (Exception, SystemExit) as exc:  # whatever a stranger's function raises
+        raise CollectError(f"{function_name(function)} failed: {type(exc).__name__}: {exc}") from exc
+    return as_gymnasium(found() if isinstance(found, GymEnv) else found)
+
+
+def as_gymnasium(env: Any) -> Any:
+    """Return an environment of TorchRL as gymnasium's; anything else as it is."""
+    if not is_torchrl(env):
+        return env
+    from rlx.collector.environment.torchrl import adapted  # noqa: PLC0415  (torch takes seconds)
+
+    return adapted(env)
+
+
+def is_torchrl(env: Any) -> bool:
+    """Return whether it is a ``torchrl.envs.EnvBase``."""
+    return any(
+        kind.__name__ == "EnvBase" and kind.__module__.partition(".")[0] == "torchrl" for kind in type(env).__mro__
+    )
+
+
+def function_name(function: MakeEnv) -> str:
+    """Return the name of an environment factory for messages."""
+    if isinstance(function, GymEnv):
+        return function.env_id
+    if isinstance(function, partial):
+        return function_name(function.func)
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def environment_name(env: Any) -> str:
+    """Return the name of an environment for messages and manifests."""
+    if isinstance(name := getattr(env.unwrapped, "torchrl_name", None), str):
+        return name
+    spec = getattr(env, "spec", None)
+    return spec.id if spec is not None else type(env.unwrapped).__name__
+
+
+def one(source: MakeEnv) -> "gymnasium.Env[Any, Any]":
+    """Return the single environment that a function makes.
+
+    Raises:
+        CollectError: the function failed, or made something else.
+    """
+    made = called(source)
+    if not isinstance(made, gymnasium.Env):
+        raise CollectError(f"{function_name(source)} gave a {type(made).__name__}: expected a gymnasium.Env")
+    return made

@@ -10,11 +10,10 @@ import gymnasium
 from gymnasium.error import DependencyNotInstalled, NameNotFound, NamespaceNotFound, UnregisteredEnv, VersionNotFound
 
 from rlx.collector.environment import atari
-from rlx.collector.environment.copies import serial
 from rlx.collector.environment.envpool import PREFIX as POOL
 from rlx.collector.environment.envpool import Pool
 from rlx.collector.environment.protocol import Environment
-from rlx.collector.environment.vector import VectorEnvironment
+from rlx.collector.environment.vector import VectorEnvironment, serial
 from rlx.errors import CollectError, MissingExtraError
 from rlx.suggestion import nearest
 

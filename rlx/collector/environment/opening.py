@@ -7,12 +7,19 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rlx.collector.environment.batched_env import ParallelEnv, SerialEnv
-from rlx.collector.environment.copies import MakeEnv, serial
-from rlx.collector.environment.gym_env import GymEnv
-from rlx.collector.environment.making import as_gymnasium, called, environment_name, function_name, is_torchrl, one
+from rlx.collector.environment.gym_env import (
+    GymEnv,
+    ParallelEnv,
+    SerialEnv,
+    as_gymnasium,
+    called,
+    environment_name,
+    function_name,
+    is_torchrl,
+    one,
+)
 from rlx.collector.environment.protocol import Environment
-from rlx.collector.environment.vector import VectorEnvironment
+from rlx.collector.environment.vector import MakeEnv, VectorEnvironment, serial
 from rlx.errors import CollectError
 
 # An environment of TorchRL is a torch module, so a function to the type checker; it is known by its class.

@@ -1,4 +1,4 @@
-"""gymnasium's vector environments, in all of their autoreset modes, as an Environment."""
+"""gymnasium's vector environments, in all of their autoreset modes, as an Environment; and copies of single ones."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment.envpool import Pool
 from rlx.collector.environment.protocol import Outcome
 from rlx.collector.environment.space import Space
+from rlx.engine.main_module import hidden
 from rlx.engine.pulse import stepping
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
@@ -163,3 +164,36 @@ def _spec(env: "VectorEnv[Any, Any, Any]") -> dict[str, Any]:
     found = {} if spec is None else {name: value for name in _SPEC if (value := getattr(spec, name))}
     described: dict[str, Any] = json.loads(json.dumps(found, default=repr))
     return described
+
+
+MakeEnv = Callable[[], Any]
+
+
+def serial(makes: Sequence[MakeEnv], name: str, *, is_batched: bool) -> VectorEnvironment:
+    """Return the environments of all functions, stepped one after the other.
+
+    Raises:
+        CollectError: a function failed, or made something else than a ``gymnasium.Env``.
+    """
+    env = _vector(name, lambda: SyncVectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP))
+    return VectorEnvironment(env, name, is_batched=is_batched)
+
+
+def parallel(makes: Sequence[MakeEnv], name: str, start_method: str) -> VectorEnvironment:
+    """Return the environments of all functions, each in its own process, with observations in shared memory.
+
+    Raises:
+        CollectError: a function failed, or made something else than a ``gymnasium.Env``.
+    """
+    with hidden():
+        env = _vector(name, lambda: AsyncVectorEnv(makes, context=start_method, autoreset_mode=AutoresetMode.SAME_STEP))
+    return VectorEnvironment(env, name)
+
+
+def _vector(name: str, make: "Callable[[], VectorEnv[Any, Any, Any]]") -> "VectorEnv[Any, Any, Any]":
+    try:
+        return make()
+    except RlxError:
+        raise
+    except (Exception, SystemExit) as exc:  # whatever a stranger's environment raises
+        raise CollectError(f"environment {name} cannot be made: {type(exc).__name__}: {exc}") from exc

@@ -9,8 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
 from rlx.collector.environment.atari import emulator_seeds
-from rlx.collector.environment.batched_env import ParallelEnv, SerialEnv
-from rlx.collector.environment.gym_env import GymEnv
+from rlx.collector.environment.gym_env import GymEnv, ParallelEnv, SerialEnv
 from rlx.collector.environment.opening import open_environment
 from rlx.collector.environment.space import schema_of
 from rlx.collector.environment.vector import VectorEnvironment

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.collector.shares import share_out
+from rlx.collector.plan import quotas_for
 
 WORKERS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), min_size=1, max_size=4)
 
@@ -11,17 +11,17 @@ def test_exactly_what_is_left_is_made_in_the_end(workers: list[tuple[int, int]],
     lengths, envs = [length for length, _ in workers], [n for _, n in workers]
     usual = sum(length * n for length, n in workers)
     while left:
-        shares = share_out(left, lengths, envs)
-        made = sum(share.steps for share in shares)
+        quotas = quotas_for(left, lengths, envs)
+        made = sum(quota.steps for quota in quotas)
         assert 0 < made <= min(left, usual)
         assert made == usual or left < usual, "no batch is smaller than usual without need"
-        assert [share.worker for share in shares] == list(range(len(shares)))
-        assert all(share.length <= lengths[share.worker] for share in shares)
-        assert all(share.envs == envs[share.worker] for share in shares) or len(shares) == 1
+        assert [quota.worker for quota in quotas] == list(range(len(quotas)))
+        assert all(quota.length <= lengths[quota.worker] for quota in quotas)
+        assert all(quota.envs == envs[quota.worker] for quota in quotas) or len(quotas) == 1
         left -= made
 
 
 @given(WORKERS)
 def test_without_end_all_batches_are_usual(workers: list[tuple[int, int]]) -> None:
     lengths, envs = [length for length, _ in workers], [n for _, n in workers]
-    assert [(share.length, share.envs) for share in share_out(None, lengths, envs)] == workers
+    assert [(quota.length, quota.envs) for quota in quotas_for(None, lengths, envs)] == workers
