@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from rlx import errors as errors
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
+    from rlx.api.collecting import collect as collect
     from rlx.api.converting import convert as convert
     from rlx.api.dataset import Dataset as Dataset
     from rlx.api.downloading import download as download
     from rlx.api.listing import list_runs as list_runs
     from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
+    from rlx.api.preprocessing import preprocess as preprocess
     from rlx.api.splitting import split as split
     from rlx.api.transferring import pull as pull
     from rlx.api.transferring import push as push
@@ -35,12 +37,14 @@ __all__ = [
     "ReplayBuffer",
     "__version__",
     "buffer",
+    "collect",
     "convert",
     "datasets",
     "download",
     "errors",
     "list_runs",
     "merge",
+    "preprocess",
     "pull",
     "push",
     "repair",
@@ -54,11 +58,13 @@ _MODULES = {
     "Collector": "rlx.collector",
     "Dataset": "rlx.api.dataset",
     "ReplayBuffer": "rlx.buffer",
+    "collect": "rlx.api.collecting",
     "convert": "rlx.api.converting",
     "download": "rlx.api.downloading",
     "list_runs": "rlx.api.listing",
     "merge": "rlx.api.merging",
     "open": "rlx.api.opening",
+    "preprocess": "rlx.api.preprocessing",
     "pull": "rlx.api.transferring",
     "push": "rlx.api.transferring",
     "repair": "rlx.api.checking",

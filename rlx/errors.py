@@ -25,6 +25,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  ├─ WorkerLostError           a worker's process ends, or hangs, again and again
     │  └─ PolicyNotFoundError       also a FileNotFoundError
     ├─ TransformError               also a ValueError
+    │  └─ TransformOptionError      also an OptionError
     ├─ ForkError                    an object was used after a fork
     ├─ EngineError                  no connection to a cluster, or its workers lack a package
     ├─ ExportError                  the format does not support the data
@@ -147,7 +148,7 @@ class PolicyNotFoundError(CollectError, FileNotFoundError):
 
 
 class TransformError(RlxError, ValueError):
-    """Unknown transform, a transform that does not suit the data, or a user's function that fails on a trajectory."""
+    """A transform does not suit the data, or a user's function fails on a trajectory."""
 
 
 class ForkError(RlxError):
@@ -164,6 +165,10 @@ class ExportError(RlxError):
 
 class OptionError(RlxError, ValueError):
     """An option is out of range, or does not go with another one."""
+
+
+class TransformOptionError(TransformError, OptionError):
+    """An unknown transform, or a transform with wrong options."""
 
 
 class UnknownFormatError(RlxError):

@@ -1,14 +1,11 @@
 """``rlx collect``: collect steps of an environment into a dataset."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rlx.api.arguments import write_options
-from rlx.api.lineage import command_line
-from rlx_cli.exit_codes import UsageError
+from rlx.api.arguments import RewardDtype
 from rlx_cli.options import (
     CodecOption,
     DebugOption,
@@ -23,25 +20,14 @@ from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import resumable, show_reports
 
-_DEFAULT_ENV = "ALE/Pong-v5"
-_DEFAULT_STEPS = 10_000
-_SHARD_STEPS = 100_000
-
-
-class RewardDtype(StrEnum):
-    """How rewards are stored."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-
 
 def collect(
     ctx: typer.Context,
     env: Annotated[
         str,
         typer.Argument(metavar="[ENV]", help="Gymnasium id, or module:name or file.py:name of an environment factory."),
-    ] = _DEFAULT_ENV,
-    destination: Annotated[
+    ] = "ALE/Pong-v5",
+    output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="DIR", help="Dataset directory.", show_default="$RLX_HOME/ENV"),
     ] = None,
@@ -53,7 +39,7 @@ def collect(
     ] = True,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, metavar="N", help="Exact number of steps.", show_default=f"{_DEFAULT_STEPS:,}"),
+        typer.Option("--steps", min=1, metavar="N", help="Exact number of steps.", show_default="10,000"),
     ] = None,
     episodes: Annotated[
         int | None, typer.Option("--episodes", min=1, metavar="N", help="Number of whole episodes, instead of --steps.")
@@ -95,7 +81,7 @@ def collect(
         typer.Option(
             "--shard-steps", min=1, metavar="N", help="Steps per shard; at most this many are lost in a crash."
         ),
-    ] = _SHARD_STEPS,
+    ] = 100_000,
     step_timeout: Annotated[
         float | None,
         typer.Option(
@@ -131,64 +117,46 @@ def collect(
     Keeps all policy outputs, such as log-probs and hidden states. Atari games use the preprocessing of the DQN Replay
     Dataset. Episodes that --steps cuts are flagged truncated.
     """
-    from rlx.collector.dataset_collector import Budget, Collection
-    from rlx.collector.policy.spec import PolicySpec
-    from rlx.home import home
-    from rlx.pipeline.collect import collect as collect_steps
+    import rlx
+    from rlx.api.collecting import destination
 
-    output: Output = ctx.obj
-    if steps is not None and episodes is not None:
-        raise UsageError("--steps and --episodes are mutually exclusive", hint="rlx collect --help")
-    if destination is None and ":" in env:
-        raise UsageError(f"{env} has no id to derive a directory from: -o is required", hint="rlx collect ENV -o DIR")
-    budget = Budget(episodes=episodes) if episodes is not None else Budget(steps=steps or _DEFAULT_STEPS)
-    chosen: dict[str, object] = {"steps": budget.steps, "episodes": episodes, "envs": envs}
-    if workers > 1:
-        chosen |= {"workers": workers, "async": None if sync else True}
-    chosen |= {
-        "policy": policy,
-        "epsilon": epsilon or None,
-        "deterministic": deterministic or None,
-        "drop": drop,
-        "info": info,
-    }
-    chosen |= {"reward-dtype": None if reward_dtype is None else reward_dtype.value, "seed": seed}
-    chosen["shard-steps"] = None if shard_steps == _SHARD_STEPS else shard_steps
-    chosen["step-timeout"] = step_timeout
-    command = command_line("collect", [env], chosen)
-    options = write_options(
-        store=store,
-        codec=codec,
-        shards=None,
-        jobs=None,
-        overwrite=overwrite,
-        command=command,
-        engine=engine,
-        ray_address=ray_address,
-    )
-    collection = Collection(
-        *(env, budget, envs, PolicySpec(policy, epsilon, deterministic), seed, shard_steps, resume, workers, sync),
-        drop=_listed(drop),
-        info_keys="all" if info == "all" else _listed(info),
-        reward=None if reward_dtype is None else reward_dtype.value,
-        step_timeout=step_timeout,
-    )
-    path = destination or home() / env
+    shown: Output = ctx.obj
+    path = destination(env, output)
     if code := _code(env, policy):
-        output.say("note", f"this runs code of {' and '.join(code)}")
+        shown.say("note", f"this runs code of {' and '.join(code)}")
     with (
         resumable(path, hint="run the same command with --resume"),
-        showing(output, f"collect {env}") as progress,
+        showing(shown, f"collect {env}") as progress,
     ):
-        report = collect_steps(collection, path, options, progress)
-    show_reports(output, [report], as_list=False)
+        report = rlx.collect(
+            env,
+            output=output,
+            envs=envs,
+            workers=workers,
+            sync=sync,
+            steps=steps,
+            episodes=episodes,
+            policy=policy,
+            epsilon=epsilon,
+            deterministic=deterministic,
+            drop=drop,
+            info=info,
+            reward_dtype=reward_dtype,
+            seed=seed,
+            shard_steps=shard_steps,
+            step_timeout=step_timeout,
+            store=store,
+            codec=codec,
+            engine=engine,
+            ray_address=ray_address,
+            resume=resume,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    show_reports(shown, [report], as_list=False)
 
 
 def _code(env: str, policy: str) -> list[str]:
     """What a user's own code is read from: modules, files of Python, and exported modules, which are programs too."""
     named = [name for name in (env, policy) if ":" in name or name.endswith((".pt", ".pt2"))]
     return list(dict.fromkeys(name.rpartition(":")[0].rpartition(".pt:")[2] or name for name in named))
-
-
-def _listed(keys: str | None) -> list[str]:
-    return [key for key in (keys or "").split(",") if key]

@@ -6,15 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlx.api.arguments import SplitUnit
+from rlx.api.arguments import Engine, FunctionUnit, SplitUnit, Store
 from rlx.api.splitting import split
 from rlx.block import Block
 from rlx.errors import DatasetError
 from rlx.manifest import ShardRecord
-from rlx.pipeline.options import Options
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress
 from rlx.store import dataset as stored
-from rlx.store.codec import Codec
 from rlx.store.selected_steps import SelectedSteps
 from rlx.store.statistics import statistics_of, summary
 from rlx.suggestion import command
@@ -114,14 +112,14 @@ class Dataset(stored.Dataset):
         fn: "Callable[[TensorDictBase], TensorDictBase] | str | None" = None,
         *,
         transforms: "Sequence[str | Transform | Learner | Selection]" = (),
-        per: str = "block",
+        per: FunctionUnit = "block",
         chunk_size: int = 1024,
         steps: int | None = None,
         num_workers: int | None = None,
-        store: str = "zarr",
+        store: Store = "zarr",
         codec: str | None = None,
         overwrite: bool = False,
-        engine: str = "local",
+        engine: Engine = "local",
         ray_address: str | None = None,
         progress: Progress | None = None,
     ) -> "Dataset":
@@ -151,27 +149,25 @@ class Dataset(stored.Dataset):
             DatasetExistsError: the destination was made otherwise, is this dataset, or lies in it.
             PartialError: a worker died; finished shards are kept.
         """
-        from rlx.pipeline.preprocess import preprocess  # noqa: PLC0415  (most datasets are only read)
-        from rlx.pipeline.recipe import Recipe  # noqa: PLC0415
-        from rlx.transform.code import Code  # noqa: PLC0415
-        from rlx.transform.function import Function, Per  # noqa: PLC0415
-        from rlx.transform.registry import parse  # noqa: PLC0415
+        from rlx.api.preprocessing import preprocess  # noqa: PLC0415  (most datasets are only read)
         from rlx.transform.selections import Filter  # noqa: PLC0415
 
-        changes: list[Transform | Learner | Selection] = [Filter(text) for text in self._filters]
-        changes += [parse(one) if isinstance(one, str) else one for one in transforms]
-        if fn is not None:
-            code = Code.named(fn) if isinstance(fn, str) else Code.of(fn)
-            changes.append(Function(code, Per(per), chunk_size))
-        options = Options(
-            store=store,
-            codec=None if codec is None else Codec.parse(codec),
-            jobs=num_workers,
-            overwrite=overwrite,
+        preprocess(
+            self._directory,
+            destination,
+            transform=[*map(Filter, self._filters), *transforms],
+            fn=fn,
+            per=per,
+            chunk_size=chunk_size,
+            steps=steps,
+            num_workers=num_workers,
             engine=engine,
             ray_address=ray_address,
+            store=store,
+            codec=codec,
+            overwrite=overwrite,
+            progress=progress,
         )
-        preprocess(self._directory, Path(destination), Recipe(changes, steps), options, progress=progress or Silent())
         return Dataset(destination)
 
 

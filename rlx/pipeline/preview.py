@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
 # Whole trajectories of at least this many steps are previewed.
 _STEPS = 2048
+FEW = 8  # values of a field that are shown; of more, the range
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,29 @@ class Preview:
     steps: int
     bytes: int
     shards: int
+
+    @property
+    def step(self) -> dict[str, dict[str, Any]]:
+        """Schema of a step, with the first step's value of each small field and the range of the others."""
+        fields = self.schema.to_json()
+        for name, values in self.first.items():
+            fields[name] |= _described(values)
+        return fields
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on."""
+        sizes = {name: getattr(self, name) for name in ("steps_read", "steps", "bytes", "shards")}
+        return {**sizes, "step": self.step}
+
+
+def _described(values: NDArray[np.generic]) -> dict[str, Any]:
+    if values.size <= FEW:
+        return {"value": [_finite(value) for value in values.ravel().tolist()]}
+    return {"min": _finite(values.min().item()), "max": _finite(values.max().item())}
+
+
+def _finite(value: Any) -> Any:
+    return value if value - value == 0 else None
 
 
 def preview(source: Path, recipe: Recipe, options: Options) -> Preview:

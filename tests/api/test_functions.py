@@ -1,15 +1,28 @@
 """The functions of rlx do what the commands do, and return what ``--json`` prints."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from tensordict import TensorDict
 
 import rlx
-from rlx.errors import CorruptShardError, DatasetNotFoundError, OptionError, PartialError, SourceNotFoundError
+from rlx.errors import (
+    CollectError,
+    CorruptShardError,
+    DatasetNotFoundError,
+    OptionError,
+    PartialError,
+    SourceNotFoundError,
+)
 from rlx.store.layout import SHARDS
+from rlx.transform.rewards import ClipReward
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.factories import make_block, write_dataset
 
@@ -133,6 +146,86 @@ def test_wrong_arguments_are_named(tmp_path: Path, wrong: dict[str, Any], messag
     with pytest.raises(OptionError, match=message):
         rlx.convert(SAMPLE_RUN, tmp_path / "new", **wrong)
     assert not (tmp_path / "new").exists()
+
+
+def lean(observation: NDArray[np.float32]) -> NDArray[np.int64]:
+    return (observation[:, 2] > 0).astype(np.int64)
+
+
+def test_collect(home: Path, tmp_path: Path, cli: Cli) -> None:
+    progress = Reported()
+    report = rlx.collect("CartPole-v1", episodes=3, envs=2, seed=3, reward_dtype="float64", progress=progress)
+    printed = shown(
+        cli,
+        "collect",
+        "CartPole-v1",
+        "--episodes",
+        3,
+        "--envs",
+        2,
+        "--seed",
+        3,
+        "--reward-dtype",
+        "float64",
+        "-o",
+        tmp_path / "b",
+    )
+    assert (report.dataset, report.trajectories, progress.units) == (home / "CartPole-v1", 3, {"episodes"})
+    assert untimed(report.to_json()) == untimed(printed)
+    ours, theirs = rlx.open("CartPole-v1"), rlx.open(tmp_path / "b")
+    assert ours.manifest.lineage == theirs.manifest.lineage
+    assert (ours[:]["action"] == theirs[:]["action"]).all()
+    assert rlx.collect("CartPole-v1", episodes=3, envs=2, seed=3, reward_dtype="float64").skipped_shards == 1
+
+
+def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
+    make = functools.partial(gymnasium.make, "CartPole-v1")
+    report = rlx.collect(make, policy=lean, steps=60, envs=1, output=tmp_path / "lean")
+    steps = rlx.open(report.dataset)[:]
+    assert (steps["action"].flatten() == (steps["observation"][:, 2] > 0)).all()
+    assert rlx.open(report.dataset).manifest.notes["policy"] == "lean"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"steps": 1, "episodes": 1}, "`steps` and `episodes` are mutually exclusive"),
+        ({"env": make, "output": None}, "`output` is required"),
+        ({"reward_dtype": "int8"}, "`reward_dtype` 'int8' is unknown"),
+    ]
+    for wrong, message in cases:
+        with pytest.raises(OptionError, match=message):
+            rlx.collect(**{"env": "CartPole-v1", "output": tmp_path / "new", **wrong})
+    with pytest.raises(CollectError, match="steps 0: expected at least 1"):
+        rlx.collect("CartPole-v1", steps=0)
+
+
+def test_preprocess(tmp_path: Path, cli: Cli) -> None:
+    dataset, progress = made(tmp_path / "a"), Reported()
+    report = rlx.preprocess(dataset, tmp_path / "b", transform="filter:length > 4", progress=progress)
+    printed = shown(cli, "preprocess", dataset, tmp_path / "c", "--transform", "filter:length > 4")
+    assert (report.trajectories, "bytes read" in progress.units) == (2, True)
+    assert untimed(report.to_json()) == untimed(printed)
+    assert rlx.open(tmp_path / "b").manifest.lineage == rlx.open(tmp_path / "c").manifest.lineage
+    preview = rlx.preprocess(dataset, transform=["filter:length > 4", ClipReward(-1, 1)], dry_run=True)
+    options = ("--transform", "filter:length > 4", "--transform", "clip_reward:low=-1,high=1", "--dry-run")
+    assert preview.to_json() == shown(cli, "preprocess", dataset, *options)
+    assert all(hasattr(preview, key) for key in preview.to_json())
+
+    def double(steps: TensorDict) -> TensorDict:
+        steps["next", "reward"] *= 2
+        return steps
+
+    rlx.preprocess(dataset, tmp_path / "double", fn=double)
+    new, old = (rlx.open(path)[:]["next", "reward"] for path in (tmp_path / "double", dataset))
+    assert (new == 2 * old).all()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "expected `transform` or `fn`"),
+        ({"transform": "resise"}, "did you mean resize"),
+        ({"transform": "crop", "per": "shard"}, "`per` 'shard' is unknown"),
+        ({"transform": "filter:whole", "num_workers": 0}, "`num_workers` 0"),
+    ]
+    for wrong, message in cases:
+        with pytest.raises(OptionError, match=message):
+            rlx.preprocess(dataset, tmp_path / "new", **wrong)
+    with pytest.raises(OptionError, match="no destination given"):
+        rlx.preprocess(dataset, transform="filter:whole")  # type: ignore[call-overload]
 
 
 def test_merge(tmp_path: Path, cli: Cli) -> None:

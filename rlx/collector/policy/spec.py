@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rlx import named_object
 from rlx.collector.environment.protocol import Environment
@@ -27,11 +27,20 @@ class PolicySpec:
             makes it, ``file.pt:module:factory``.
         epsilon: probability of a random action instead.
         deterministic: whether a policy that has a distribution takes its mode (or mean) instead of sampling it.
+        function: the policy itself; ``text`` is then only its name.
     """
 
     text: str = "random"
     epsilon: float = 0.0
     deterministic: bool = False
+    function: Callable[..., Any] | None = None
+
+    @classmethod
+    def of(cls, policy: str | Callable[..., Any], epsilon: float = 0.0, deterministic: bool = False) -> Self:
+        """Return the spec of a policy or of its name."""
+        if isinstance(policy, str):
+            return cls(policy, epsilon, deterministic)
+        return cls(getattr(policy, "__qualname__", type(policy).__name__), epsilon, deterministic, policy)
 
     def policy(self, environment: Environment, seeds: Sequence[int]) -> Policy:
         """Return the policy for an environment.
@@ -39,9 +48,9 @@ class PolicySpec:
         Raises:
             CollectError: the name does not exist, or loading it failed.
         """
-        if self.text == "random":
+        if self.text == "random" and self.function is None:
             return FunctionPolicy(RandomPolicy(environment.action_space, seeds))
-        policy = as_policy(_loaded(self.text), environment.action_space)
+        policy = as_policy(_loaded(self.text) if self.function is None else self.function, environment.action_space)
         return EpsilonGreedy(policy, self.epsilon, environment.action_space, seeds) if self.epsilon else policy
 
 

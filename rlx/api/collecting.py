@@ -1,0 +1,174 @@
+"""``rlx.collect``."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlx.api.arguments import (
+    Engine,
+    RewardDtype,
+    Store,
+    StrPath,
+    check_choice,
+    check_exclusive,
+    check_number,
+    write_options,
+)
+from rlx.api.lineage import command_line
+from rlx.errors import OptionError
+from rlx.home import home
+from rlx.pipeline.report import Report
+from rlx.progress import Progress, Silent
+from rlx.store.codec import Codec
+
+if TYPE_CHECKING:
+    from rlx.collector.environment.opening import EnvSource
+
+_DEFAULT_STEPS = 10_000
+_SHARD_STEPS = 100_000
+
+
+def collect(
+    env: "EnvSource" = "ALE/Pong-v5",
+    *,
+    output: StrPath | None = None,
+    envs: int = 4,
+    workers: int = 1,
+    sync: bool = True,
+    steps: int | None = None,
+    episodes: int | None = None,
+    policy: str | Callable[..., Any] = "random",
+    epsilon: float = 0.0,
+    deterministic: bool = False,
+    drop: str | Sequence[str] | None = None,
+    info: str | Sequence[str] | None = None,
+    reward_dtype: RewardDtype | None = None,
+    seed: int = 0,
+    shard_steps: int = _SHARD_STEPS,
+    step_timeout: float | None = None,
+    store: Store = "zarr",
+    codec: str | Codec | None = None,
+    engine: Engine = "local",
+    ray_address: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Collect steps of an environment into a dataset.
+
+    Keeps all policy outputs, such as log-probs and hidden states. Atari games use the preprocessing of the DQN Replay
+    Dataset. Episodes that the number of steps cuts are flagged truncated. Ctrl-C keeps the episodes that have ended.
+
+    Args:
+        env: Gymnasium id, or ``module:name`` or ``file.py:name`` of an environment factory, or such a function.
+        output: the dataset's directory; below ``$RLX_HOME`` by default, with the environment's id as its name.
+        envs: environments per worker.
+        workers: worker processes.
+        sync: equal shares per worker, reproducible from the seed; otherwise workers take work on demand.
+        steps: exact number of steps; 10,000 by default.
+        episodes: number of whole episodes, instead of steps.
+        policy: ``random``, ``module:name``, ``file.py:name``, ``file.pt2`` or ``file.pt:module:factory``, or a function
+            of observations [envs, ...], or a torch module.
+        epsilon: probability of a random action.
+        deterministic: mode of the policy's distribution instead of a sample.
+        drop: policy outputs to drop, such as ``["logits", "next/value"]``.
+        info: info entries to keep, as ``next/info/KEY``, or ``all``.
+        reward_dtype: ``float32``, which rounds, or ``float64``; by default float64 if float32 would change a reward.
+        seed: random seed.
+        shard_steps: steps per shard; at most this many are lost in a crash.
+        step_timeout: seconds that a step or reset may take, without limit by default; a worker that exceeds them is
+            replaced.
+        store: ``zarr`` or ``memmap``.
+        codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
+        engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
+        ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
+        resume: collect what is missing to the number of steps or episodes, with fresh seeds.
+        overwrite: start afresh.
+        progress: reports ``steps`` or ``episodes``.
+
+    Raises:
+        CollectError: the environment or the policy is unknown or fails, or the two do not fit.
+        PolicyNotFoundError: the policy's file does not exist.
+        WorkerLostError: a worker died three times without finishing a shard.
+        DatasetExistsError: output holds another dataset, or an unfinished one and resume is not set.
+        DatasetLockedError: another process is writing output.
+        DiskFullError: the disk has too little room; finished shards are kept.
+        OptionError, CodecError: an argument is unknown or does not go with another.
+        MissingExtraError: the environment needs a package that is not installed.
+
+    Example:
+        >>> report = rlx.collect("CartPole-v1", episodes=5, output="poles")
+        >>> report.trajectories
+        5
+        >>> def lean(observation):
+        ...     return (observation[:, 2] > 0).astype(int)
+        >>> rlx.collect("CartPole-v1", steps=200, policy=lean, output="leaning").steps
+        200
+    """
+    from rlx.collector.dataset_collector import Budget, Collection  # noqa: PLC0415  (needs an extra)
+    from rlx.collector.policy.spec import PolicySpec  # noqa: PLC0415
+    from rlx.pipeline.collect import collect as collect_steps  # noqa: PLC0415
+
+    check_exclusive(("steps", steps), ("episodes", episodes))
+    check_choice("reward_dtype", reward_dtype, RewardDtype)
+    check_number("epsilon", epsilon, 0, 1)
+    path = destination(env, output)
+    if steps is None and episodes is None:
+        steps = _DEFAULT_STEPS
+    chosen: dict[str, object] = {"steps": steps, "episodes": episodes, "envs": envs}
+    if workers > 1:
+        chosen |= {"workers": workers, "async": None if sync else True}
+    chosen |= {
+        "policy": policy,
+        "epsilon": epsilon or None,
+        "deterministic": deterministic or None,
+        "drop": ",".join(_keys(drop)) or None,
+        "info": ",".join(_keys(info)) or None,
+        "reward-dtype": reward_dtype,
+        "seed": seed,
+        "shard-steps": None if shard_steps == _SHARD_STEPS else shard_steps,
+        "step-timeout": step_timeout,
+    }
+    named = isinstance(env, str) and isinstance(policy, str)
+    options = write_options(
+        store=store,
+        codec=codec,
+        overwrite=overwrite,
+        engine=engine,
+        ray_address=ray_address,
+        command=command_line("collect", [str(env)], chosen) if named else "",
+    )
+    collection = Collection(
+        environment=env,
+        budget=Budget(steps, episodes),
+        num_envs=envs,
+        policy=PolicySpec.of(policy, epsilon, deterministic),
+        seed=seed,
+        shard_steps=shard_steps,
+        resume=resume,
+        workers=workers,
+        drop=_keys(drop),
+        info_keys="all" if info == "all" else _keys(info),
+        reward=reward_dtype,
+        is_sync=sync,
+        step_timeout=step_timeout,
+    )
+    return collect_steps(collection, path, options, progress or Silent())
+
+
+def destination(env: "EnvSource", output: StrPath | None) -> Path:
+    """Return the directory of a collection: below ``$RLX_HOME`` if no output is given.
+
+    Raises:
+        OptionError: no output is given, and the environment is no id.
+    """
+    if output is not None:
+        return Path(output)
+    if not isinstance(env, str) or ":" in env:
+        raise OptionError(f"{env} has no id to derive a directory from: `output` is required")
+    return home() / env
+
+
+def _keys(keys: str | Sequence[str] | None) -> list[str]:
+    """Return keys that are given one by one, or with commas between them."""
+    return [key for key in (keys.split(",") if isinstance(keys, str) else keys or ()) if key]
