@@ -166,10 +166,10 @@ class Manifest:
         listed = self.listed
         return [name for name in self.planned if name not in listed]
 
-    def with_shard(self, record: ShardRecord) -> Self:
-        """Return the manifest with one more shard, or with that shard replaced, in the order of the names."""
-        others = [shard for shard in self.shards if shard.name != record.name]
-        return replace(self, shards=sorted([*others, record], key=lambda shard: shard.name))
+    def with_shards(self, records: Sequence[ShardRecord]) -> Self:
+        """Return the manifest with more shards, or with those shards replaced, in the order of the names."""
+        shards = {**self.by_name, **{record.name: record for record in records}}
+        return replace(self, shards=[shards[name] for name in sorted(shards)])
 
     def without_shards(self, names: set[str]) -> Self:
         """Return the manifest less some shards; they stay planned."""

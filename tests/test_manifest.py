@@ -189,9 +189,9 @@ def test_a_directory_for_a_manifest(tmp_path: Path) -> None:
 
 def test_shards_come_and_go() -> None:
     empty = Manifest("a", "zarr", {}, SCHEMA, planned=["00000", "00001"])
-    both = empty.with_shard(SHARD).with_shard(replace(SHARD, name="00000"))
+    both = empty.with_shards([SHARD]).with_shards([replace(SHARD, name="00000")])
     assert [shard.name for shard in both.shards] == ["00000", "00001"]
-    assert both.with_shard(replace(SHARD, steps=9)).steps == 14
+    assert both.with_shards([replace(SHARD, steps=9)]).steps == 14
     assert both.without_shards({"00001"}).missing == ["00001"]
 
 

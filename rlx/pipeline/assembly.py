@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rlx import manifest
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.files.atomic import sync_tree
 from rlx.formats.common.source import block_steps
 from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.ingest import AtHand, Ingest
@@ -24,8 +25,11 @@ from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name
 from rlx.store.shard_link import link_shard
-from rlx.store.writer import file_record
+from rlx.store.writer import disk_errors, file_record
 from rlx.suggestion import command
+
+# Of the time of linking, what may go to writing the manifest.
+COMMIT_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Portion:
     @property
     def record(self) -> ShardRecord:
         """The manifest's record of the shard."""
-        return [shard for shard in self.dataset.manifest.shards if shard.steps][self.place]
+        return self.dataset.shard_records[self.place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +137,10 @@ def _lineages(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
 def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], progress: Progress) -> int:
     """Link the shards that can be; return their steps. All of them come before any shard is encoded.
 
-    So the dictionary that those are encoded against is the same however often the work was interrupted.
+    So the dictionary that those are encoded against is the same however often the work was interrupted. Many shards are
+    listed at once: a manifest that were written anew for each would make the time quadratic in their number.
     """
-    form, steps = (writer.manifest.store, dict(writer.manifest.codec)), 0
+    form = (writer.manifest.store, dict(writer.manifest.codec))
     whole = {number: assembly.portions[number] for number in pending if assembly.portions[number].trajectories is None}
     linked = {
         number: portion
@@ -143,17 +148,41 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
         if (portion.dataset.manifest.store, dict(portion.dataset.manifest.codec)) == form
     }
     progress.expect("bytes", sum(portion.record.bytes for portion in linked.values()))
-    for number, portion in linked.items():
-        record, name = portion.record, shard_name(number)
-        origin = {"source": portion.dataset.manifest.id, "shard": record.name}
-        try:
-            shard = shard_directory(portion.dataset.path, record.name)
-            link_shard(shard, record.files, writer.partial(name), progress)
-        except CorruptDatasetError as exc:
-            raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", portion.dataset.path)) from exc
-        writer.commit(replace(record, name=name), origin=origin, dropped=record.dropped)
-        steps += record.steps
-    return steps
+    waiting: list[ShardRecord] = []
+    due = time.monotonic()
+    try:
+        for number, portion in linked.items():
+            waiting.append(_linked(writer, portion, shard_name(number), progress))
+            if (began := time.monotonic()) >= due:
+                _commit(writer, waiting)
+                ended = time.monotonic()
+                due = ended + (ended - began) / COMMIT_SHARE
+    finally:
+        _commit(writer, waiting)
+    return sum(portion.record.steps for portion in linked.values())
+
+
+def _linked(writer: DatasetWriter, portion: Portion, name: str, progress: Progress) -> ShardRecord:
+    """Link the shard of a portion to where it is to be committed from; return its record."""
+    record = portion.record
+    origin = {"source": portion.dataset.manifest.id, "shard": record.name}
+    try:
+        shard = shard_directory(portion.dataset.path, record.name)
+        link_shard(shard, record.files, writer.partial(name), progress)
+    except CorruptDatasetError as exc:
+        raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", portion.dataset.path)) from exc
+    return replace(record, name=name, origin=origin)
+
+
+def _commit(writer: DatasetWriter, waiting: list[ShardRecord]) -> None:
+    """List the shards that wait for it; none does afterwards."""
+    records = waiting.copy()
+    waiting.clear()
+    if records:
+        with disk_errors(writer.path):
+            for record in records:
+                sync_tree(writer.partial(record.name))
+        writer.commit_all(records)
 
 
 def _check_resumable(destination: Path, described: Manifest) -> None:

@@ -59,12 +59,17 @@ class DatasetWriter:
     def commit(self, record: ShardRecord, *, origin: Mapping[str, Any], dropped: Mapping[str, int]) -> ShardRecord:
         """List a shard that lies whole in ``partial(record.name)``; return its record."""
         record = replace(record, origin=dict(origin), dropped=dict(dropped))
-        with disk_errors(self.path):
-            self.partial(record.name).replace(shard_directory(self.path, record.name))
-            sync_directory(self.path / SHARDS)
-            self.manifest = self.manifest.with_shard(record)
-            self.manifest.save(self.path)
+        self.commit_all([record])
         return record
+
+    def commit_all(self, records: Sequence[ShardRecord]) -> None:
+        """List shards that lie whole in ``partial(record.name)``, all by one replacement of the manifest."""
+        with disk_errors(self.path):
+            for record in records:
+                self.partial(record.name).replace(shard_directory(self.path, record.name))
+            sync_directory(self.path / SHARDS)
+            self.manifest = self.manifest.with_shards(records)
+            self.manifest.save(self.path)
 
     def save(self) -> None:
         """Write the manifest as it is, for a dataset that may have no shard at all."""

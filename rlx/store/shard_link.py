@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlx.errors import CorruptDatasetError
-from rlx.files.atomic import sync_tree
 from rlx.manifest import FileRecord
 from rlx.progress import Progress
 from rlx.store.raw_file import check_size
@@ -16,7 +15,8 @@ from rlx.store.writer import disk_errors, file_record
 def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:
     """Put the files of a shard into a new directory of their own: as hard links, or else as copies.
 
-    Shards never change, so sharing is safe; a file removed from one dataset stays in the other.
+    Shards never change, so sharing is safe; a file removed from one dataset stays in the other. The new names are not
+    synced: together, those of many shards take little longer than those of one.
 
     Args:
         shard: where the shard lies.
@@ -35,7 +35,6 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
             for name, expected in files.items():
                 _link_file(shard / name, expected, directory / name)
                 progress.advance("bytes", expected.bytes)
-            sync_tree(directory)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise

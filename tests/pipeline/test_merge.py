@@ -12,6 +12,7 @@ import pytest
 import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, SchemaMismatchError
 from rlx.manifest import FILE_NAME, Manifest
+from rlx.pipeline import assembly
 from rlx.pipeline.merge import merge
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
@@ -182,14 +183,15 @@ class TestResume:
         options = {"encode": True, "codec": Codec.parse("zstd-dict")}
         merged([other, a, b], tmp_path / "wanted", **options)  # type: ignore[arg-type]
         commits = count_down(stop)
-        commit = DatasetWriter.commit
+        commit = DatasetWriter.commit_all
 
         def killed(self: DatasetWriter, *arguments: object, **named: object) -> object:
             next(commits)
             return commit(self, *arguments, **named)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(DatasetWriter, "commit", killed)
+            patch.setattr(assembly, "COMMIT_SHARE", float("inf"))  # every shard at once
+            patch.setattr(DatasetWriter, "commit_all", killed)
             with pytest.raises(KeyboardInterrupt):
                 merged([other, a, b], tmp_path / "c", **options)  # type: ignore[arg-type]
         assert len(check_listed(tmp_path / "c")) == stop
@@ -247,3 +249,19 @@ def count_down(stop: int) -> Iterator[None]:
     for _ in range(stop):
         yield
     raise KeyboardInterrupt
+
+
+def test_the_manifest_is_not_written_for_every_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [make(tmp_path / name, [[1]] * 40, first=first) for name, first in (("a", 0), ("b", 40))]
+    monkeypatch.setattr(assembly, "COMMIT_SHARE", 1e-9)
+    writes = []
+    save = Manifest.save
+
+    def counted(manifest: Manifest, dataset: Path) -> None:
+        writes.append(len(manifest.shards))
+        save(manifest, dataset)
+
+    monkeypatch.setattr(Manifest, "save", counted)
+    merged(parts, tmp_path / "both")
+    assert len(writes) <= 4
+    assert writes[-1] == 80

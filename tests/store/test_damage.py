@@ -159,7 +159,7 @@ def test_metadata_that_no_writer_wrote(tmp_path: Path, key: str, value: object) 
 def test_more_steps_than_the_files_hold(tmp_path: Path) -> None:
     path = write_dataset(tmp_path / "data", SHARDS, schema=SCHEMA).path
     manifest = Manifest.load(path)
-    manifest.with_shard(replace(manifest.shards[0], steps=2**40, trajectories=2**39)).save(path)
+    manifest.with_shards([replace(manifest.shards[0], steps=2**40, trajectories=2**39)]).save(path)
     assert not verify(path).ok
     with pytest.raises(CorruptDatasetError, match="expected"):
         Dataset(path)[0]

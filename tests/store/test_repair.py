@@ -130,7 +130,7 @@ def test_a_disk_that_fails_is_no_damage(number: int, path: Path, monkeypatch: py
 
 def test_a_shard_that_disagrees_with_the_manifest_goes(path: Path) -> None:
     manifest = Manifest.load(path)
-    manifest.with_shard(replace(manifest.shards[0], statistics={})).save(path)
+    manifest.with_shards([replace(manifest.shards[0], statistics={})]).save(path)
     assert repair(path).dropped == ["00000"]
     assert verify(path).ok
 

@@ -197,7 +197,7 @@ DISAGREEING: dict[str, Callable[[ShardRecord], ShardRecord]] = {
 @pytest.mark.parametrize("change", DISAGREEING.values(), ids=DISAGREEING)
 def test_a_manifest_that_disagrees(path: Path, change: Callable[[ShardRecord], ShardRecord]) -> None:
     manifest = Manifest.load(path)
-    manifest.with_shard(change(manifest.shards[1])).save(path)
+    manifest.with_shards([change(manifest.shards[1])]).save(path)
     (problem,) = verify(path).problems
     assert (problem.shard, problem.file) == ("00001", None)
 
