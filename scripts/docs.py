@@ -1,4 +1,7 @@
-"""Generate the pages of commands and errors from the code: ``scripts/docs``; ``--check`` only compares."""
+"""Generate the pages of commands and errors from the code: ``scripts/docs``; ``--check`` only compares.
+
+The Python reference is generated too, but not committed, so that it is not compared.
+"""
 
 import inspect
 import sys
@@ -12,6 +15,7 @@ from rlx import errors
 from rlx.errors import RlxError
 from rlx_cli.app import app
 from rlx_cli.exit_codes import exit_code
+from scripts.reference import reference
 
 DOCS = Path(__file__).parents[1] / "docs"
 _INDEX = """# The commands
@@ -114,7 +118,7 @@ def main() -> None:
         if stale + left:
             sys.exit(f"stale: {', '.join(map(str, stale + left))}\nrun: scripts/docs")
         return
-    for path, text in made.items():
+    for path, text in {**made, **reference()}.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     for path in left:
