@@ -31,6 +31,10 @@ def verify(dataset: StrPath, *, progress: Progress | None = None) -> Verificatio
         ForbiddenError: the server of a URL refuses access.
         DownloadError: fetching from a URL keeps failing.
         MissingExtraError: a URL needs obstore, which is not installed.
+
+    Example:
+        >>> rlx.verify("cartpole").ok
+        True
     """
     return verify_dataset(dataset if isinstance(dataset, str) else Path(dataset), progress=progress)
 
@@ -52,6 +56,10 @@ def repair(dataset: StrPath, *, delete: bool = False, progress: Progress | None 
         FormatVersionError: a newer rlx wrote it.
         FileAccessError: the manifest cannot be read.
         DatasetLockedError: another process is writing the dataset.
+
+    Example:
+        >>> rlx.repair("cartpole").dropped
+        []
     """
     done = repair_dataset(locate(dataset), delete=delete, progress=progress)
     if done.hint and done.hint.startswith("rlx "):  # commands of a lineage leave out the destination

@@ -44,8 +44,9 @@ def merge(
         CorruptDatasetError: a dataset is damaged.
 
     Example:
-        >>> rlx.merge(["Pong/1", "Pong/2"], "pong").steps  # doctest: +SKIP
-        100000000
+        >>> first, second = rlx.split("cartpole", [0.5, 0.5], output=["first", "second"])
+        >>> rlx.merge(["first", "second"], "both").steps == first.steps + second.steps
+        True
     """
     chosen = {"to": to, "codec": chosen_codec(codec)}
     options = write_options(

@@ -52,7 +52,9 @@ def split(
         CorruptDatasetError: the dataset is damaged.
 
     Example:
-        >>> train, test = rlx.split("Pong/5", [0.9, 0.1], output=["train", "test"])  # doctest: +SKIP
+        >>> train, test = rlx.split("cartpole", [0.9, 0.1], output=["train", "test"])
+        >>> train.steps + test.steps
+        1000
     """
     check_choice("by", by, SplitUnit)
     check_number("part", part, 1, len(fractions))

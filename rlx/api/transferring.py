@@ -39,8 +39,8 @@ def push(
         MissingExtraError: obstore is not installed.
 
     Example:
-        >>> rlx.push("Pong/5", "s3://bucket/pong").transferred_files  # doctest: +SKIP
-        301
+        >>> rlx.push("cartpole", "bucket").steps  # a directory, or the URL of a bucket
+        1000
     """
     return push_dataset(dataset, url, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())
 
@@ -76,8 +76,9 @@ def pull(
         MissingExtraError: obstore is not installed.
 
     Example:
-        >>> rlx.pull("https://example.org/data/pong", "pong").steps  # doctest: +SKIP
-        50000000
+        >>> _ = rlx.push("cartpole", "bucket")  # a directory, or the URL of a bucket
+        >>> rlx.pull("bucket", "copy").steps
+        1000
     """
     path = None if output is None else Path(output)
     return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())

@@ -147,6 +147,11 @@ class WriterEnsemble(_Parts, SavedTogether):
 
     Args:
         writers: the writers.
+
+    Example:
+        >>> writers = rlx.buffer.WriterEnsemble(rlx.buffer.RoundRobinWriter(), rlx.buffer.RoundRobinWriter())
+        >>> len(writers)
+        2
     """
 
     def __init__(self, *writers: Writer) -> None:
@@ -197,6 +202,14 @@ class SamplerEnsemble(_Parts, SavedState):
 
     Raises:
         ValueError: no sampler, or ``p`` is not one probability for each.
+
+    Example:
+        >>> sampler = rlx.buffer.SamplerEnsemble(rlx.buffer.RandomSampler(), rlx.buffer.RandomSampler(), p=[0.25, 0.75])
+        >>> storages = rlx.buffer.StorageEnsemble(*[rlx.buffer.DatasetStorage("cartpole") for _ in range(2)])
+        >>> writers = rlx.buffer.WriterEnsemble(*[rlx.buffer.ImmutableDatasetWriter() for _ in range(2)])
+        >>> parts = {"storages": storages, "samplers": sampler, "writers": writers}
+        >>> rlx.buffer.ReplayBufferEnsemble(**parts, batch_size=16).sample()["action"].shape
+        torch.Size([2, 8])
     """
 
     def __init__(

@@ -34,6 +34,10 @@ class HindsightStrategy(StrEnum):
         FINAL: the last step of its episode.
         EPISODE: any step of its episode.
         RANDOM: any step.
+
+    Example:
+        >>> rlx.buffer.HindsightStrategy("future") is rlx.buffer.HindsightStrategy.FUTURE
+        True
     """
 
     FUTURE = "future"

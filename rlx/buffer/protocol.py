@@ -67,6 +67,11 @@ class Storage(Protocol):
         is_read_only: whether its steps are those of a dataset on disk, which a checkpoint names instead of copying.
         is_in_files: whether another process that unpickles it reads the same files, and no copy of the steps.
         steps_may_differ: whether steps may have other shapes and keys than each other.
+
+    Example:
+        >>> storage: rlx.buffer.Storage = rlx.buffer.LazyTensorStorage(100)
+        >>> storage.append(rlx.open("cartpole")[:3])
+        array([0, 1, 2])
     """
 
     max_size: int
@@ -177,6 +182,12 @@ class Sampler(Protocol):
 
     Attributes:
         draws_slices: whether its rows are slices of trajectories.
+
+    Example:
+        >>> sampler: rlx.buffer.Sampler = rlx.buffer.RandomSampler(seed=0)
+        >>> rows, info = sampler.sample(rlx.buffer.DatasetStorage("cartpole"), 3)
+        >>> rows.shape, dict(info)
+        ((3,), {})
     """
 
     draws_slices: bool = False
@@ -225,7 +236,14 @@ class Sampler(Protocol):
 
 
 class Writer(Protocol):
-    """Writer that chooses the rows of new steps."""
+    """Writer that chooses the rows of new steps.
+
+    Example:
+        >>> writer: rlx.buffer.Writer = rlx.buffer.RoundRobinWriter()
+        >>> _ = writer.extend(rlx.buffer.LazyTensorStorage(100), rlx.open("cartpole")[:3])
+        >>> writer.cursor
+        3
+    """
 
     cursor: int
 

@@ -20,7 +20,13 @@ _REDUCE: Mapping[str, Callable[..., NDArray[np.float64]]] = {"sum": np.sum, **RE
 
 
 class RoundRobinWriter(SavedState):
-    """Writer that appends, and overwrites the oldest steps once the storage is full."""
+    """Writer that appends, and overwrites the oldest steps once the storage is full.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.LazyTensorStorage(4), writer=rlx.buffer.RoundRobinWriter())
+        >>> buffer.extend(rlx.open("cartpole")[:6])
+        tensor([0, 1, 2, 3, 0, 1])
+    """
 
     def __init__(self) -> None:
         self.cursor = 0
@@ -46,7 +52,15 @@ class RoundRobinWriter(SavedState):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """A ``RoundRobinWriter`` that also stores, as ``index`` (int64), the row of every step."""
+    """A ``RoundRobinWriter`` that also stores, as ``index`` (int64), the row of every step.
+
+    Example:
+        >>> writer = rlx.buffer.TensorDictRoundRobinWriter()
+        >>> buffer = rlx.buffer.TensorDictReplayBuffer(storage=rlx.buffer.LazyTensorStorage(100), writer=writer)
+        >>> _ = buffer.extend(rlx.open("cartpole")[40:43])
+        >>> buffer[:]["index"]
+        tensor([0, 1, 2])
+    """
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
         """Write steps [*lanes, n]; return their rows, of the same shape."""
@@ -63,7 +77,15 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
 
 class ImmutableDatasetWriter(SavedState):
-    """Refuses to write."""
+    """Refuses to write.
+
+    Example:
+        >>> data = rlx.open("cartpole")
+        >>> buffer = rlx.ReplayBuffer(storage=data, writer=rlx.buffer.ImmutableDatasetWriter(), batch_size=4)
+        >>> buffer.extend(data[:2])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        TypeError: DatasetStorage(...) is read-only: [2] steps cannot be written
+    """
 
     def __init__(self) -> None:
         self.cursor = 0
@@ -93,6 +115,15 @@ class TensorDictMaxValueWriter(SavedState):
 
     Raises:
         ValueError: the reduction is none of these.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> writer = rlx.buffer.TensorDictMaxValueWriter(rank_key="score")
+        >>> buffer = rlx.buffer.TensorDictReplayBuffer(storage=rlx.buffer.LazyTensorStorage(3), writer=writer)
+        >>> _ = buffer.extend(TensorDict({"score": torch.tensor([5, 1, 9, 7, 3])}, [5]))
+        >>> buffer[:]["score"].sort().values
+        tensor([5, 7, 9])
     """
 
     def __init__(self, rank_key: NestedKey | None = None, reduction: RankReduction = "sum") -> None:

@@ -48,9 +48,15 @@ class BaseCollector(FreeRunning):
         module: the policy, if it is a module.
         plan: how steps become batches.
         delivery: post-processing of batches.
+        has_copies: whether workers have copies of the policy, which are sent new weights.
 
     Raises:
         CollectError: an environment or the policy cannot be had, or sizes make no sense.
+
+    Example:
+        >>> with rlx.Collector("CartPole-v1", frames_per_batch=10, total_frames=20) as collector:
+        ...     isinstance(collector, rlx.collector.BaseCollector), [len(batch) for batch in collector]
+        (True, [10, 10])
     """
 
     def __init__(

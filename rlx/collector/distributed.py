@@ -68,17 +68,15 @@ class DistributedCollector(MultiCollector):
         EngineError: no cluster answers at the address.
 
     Example:
-        ::
-
-            collector = DistributedCollector(
-                ["CartPole-v1"] * 4, policy, sync=True, frames_per_batch=400, total_frames=100_000,
-                ray_init_config={"address": "auto"},
-            )
-            for batch in collector:  # [4, 100]
-                loss(batch).backward()
-                optimizer.step()
-                collector.update_policy_weights_()
-            collector.shutdown()
+        >>> collector = DistributedCollector(  # doctest: +SKIP
+        ...     ["CartPole-v1"] * 4, policy, sync=True, frames_per_batch=400, total_frames=100_000,
+        ...     ray_init_config={"address": "auto"},
+        ... )
+        >>> for batch in collector:  # doctest: +SKIP
+        ...     loss(batch).backward()  # batch is [4, 100]
+        ...     optimizer.step()
+        ...     collector.update_policy_weights_()
+        >>> collector.shutdown()  # doctest: +SKIP
     """
 
     def __init__(

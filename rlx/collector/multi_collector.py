@@ -216,14 +216,28 @@ def _check_preemption(threshold: float | None, actors: Actors, replay_buffer: An
 
 
 class MultiSyncCollector(MultiCollector):
-    """``MultiCollector(sync=True)``."""
+    """``MultiCollector(sync=True)``.
+
+    Example:
+        >>> make = ["CartPole-v1", "CartPole-v1"]
+        >>> with rlx.collector.MultiSyncCollector(make, frames_per_batch=20, total_frames=40) as collector:
+        ...     sum(batch.numel() for batch in collector)
+        40
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "sync": True})
 
 
 class MultiAsyncCollector(MultiCollector):
-    """``MultiCollector(sync=False)``."""
+    """``MultiCollector(sync=False)``.
+
+    Example:
+        >>> make = ["CartPole-v1", "CartPole-v1"]
+        >>> with rlx.collector.MultiAsyncCollector(make, frames_per_batch=20, total_frames=40) as collector:
+        ...     sum(batch.numel() for batch in collector)
+        40
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "sync": False})

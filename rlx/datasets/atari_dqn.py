@@ -54,6 +54,12 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
         available_datasets: the runs that RL Unplugged has.
         dataset: the dataset itself.
         dataset_id: its name.
+
+    Example:
+        >>> from rlx.datasets import AtariDQNExperienceReplay
+        >>> buffer = AtariDQNExperienceReplay("Pong/5", batch_size=32, root=".", download=False)
+        >>> buffer.sample()["observation"].shape
+        torch.Size([32, 84, 84])
     """
 
     available_datasets: ClassVar[list[str]] = [

@@ -60,6 +60,12 @@ class MinariExperienceReplay(DatasetExperienceReplay):
         CorruptShardError: its files are damaged.
         DatasetNotFoundError: it is not converted, and not to be.
         DatasetLockedError: another process is converting or splitting it.
+
+    Example:
+        >>> from rlx.datasets import MinariExperienceReplay
+        >>> buffer = MinariExperienceReplay("D4RL/door/human-v2", batch_size=32)  # doctest: +SKIP
+        >>> buffer.sample()["next", "reward"].shape  # doctest: +SKIP
+        torch.Size([32, 1])
     """
 
     def __init__(

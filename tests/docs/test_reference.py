@@ -41,6 +41,8 @@ def test_every_argument_is_described(package: str, name: str) -> None:
     named = set(re.findall(r"^    ([\w, *]+):", text.partition("Args:")[2].partition("\n\n")[0], re.MULTILINE))
     words = {word.strip(" *") for one in named for word in one.split(",")}
     parameters = [one for one in inspect.signature(member).parameters if one not in ("self", "args", "options")]
+    if "options" in words:  # those of another class, which is named
+        return
     assert not (missing := [one for one in parameters if one not in words]), missing
 
 

@@ -42,6 +42,19 @@ class PrioritizedSampler(SeededSampler):
     Attributes:
         alpha: how much priorities count.
         beta: how much of the bias is undone.
+
+    Example:
+        >>> data = rlx.open("cartpole")[:100]
+        >>> buffer = rlx.ReplayBuffer(
+        ...     storage=rlx.buffer.LazyTensorStorage(100),
+        ...     sampler=rlx.buffer.PrioritizedSampler(100, alpha=0.6, beta=0.4, seed=0),
+        ...     batch_size=32,
+        ... )
+        >>> rows = buffer.extend(data)
+        >>> buffer.update_priority(rows[:50], 0.0)
+        >>> batch, info = buffer.sample(return_info=True)
+        >>> bool((info["index"] >= 50).all()), batch["priority_weight"].shape
+        (True, torch.Size([32]))
     """
 
     alpha: float

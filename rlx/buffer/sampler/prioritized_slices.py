@@ -45,6 +45,17 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         cache_values: as there.
         seed: as there.
         generator: as there.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(
+        ...     storage=rlx.buffer.LazyTensorStorage(1000),
+        ...     sampler=rlx.buffer.PrioritizedSliceSampler(1000, alpha=0.6, beta=0.4, slice_len=8),
+        ...     batch_size=32,
+        ... )
+        >>> rows = buffer.extend(rlx.open("cartpole")[:1000])
+        >>> batch = buffer.sample()  # 4 slices of 8 steps
+        >>> bool((batch["collector", "traj_ids"].reshape(4, 8).diff(dim=1) == 0).all())
+        True
     """
 
     draws_slices = True

@@ -31,6 +31,12 @@ class ParameterScheduler(ABC):
 
     Raises:
         ValueError: the sampler has no such parameter.
+
+    Example:
+        >>> sampler = rlx.buffer.PrioritizedSampler(100, alpha=0.6, beta=0.4)
+        >>> scheduler = rlx.buffer.StepScheduler(sampler, "beta", gamma=0.1, mode="additive", max_value=1.0)
+        >>> isinstance(scheduler, rlx.buffer.ParameterScheduler)
+        True
     """
 
     def __init__(
@@ -82,6 +88,13 @@ class LambdaScheduler(ParameterScheduler):
         lambda_fn: gives the factor after n steps.
         min_value: lower bound of the parameter.
         max_value: upper bound of the parameter.
+
+    Example:
+        >>> sampler = rlx.buffer.PrioritizedSampler(100, alpha=0.6, beta=0.4)
+        >>> scheduler = rlx.buffer.LambdaScheduler(sampler, "beta", lambda step: 1 + step / 2)
+        >>> scheduler.step()
+        >>> round(sampler.beta, 3)
+        0.6
     """
 
     def __init__(
@@ -144,6 +157,14 @@ class StepScheduler(ParameterScheduler):
         mode: whether ``gamma`` is a factor or a term.
         min_value: lower bound of the parameter.
         max_value: upper bound of the parameter.
+
+    Example:
+        >>> sampler = rlx.buffer.PrioritizedSampler(100, alpha=0.6, beta=0.5)
+        >>> scheduler = rlx.buffer.StepScheduler(sampler, "beta", gamma=0.25, n_steps=2, mode="additive", max_value=1.0)
+        >>> for _ in range(4):
+        ...     scheduler.step()
+        >>> sampler.beta
+        1.0
     """
 
     def __init__(
@@ -173,6 +194,16 @@ class SchedulerList:
 
     Args:
         schedulers: one or several.
+
+    Example:
+        >>> sampler = rlx.buffer.PrioritizedSampler(100, alpha=0.6, beta=0.4)
+        >>> schedulers = rlx.buffer.SchedulerList([
+        ...     rlx.buffer.StepScheduler(sampler, "alpha", gamma=0.5),
+        ...     rlx.buffer.StepScheduler(sampler, "beta", gamma=2.0, max_value=1.0),
+        ... ])
+        >>> schedulers.step()
+        >>> sampler.alpha, sampler.beta
+        (0.3, 0.8)
     """
 
     def __init__(self, schedulers: Sequence[ParameterScheduler] | ParameterScheduler) -> None:

@@ -44,6 +44,13 @@ class SliceSampler(SeededSampler):
         cache_values: accepted so that TorchRL's calls work; no effect, as no sample looks at everything stored.
         seed: the same seed gives the same slices; without it, one from ``generator``, or fresh entropy.
         generator: gives the seed.
+
+    Example:
+        >>> sampler = rlx.buffer.SliceSampler(slice_len=8, seed=0)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), sampler=sampler, batch_size=32)
+        >>> slices = buffer.sample().reshape(4, 8)
+        >>> slices["observation"].shape
+        torch.Size([4, 8, 4])
     """
 
     draws_slices = True
@@ -144,6 +151,13 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         shuffle: trajectories in another order every epoch; otherwise in the order of their first write.
         options: the other arguments of ``SliceSampler``, but for ``weighting`` and ``span``. Without ``strict_length``
             shorter trajectories are drawn whole.
+
+    Example:
+        >>> data = rlx.open("cartpole").filter("length >= 8")
+        >>> sampler = rlx.buffer.SliceSamplerWithoutReplacement(slice_len=8, seed=0)
+        >>> buffer = rlx.ReplayBuffer(storage=data, sampler=sampler, batch_size=16)
+        >>> sum(len(batch) for batch in buffer) == 8 * len(data.trajectories)  # one slice of each trajectory
+        True
     """
 
     def __init__(

@@ -77,7 +77,14 @@ class SeededSampler(SavedState, Sampler):
 
 
 class RandomSampler(SeededSampler):
-    """Sampler that draws every stored step with the same probability, with replacement."""
+    """Sampler that draws every stored step with the same probability, with replacement.
+
+    Example:
+        >>> sampler = rlx.buffer.RandomSampler(seed=0)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), sampler=sampler, batch_size=64)
+        >>> buffer.sample().batch_size
+        torch.Size([64])
+    """
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows; nothing beside them.
@@ -180,6 +187,12 @@ class SamplerWithoutReplacement(SeededSampler):
         shuffle: in another order every epoch; otherwise in the order of the rows.
         seed: the same seed gives the same rows; without it, one from ``generator``, or fresh entropy.
         generator: gives the seed.
+
+    Example:
+        >>> sampler = rlx.buffer.SamplerWithoutReplacement(seed=0)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), sampler=sampler, batch_size=250)
+        >>> len({int(row) for batch in buffer for row in batch["index"]})  # the batches of one epoch
+        1000
     """
 
     def __init__(

@@ -36,6 +36,13 @@ class CompressedStorage(LazyTensorStorage):
         max_size: steps that there is room for, over all lanes.
         ndim: dimensions of the written steps: time, and before it those of the lanes.
         level: zstd's; higher is smaller and slower to write, not to read.
+
+    Example:
+        >>> frames = rlx.open("Pong/5")[:64]
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.CompressedStorage(1000), batch_size=8)
+        >>> _ = buffer.extend(frames)
+        >>> buffer.sample()["observation"].shape
+        torch.Size([8, 84, 84])
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1, level: int = 6) -> None:

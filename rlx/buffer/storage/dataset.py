@@ -32,6 +32,12 @@ class DatasetStorage(Storage):
 
     Attributes:
         dataset: where the steps are.
+
+    Example:
+        >>> storage = rlx.buffer.DatasetStorage("cartpole")
+        >>> buffer = rlx.ReplayBuffer(storage=storage, batch_size=32)
+        >>> buffer.sample()["next", "observation"].shape, len(buffer)
+        (torch.Size([32, 4]), 1000)
     """
 
     is_read_only = True

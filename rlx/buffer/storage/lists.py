@@ -23,6 +23,12 @@ class ListStorage(RingStorage):
     Args:
         max_size: steps that there is room for, over all lanes.
         ndim: dimensions of the written steps: time, and before it those of the lanes.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.ListStorage(100), batch_size=8)
+        >>> _ = buffer.extend(rlx.open("cartpole")[:100])
+        >>> len(buffer)
+        100
     """
 
     def __init__(self, max_size: int = 1_000, *, ndim: int = 1) -> None:

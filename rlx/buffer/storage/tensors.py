@@ -90,6 +90,12 @@ class LazyMemmapStorage(LazyTensorStorage):
     Raises:
         DatasetExistsError: (at the first write) there are files already.
         DiskFullError: (at the first write) the disk has not the room for ``max_size`` steps.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.LazyMemmapStorage(1000, scratch_dir="scratch"), batch_size=8)
+        >>> _ = buffer.extend(rlx.open("cartpole")[:100])
+        >>> buffer.sample()["action"].shape
+        torch.Size([8])
     """
 
     def __init__(

@@ -27,6 +27,11 @@ class FrameStack:
         k: observations in a stack.
         padding: ``repeat`` the oldest observation, or ``zeros``.
         keys: which observations.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("Pong/5"), transform=rlx.buffer.FrameStack(4), batch_size=8)
+        >>> buffer.sample()["observation"].shape
+        torch.Size([8, 4, 84, 84])
     """
 
     k: int

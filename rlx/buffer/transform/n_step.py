@@ -24,6 +24,13 @@ class NStep:
     Args:
         n: steps.
         gamma: discount of a step.
+
+    Example:
+        >>> data = rlx.open("cartpole")
+        >>> buffer = rlx.ReplayBuffer(storage=data, transform=rlx.buffer.NStep(3, gamma=0.5), batch_size=8)
+        >>> step = buffer[0]
+        >>> float(step["next", "reward"]), bool((step["next", "observation"] == data[2]["next", "observation"]).all())
+        (1.75, True)
     """
 
     n: int

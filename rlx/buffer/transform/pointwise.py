@@ -18,6 +18,12 @@ class RewardClip(Pointwise):
     Args:
         low: the least.
         high: the most.
+
+    Example:
+        >>> transform = rlx.buffer.RewardClip(0, 0.5)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=4)
+        >>> buffer.sample()["next", "reward"].unique()
+        tensor([0.5000])
     """
 
     low: float = -1.0
@@ -36,7 +42,13 @@ class RewardClip(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class RewardSign(Pointwise):
-    """Transform that reduces rewards to their sign: -1, 0 or 1."""
+    """Transform that reduces rewards to their sign: -1, 0 or 1.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("Pong/5"), transform=rlx.buffer.RewardSign())
+        >>> buffer[:]["next", "reward"].unique()
+        tensor([-1.,  0.,  1.])
+    """
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch with the signs of its rewards."""
@@ -51,6 +63,11 @@ class ToDevice(Pointwise):
 
     Args:
         device: torch's name of it: ``cuda:0``.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=rlx.buffer.ToDevice("cpu"), batch_size=4)
+        >>> buffer.sample().device
+        device(type='cpu')
     """
 
     device: str | torch.device
@@ -68,6 +85,13 @@ class ToDtype(Pointwise):
     Args:
         dtype: what they become.
         keys: which; without, all floating-point ones.
+
+    Example:
+        >>> import torch
+        >>> transform = rlx.buffer.ToDtype(torch.float64, keys=["observation"])
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=4)
+        >>> buffer.sample()["next", "observation"].dtype
+        torch.float64
     """
 
     dtype: torch.dtype
@@ -87,6 +111,11 @@ class ToFloat(Pointwise):
     Args:
         scale: what they are divided by.
         keys: which.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("Pong/5"), transform=rlx.buffer.ToFloat(), batch_size=4)
+        >>> bool(buffer.sample()["observation"].max() <= 1)
+        True
     """
 
     scale: float = 255.0

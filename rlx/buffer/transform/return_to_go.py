@@ -28,6 +28,12 @@ class ReturnToGo:
     Args:
         gamma: discount of a step.
         key: where it is put: float32 [n, 1].
+
+    Example:
+        >>> transform = rlx.buffer.ReturnToGo(gamma=0.9)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=16)
+        >>> buffer.sample()["return_to_go"].shape
+        torch.Size([16, 1])
     """
 
     gamma: float = 1.0

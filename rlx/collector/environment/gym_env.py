@@ -115,6 +115,12 @@ class ParallelEnv(_BatchedEnv):
 
     Raises:
         CollectError: no workers are configured.
+
+    Example:
+        >>> env = rlx.collector.ParallelEnv(2, "CartPole-v1")
+        >>> with rlx.Collector(env, frames_per_batch=20, total_frames=20) as collector:
+        ...     [batch.shape for batch in collector]
+        [torch.Size([2, 10])]
     """
 
     def __init__(self, num_workers: int, create_env_fn: Makes, mp_start_method: str = "spawn") -> None:
