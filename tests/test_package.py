@@ -15,6 +15,8 @@ import pytest
 from tests.conftest import SAMPLE_RUN
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.xdist_group("package")
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -3,8 +3,8 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -183,36 +183,40 @@ def test_datasets_that_do_not_go_together(cli: Cli, pong: Path, tmp_path: Path) 
     assert "datasets differ" in result.err
 
 
-PROGRAM = [sys.executable, "-c", "from rlx_cli.app import main; main()", "sample"]
+def sampled(cli: Cli, ends: tuple[int, int], *arguments: object) -> bytes:
+    """What ``rlx sample`` writes to the second end of a pipe or terminal comes out at the first."""
+    there, here = ends
+    with ThreadPoolExecutor(1) as reader, pytest.MonkeyPatch.context() as patch:
+        shown = reader.submit(lambda: b"".join(iter(lambda: read(there), b"")))
+        with open(here, "w") as stdout:
+            patch.setattr(sys, "stdout", stdout)
+            result = cli("sample", *arguments)
+        found = shown.result(60)
+    os.close(there)
+    assert (result.code, result.err) == (0, "")
+    return found
 
 
-def test_through_a_pipe(pong: Path) -> None:
-    options = ["--seed", "1", "--batch-size", "4", "-o", "-", "--format", "npz"]
-    done = subprocess.run([*PROGRAM, str(pong), *options], check=False, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-    with np.load(io.BytesIO(done.stdout)) as file:
+def read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the other end of a terminal was closed
+        return b""
+
+
+def test_through_a_pipe(cli: Cli, pong: Path) -> None:
+    piped = sampled(cli, os.pipe(), pong, "--seed", 1, "--batch-size", 4, "-o", "-", "--format", "npz")
+    with np.load(io.BytesIO(piped)) as file:
         assert file["observation"].shape == (4, 84, 84)
 
 
-def test_a_strip_of_frames_on_a_terminal(pong: Path) -> None:
-    here, there = pty.openpty()
-    environment = {**os.environ, "COLORTERM": "truecolor", "TERM": "xterm-256color", "COLUMNS": "100"}
-    options = ["--slice-len", "8", "--batch-size", "8"]
-    with subprocess.Popen([*PROGRAM, str(pong), *options], stdout=there, stderr=there, env=environment) as process:
-        os.close(there)
-        shown = b"".join(iter(lambda: read(here), b""))
-    os.close(here)
-    assert process.returncode == 0
+def test_a_strip_of_frames_on_a_terminal(cli: Cli, pong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLORTERM": "truecolor", "TERM": "xterm-256color", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+    shown = sampled(cli, pty.openpty(), pong, "--slice-len", 8, "--batch-size", 8)
     lines = [line for line in shown.decode().splitlines() if "\N{UPPER HALF BLOCK}" in line]
     assert len(lines) == 12
     assert "\x1b[38;2;" in lines[0]
-
-
-def read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # the other end was closed
-        return b""
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ class Constant(torch.nn.Module):
 
 
 class Lean(Constant):
-    """Refuses to act where tensordict, which takes seconds to import, was imported without need."""
+    """Refuses to act where tensordict was imported, which takes seconds and is not needed for a plain module."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         assert "tensordict" not in sys.modules

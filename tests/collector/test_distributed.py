@@ -56,7 +56,7 @@ def test_first_come_first_served() -> None:
 def test_new_weights_are_in_use_from_the_next_batch() -> None:
     policy, found = Constant(), []
     options: dict[str, Any] = {"frames_per_batch": 4, "total_frames": 12, "track_policy_version": True}
-    with DistributedCollector(Counter, policy, num_collectors=2, sync=True, **options) as collector:
+    with DistributedCollector(Counter, policy, num_collectors=1, sync=True, **options) as collector:
         for number, batch in enumerate(collector, 1):
             assert batch is not None
             found.append((batch["policy_version"].unique().tolist(), batch["action"].unique().tolist()))
@@ -130,10 +130,10 @@ def test_slices_of_a_buffer_that_they_fill() -> None:
 
 def test_the_state_goes_on_with_new_episodes() -> None:
     options: dict[str, Any] = {"frames_per_batch": 40, "total_frames": 80, "sync": True}
-    with DistributedCollector(["CartPole-v1"] * 2, Constant(), **options) as collector:
+    with DistributedCollector(["CartPole-v1"], Constant(), **options) as collector:
         before: Any = next(iter(collector))
         state = collector.state_dict()
-    with DistributedCollector(["CartPole-v1"] * 2, Constant(1), **options) as collector:
+    with DistributedCollector(["CartPole-v1"], Constant(1), **options) as collector:
         collector.load_state_dict(state)
         (after,) = collector
     assert after is not None
