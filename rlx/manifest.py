@@ -6,7 +6,6 @@ damaged one is always detected. docs/format.md specifies every key.
 
 import builtins
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +22,7 @@ from rlx.errors import (
     RlxError,
     SchemaMismatchError,
 )
-from rlx.files.atomic import sync_directory
+from rlx.files.atomic import PARTIAL, write_file
 from rlx.files.disk import file_error
 from rlx.manifest_values import (
     check_counts,
@@ -195,14 +194,7 @@ class Manifest:
 
     def save(self, dataset: Path) -> None:
         """Write ``rlx.json`` in one step: whoever looks sees the old one or the new one."""
-        path = dataset / FILE_NAME
-        partial = path.with_name(FILE_NAME + ".partial")
-        with partial.open("wb") as file:
-            file.write(self.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync_directory(dataset)
+        write_file(dataset / FILE_NAME, [self.encode()])
 
     @classmethod
     def load(cls, dataset: Path) -> Self:
@@ -316,7 +308,7 @@ def _damaged(path: Path | str, expected: str, found: str, hint: str | None) -> C
 
 
 def _absent(dataset: Path) -> RlxError:
-    if (dataset / "shards").is_dir() or (dataset / (FILE_NAME + ".partial")).exists():
+    if (dataset / "shards").is_dir() or (dataset / f"{FILE_NAME}{PARTIAL}").exists():
         return IncompleteDatasetError(
             f"{dataset} has no {FILE_NAME} yet: it is still being written, or its writing was interrupted",
             hint="run the command that was writing it again; it resumes",

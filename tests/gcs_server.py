@@ -2,7 +2,7 @@
 
     with GcsServer(directory) as server:
         server.fault("Pong/*", Fault(cut_after=1000), times=2)   # the next two GETs of these break off
-        open_base(server.url).fetch("Pong/run_1-00000-of-00050", ...)
+        open_source(server.url).fetch("Pong/run_1-00000-of-00050", ...)
         assert [request.range for request in server.requests] == [None, "bytes=1000-", "bytes=1000-"]
 
 Objects are the files below ``directory``, read afresh for every request. Faults are used up by the requests

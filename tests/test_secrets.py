@@ -10,9 +10,8 @@ import pytest
 
 import rlx
 from rlx.errors import RlxError
-from rlx.files.http import HttpBase
-from rlx.files.location import open_location
-from rlx.files.opening import open_base
+from rlx.files.http import HttpFiles
+from rlx.files.opening import open_location, open_source
 from rlx.files.retry import RetryPolicy
 from rlx.home import locate
 from rlx.pipeline.catalog import remote_runs
@@ -29,7 +28,7 @@ CLOSED = f"http://me:{SECRETS[0]}@127.0.0.1:1/x?{QUERY}"  # nobody listens there
 
 
 def _fetched(url: str) -> object:
-    base = cast("HttpBase", open_base(url))
+    base = cast("HttpFiles", open_source(url))
     return replace(base, retry=RetryPolicy(attempts=1)).fetch("a", Path("none"), Silent())
 
 
@@ -62,7 +61,7 @@ URLS = {
 @pytest.mark.parametrize("url", URLS)
 def test_no_error_of_the_library_has_a_secret(call: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlx.pipeline.catalog._FEW_RETRIES", RetryPolicy(attempts=1))
-    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 0)
+    monkeypatch.setattr("rlx.files.bucket.DEFAULT_RETRY", RetryPolicy(attempts=1))
     with pytest.raises(RlxError) as raised:
         CALLS[call](URLS[url])
     said = "".join(traceback.format_exception(raised.value)[1:])  # the first is a frame of this file

@@ -31,7 +31,7 @@ def verify(
     interrupted commands are counted, not reported as damage.
     """
     import rlx
-    from rlx.files.location import is_url
+    from rlx.files.urls import is_url
     from rlx.pipeline.transfers import replacement
 
     output: Output = ctx.obj

@@ -2,15 +2,16 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlx.errors import DatasetExistsError, DiskFullError
+from rlx.errors import DatasetExistsError
 from rlx.files import lock
-from rlx.files.disk import FULL
-from rlx.files.location import check_no_url
+from rlx.files.disk import disk_errors
+from rlx.files.urls import check_no_url
 
+PARTIAL = ".partial"
 _Identity = tuple[int, int, int] | None
 
 
@@ -37,23 +38,42 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
     partial, replaced = scratch / "new", scratch / "replaced"
     missing = [parent for parent in path.parents if not parent.exists()]
     try:
-        with lock.held(scratch / lock.FILE_NAME, path):
+        with disk_errors(path), lock.held(scratch / lock.FILE_NAME, path):
             try:
                 _recover(partial, replaced, path)
                 check()
                 before = _identity(path)
                 yield partial
-                _sync(partial)
+                sync_tree(partial) if partial.is_dir() else sync(partial)
                 _replace(partial, path, replaced, before)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-    except BaseException as exc:
+    except BaseException:
         for directory in missing:
             with suppress(OSError):  # another writer's target is in it
                 directory.rmdir()
-        if isinstance(exc, OSError) and exc.errno in FULL:
-            raise DiskFullError(f"{path}: no room on the disk") from exc
         raise
+
+
+def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = None) -> None:
+    """Write a file in one step: whoever looks sees the old one or the new one.
+
+    Args:
+        path: of the file; its directory exists.
+        pieces: its content. If they raise, the old file stays.
+        partial: where the bytes lie until they are complete, beside the file; ``NAME.partial`` by default.
+    """
+    partial = partial or path.with_name(f"{path.name}{PARTIAL}")
+    try:
+        with partial.open("wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
 def _recover(partial: Path, replaced: Path, path: Path) -> None:
@@ -78,7 +98,7 @@ def _replace(partial: Path, path: Path, replaced: Path, before: _Identity) -> No
         if replaced.exists():
             replaced.rename(path)
         raise
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def _identity(path: Path) -> _Identity:
@@ -88,14 +108,6 @@ def _identity(path: Path) -> _Identity:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def _sync(path: Path) -> None:
-    if path.is_dir():
-        sync_tree(path)
-        return
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def remove(path: Path) -> None:
@@ -110,14 +122,13 @@ def sync_tree(directory: Path) -> None:
     """Make every file and directory of a tree survive a power cut."""
     for parent, _, names in os.walk(directory):
         for name in names:
-            with (Path(parent) / name).open("rb") as file:
-                os.fsync(file.fileno())
-        sync_directory(Path(parent))
+            sync(Path(parent) / name)
+        sync(Path(parent))
 
 
-def sync_directory(directory: Path) -> None:
-    """Make renames in a directory survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make the content of a file, or the renames in a directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,19 +1,19 @@
-"""Buckets of S3, Google Cloud Storage and Azure, and files below an HTTP(S) URL, through obstore."""
+"""Buckets of S3, Google Cloud Storage and Azure, and datasets below an HTTP(S) URL, through obstore."""
 
-import random
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from rlx.errors import DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
-from rlx.files import environment
 from rlx.files.environment import store_for
-from rlx.files.location import FORKED, Stored, checked_name, split_url
+from rlx.files.file_stat import FileStat
+from rlx.files.location import FORKED, RESUME_HINT, Content, WritableLocation, checked_name
+from rlx.files.retry import RetryPolicy, TransientError
+from rlx.files.urls import split_url
 from rlx.fork import ThisProcessOnly
 from rlx.secrets_in_urls import harmless, without_secrets
 
@@ -39,118 +39,98 @@ _WHO_ASKS: Mapping[str, str] = MappingProxyType(
         "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     }
 )
-_FIRST_DELAY_S = 0.2
-T = TypeVar("T")
-_RESUME_HINT = "run the same command again to resume"
+DEFAULT_RETRY = RetryPolicy(first_delay_s=0.2)
 
 
-class BucketLocation:
+class Bucket(WritableLocation):
     """The files below a URL of a bucket, or of a web server, which can only be read.
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://``, ``az://container/prefix``, ``http://`` or ``https://``.
+        retry: how failures are met; what fails before the first byte of an answer is tried again by obstore.
 
     Raises:
         SourceError: the URL is none.
         MissingExtraError: obstore is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, retry: RetryPolicy | None = None) -> None:
         parts = split_url(url)
         if not parts.netloc:
             raise SourceError(f"{without_secrets(url)} is not a URL: expected {parts.scheme}://BUCKET/...")
         if parts.query or parts.fragment:
             raise SourceError(f"{without_secrets(url)}: expected no query after the URL of a dataset")
-        self.url = without_secrets(url).rstrip("/")
+        self.retry = retry or DEFAULT_RETRY
         self.is_read_only = parts.scheme in ("http", "https")
+        self._shown = without_secrets(url).rstrip("/")
         self._address = url.rstrip("/")
         _import_obstore()
 
     def __repr__(self) -> str:
-        return f"BucketLocation({self.url!r})"
+        return f"Bucket({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL, without any password."""
+        return self._shown
 
     @cached_property
     def _store(self) -> "ObjectStore":
-        return store_for(self._address)
+        return store_for(self._address, self.retry)
 
-    def stat(self, name: str) -> Stored:
-        """Return length, version and checksum of a file, by one HEAD request."""
+    def _stat(self, name: str) -> FileStat:
         import obstore  # noqa: PLC0415  (an extra)
 
         with self._asking(name):
-            return _stored(name, obstore.get(self._store, checked_name(name), options={"head": True}))
+            return self._stored(name, obstore.get(self._store, checked_name(name), options={"head": True}))
 
-    def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
-        """Return a whole small file."""
+    @contextmanager
+    def _open(
+        self, name: str, start: int = 0, stop: int | None = None, *, seen: FileStat | None = None
+    ) -> Iterator[Content]:
         import obstore  # noqa: PLC0415
 
-        def whole() -> tuple[bytes, Stored]:
-            result = obstore.get(self._store, checked_name(name))
-            stored = _stored(name, result)
-            if stored.bytes > max_bytes:
-                raise SourceError(f"{self.url}/{name} has {stored.bytes:,} bytes, expected at most {max_bytes:,}")
-            with _body():
-                return bytes(result.bytes()), stored
-
+        options: Any = {}
+        if start or stop is not None:
+            options["range"] = {"offset": start} if stop is None else (start, stop)
+        if seen is not None and seen.strong_etag:
+            options["if_match"] = seen.strong_etag
         with self._asking(name):
-            return _retried(whole)
+            result = obstore.get(self._store, checked_name(name), options=options)
+        pieces = self._streamed(name, result) if stop is None else self._joined(name, result)
+        yield Content(self._stored(name, result), result.range[0], pieces)
 
-    def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
-        """Return the bytes from start to stop, by one request."""
-        import obstore  # noqa: PLC0415
-
-        def piece() -> tuple[bytes, Stored]:
-            result = obstore.get(self._store, checked_name(name), options={"range": (start, stop)})
-            with _body():
-                content = bytes(result.bytes())
-            if result.range != (start, stop) or len(content) != stop - start:
-                raise DownloadError(f"{self.url}/{name}: asked for bytes {start} to {stop}, found {result.range}")
-            return content, _stored(name, result)
-
-        with self._asking(name):
-            return _retried(piece)
-
-    def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """Yield the bytes from start to the end; by one request, and one more whenever the connection breaks."""
-        reached, version, retries = start, None, _Retries()
-        with self._asking(name):
-            while True:
-                try:
-                    for piece, found in self._pieces(name, reached):
-                        if (version := version or found) != found:
-                            raise DownloadError(f"{self.url}/{name} has changed while it was read")
-                        reached += len(piece)
-                        retries.advanced()
-                        yield piece
-                except _BrokenBodyError as exc:
-                    retries.wait(exc)
-                else:
-                    return
-
-    def _pieces(self, name: str, start: int) -> Iterator[tuple[bytes, object]]:
-        """Yield the bytes from start on by one request, and the version of the file that they are of."""
-        import obstore  # noqa: PLC0415
-
-        options: Any = {"range": {"offset": start}} if start else None
-        result = obstore.get(self._store, checked_name(name), options=options)
-        if result.range[0] != start:
-            raise DownloadError(f"{self.url}/{name}: asked for bytes from {start} on, found {result.range}")
+    def _streamed(self, name: str, result: "GetResult") -> Iterator[bytes]:
         pieces = iter(result.stream(min_chunk_size=_PIECE_BYTES))
         while True:
-            with _body():
+            with self._receiving(name):
                 piece = next(pieces, None)
             if piece is None:
                 return
-            yield bytes(piece), (result.meta["last_modified"], result.meta["size"])
+            yield bytes(piece)
 
-    def list(self, below: str) -> Iterator[Stored]:
+    def _joined(self, name: str, result: "GetResult") -> Iterator[bytes]:
+        with self._receiving(name):
+            content = bytes(result.bytes())
+        yield content
+
+    @contextmanager
+    def _receiving(self, name: str) -> Iterator[None]:
+        """Let what breaks within the body of an answer be tried again: obstore retries what breaks before."""
+        try:
+            with self._asking(name):
+                yield
+        except DownloadError as exc:
+            raise TransientError(exc) from exc
+
+    def list(self, below: str) -> Iterator[FileStat]:
         """Yield the files below a prefix."""
         import obstore  # noqa: PLC0415
 
         with self._asking(below):
             for some in obstore.list(self._store, prefix=checked_name(below)):
                 for meta in some:
-                    yield _described(meta["path"], meta, None)
+                    yield self._described(meta["path"], meta, None)
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
         """Write a file, in parts where it is large; its checksum is kept as the object's metadata."""
@@ -171,7 +151,7 @@ class BucketLocation:
                 max_concurrency=_PARTS_AT_ONCE,
             )
 
-    def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
+    def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Write a small file if its content is unchanged since it was read; unconditionally if the store cannot
         compare."""
         import obstore  # noqa: PLC0415
@@ -197,7 +177,7 @@ class BucketLocation:
         for name in names:
             checked_name(name)
         if names:
-            with self._asking(names[0]), _ignoring_missing():
+            with self._asking(names[0]), suppress(FileNotFoundError):
                 obstore.delete(self._store, list(names))
 
     @contextmanager
@@ -208,21 +188,20 @@ class BucketLocation:
         _obstore.check()
         where = f"{self.url}/{name}"
         try:
-            try:
-                yield
-            except _BrokenBodyError as exc:
-                raise exc.cause from None
+            yield
         except FileNotFoundError as exc:
             raise self._not_found(where, str(exc)) from harmless(exc)
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as exc:
             raise self._forbidden(where) from harmless(exc)
+        except exceptions.PreconditionError as exc:
+            raise self._changed(name) from harmless(exc)
         except exceptions.BaseError as exc:
             problem = _told(exc)
             if "404 Not Found" in problem:
                 raise self._not_found(where, str(exc)) from harmless(exc)
             if "403 Forbidden" in problem or "401 Unauthorized" in problem:
                 raise self._forbidden(where) from harmless(exc)
-            raise DownloadError(f"{where}: {problem}", hint=_RESUME_HINT) from harmless(exc)
+            raise DownloadError(f"{where}: {problem}", hint=RESUME_HINT) from harmless(exc)
 
     def _not_found(self, where: str, said: str) -> SourceNotFoundError:
         if "NoSuchBucket" in said or "ContainerNotFound" in said:
@@ -235,53 +214,19 @@ class BucketLocation:
             f"{where}: access denied", hint=wanted and f"give credentials in the environment: {wanted}"
         )
 
+    def _stored(self, name: str, result: "GetResult") -> FileStat:
+        return self._described(name, result.meta, result.attributes.get(_CRC32C))
 
-class _BrokenBodyError(Exception):
-    """A connection broke, or fell silent, while a file came through it. obstore retries what breaks before that."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-@contextmanager
-def _body() -> Iterator[None]:
-    """Tell what goes wrong within the body of an answer from what goes wrong before."""
-    from obstore.exceptions import BaseError  # noqa: PLC0415
-
-    try:
-        yield
-    except BaseError as exc:
-        raise _BrokenBodyError(exc) from exc
-
-
-class _Retries:
-    """The retries of one transfer, counted from the last byte that came."""
-
-    def __init__(self) -> None:
-        self.advanced()
-
-    def advanced(self) -> None:
-        """Reset the count."""
-        self._failures = 0
-        self._last = time.monotonic()
-
-    def wait(self, error: _BrokenBodyError) -> None:
-        """Wait until the next try; raise the error where there has been enough."""
-        self._failures += 1
-        if self._failures > environment.MAX_RETRIES or time.monotonic() - self._last > environment.RETRY_S:
-            raise error
-        time.sleep(random.uniform(0.5, 1.0) * _FIRST_DELAY_S * 2.0 ** (self._failures - 1))
-
-
-def _retried(read: Callable[[], T]) -> T:
-    """Return the result of a function, with retries while connections break."""
-    retries = _Retries()
-    while True:
-        try:
-            return read()
-        except _BrokenBodyError as exc:
-            retries.wait(exc)
+    def _described(self, name: str, meta: "ObjectMeta", crc32c: str | None) -> FileStat:
+        return FileStat(
+            name,
+            self._where(name),
+            bytes=meta["size"],
+            crc32c=crc32c,
+            etag=meta["e_tag"],
+            version=meta["version"],
+            modified=meta["last_modified"].isoformat(),
+        )
 
 
 def _import_obstore() -> None:
@@ -295,22 +240,6 @@ def _import_obstore() -> None:
 
 # Its threads do not survive a fork, and a call of it would crash the child.
 _obstore = ThisProcessOnly(*FORKED)
-
-
-def _stored(name: str, result: "GetResult") -> Stored:
-    return _described(name, result.meta, result.attributes.get(_CRC32C))
-
-
-def _described(name: str, meta: "ObjectMeta", crc32c: str | None) -> Stored:
-    return Stored(name, meta["size"], meta["e_tag"], meta["version"], crc32c)
-
-
-@contextmanager
-def _ignoring_missing() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        return
 
 
 def _told(exc: Exception) -> str:

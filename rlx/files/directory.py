@@ -1,78 +1,70 @@
-"""A plain directory as a location, say on a disk that several machines share."""
+"""A directory as a location, say on a disk that several machines share."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
+from typing import BinaryIO
 
-from rlx.errors import DiskFullError, DownloadError, ForbiddenError, SourceError, SourceNotFoundError
-from rlx.files.atomic import sync_directory
-from rlx.files.disk import FULL
-from rlx.files.location import Stored, checked_name
+from rlx.errors import DownloadError, ForbiddenError, SourceNotFoundError
+from rlx.files.atomic import PARTIAL, write_file
+from rlx.files.disk import disk_errors
+from rlx.files.file_stat import FileStat
+from rlx.files.location import ChangedError, Content, WritableLocation, checked_name
+from rlx.files.retry import RetryPolicy
 
 _PIECE_BYTES = 1 << 20
-PARTIAL = ".partial"
 
 
-class DirectoryLocation:
+class Directory(WritableLocation):
     """The files below a directory.
 
     Args:
-        root: the directory; ``put`` makes it if need be.
-
-    Attributes:
-        root: the directory.
+        directory: its path; ``put`` makes it if need be.
     """
 
-    is_read_only = False
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.url = str(root)
+    def __init__(self, directory: Path) -> None:
+        self.directory: Path = directory
+        self.retry = RetryPolicy()
 
     def __repr__(self) -> str:
-        return f"DirectoryLocation({self.url!r})"
+        return f"Directory({self.url!r})"
 
-    def stat(self, name: str) -> Stored:
-        """Return length and version of a file."""
+    @property
+    def url(self) -> str:
+        """Path of the directory."""
+        return str(self.directory)
+
+    def _stat(self, name: str) -> FileStat:
         path = self._path(name)
         with _translated(path):
             if not path.is_file():
                 raise FileNotFoundError
-            return _stored(name, path)
+            return _described(name, path, path.stat())
 
-    def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
-        """Return a whole small file."""
-        stored = self.stat(name)
-        if stored.bytes > max_bytes:
-            raise SourceError(f"{self._path(name)} has {stored.bytes:,} bytes, expected at most {max_bytes:,}")
-        with _translated(self._path(name)):
-            return self._path(name).read_bytes(), stored
-
-    def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
-        """Return the bytes from start to stop."""
-        stored = self.stat(name)
-        with _translated(self._path(name)), self._path(name).open("rb") as file:
-            file.seek(start)
-            return file.read(stop - start), stored
-
-    def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """Yield the bytes from start to the end."""
+    @contextmanager
+    def _open(
+        self, name: str, start: int = 0, stop: int | None = None, *, seen: FileStat | None = None
+    ) -> Iterator[Content]:
         path = self._path(name)
-        with _translated(path), path.open("rb") as file:
+        with _translated(path):
+            file = path.open("rb")
+        with file:
+            found = _described(name, path, os.fstat(file.fileno()))
+            if seen is not None and not seen.is_same_version(found):
+                raise ChangedError(DownloadError(f"{path} has changed"))
             file.seek(start)
-            while piece := file.read(_PIECE_BYTES):
-                yield piece
+            yield Content(found, start, _pieces(path, file, None if stop is None else stop - start))
 
-    def list(self, below: str) -> Iterator[Stored]:
+    def list(self, below: str) -> Iterator[FileStat]:
         """Yield the files in a directory; half-written ones are none."""
         for folder, _, names in os.walk(self._path(below)):
             for name in names:
                 path = Path(folder) / name
                 with suppress(FileNotFoundError):  # deleted meanwhile
                     if not name.endswith(PARTIAL):
-                        yield _stored(path.relative_to(self.root).as_posix(), path)
+                        yield _described(path.relative_to(self.directory).as_posix(), path, path.stat())
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
         """Write a file beside its place, and move it there when it is whole."""
@@ -82,21 +74,14 @@ class DirectoryLocation:
             # Under a name of its own: two who write the same file must not write into each other's.
             partial = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{PARTIAL}")
             try:
-                with partial.open("wb") as file:
-                    file.writelines(pieces)
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
+                write_file(path, pieces, partial=partial)
             except IsADirectoryError as exc:
                 raise DownloadError(f"{path} cannot be written: a directory has its name") from exc
-            finally:
-                partial.unlink(missing_ok=True)
-            sync_directory(path.parent)
 
-    def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
+    def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Write a small file if its content is unchanged since it was read."""
         try:
-            found: Stored | None = self.stat(name)
+            found: FileStat | None = self.stat(name)
         except SourceNotFoundError:
             found = None
         if found != seen:
@@ -111,7 +96,7 @@ class DirectoryLocation:
             with _translated(path):
                 path.unlink(missing_ok=True)
             for parent in path.parents:
-                if parent == self.root:
+                if parent == self.directory:
                     break
                 try:
                     parent.rmdir()
@@ -120,13 +105,13 @@ class DirectoryLocation:
 
     def sweep(self, below: str) -> None:
         """Remove what a killed ``put`` left half written; for whoever holds the lock of the directory."""
-        for folder in (self.root, *(Path(folder) for folder, _, _ in os.walk(self._path(below)))):
+        for folder in (self.directory, *(Path(folder) for folder, _, _ in os.walk(self._path(below)))):
             for left in folder.glob(f"*{PARTIAL}"):
                 if left.is_file() and not left.is_symlink():
                     left.unlink()
 
     def _path(self, name: str) -> Path:
-        return self.root / checked_name(name)
+        return self.directory / checked_name(name)
 
 
 def _make(directory: Path) -> None:
@@ -136,21 +121,28 @@ def _make(directory: Path) -> None:
         raise DownloadError(f"{directory} cannot be made: {exc.strerror}") from exc
 
 
-def _stored(name: str, path: Path) -> Stored:
-    found = path.stat()
-    return Stored(name, found.st_size, f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}")
+def _described(name: str, path: Path, found: os.stat_result) -> FileStat:
+    etag = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+    return FileStat(name, str(path), bytes=found.st_size, etag=etag)
+
+
+def _pieces(path: Path, file: BinaryIO, length: int | None) -> Iterator[bytes]:
+    """Yield so many bytes of an open file, or all that follow."""
+    with _translated(path):
+        while piece := file.read(_PIECE_BYTES if length is None else min(length, _PIECE_BYTES)):
+            length = None if length is None else length - len(piece)
+            yield piece
 
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
     """Say what went wrong with a file in the words of this project."""
     try:
-        yield
+        with disk_errors(path):
+            yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
         raise SourceNotFoundError(f"{path}: no such file") from exc
     except PermissionError as exc:
         raise ForbiddenError(f"{path}: access denied ({exc.strerror})") from exc
     except OSError as exc:
-        if exc.errno in FULL:
-            raise DiskFullError(f"no room for {path}", hint="free some room and run the command again") from exc
         raise DownloadError(f"{path} cannot be read or written: {exc.strerror}") from exc

@@ -1,7 +1,8 @@
-"""Errors of the operating system as errors of rlx: an unreadable file is not a damaged one."""
+"""The disk: its errors as errors of rlx, and the room on it. An unreadable file is not a damaged one."""
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,3 +86,37 @@ def reading(path: object) -> Iterator[None]:
         if exc.errno in ABSENT or exc.errno is None:
             raise CorruptDatasetError(f"{path} is missing: {exc.strerror or exc}") from exc
         raise file_error(exc, path if isinstance(path, Path) else str(path)) from exc
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Translate the operating system's word for a full disk, or a full quota.
+
+    Raises:
+        DiskFullError: no space is left on the disk of the path.
+    """
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in FULL:
+            raise
+        raise DiskFullError(
+            f"no room left on the disk of {path}: {exc.strerror}", hint="free some room and run the command again"
+        ) from exc
+
+
+def check_room(destination: Path, needed: int, *, remedy: str = "choose another directory with -o") -> None:
+    """Raise DiskFullError unless the destination's disk has ``needed`` bytes free.
+
+    Args:
+        destination: a directory, existing or to be.
+        needed: an estimate in bytes.
+        remedy: what helps but to free some room.
+    """
+    existing = next(parent for parent in (destination.absolute(), *destination.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DiskFullError(
+            f"no room for {destination}: expected about {needed:,} bytes free, found {free:,}",
+            hint=f"free some room, or {remedy}",
+        )

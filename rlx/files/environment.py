@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rlx.errors import SourceError
+from rlx.files.retry import RetryPolicy
 from rlx.secrets_in_urls import harmless
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-MAX_RETRIES = 5
 CONNECT_S = 10.0
 STALL_S = 60.0  # a server that sends nothing for so long has failed
-RETRY_S = 180.0  # no retry begins later than this after the last byte
 # Any of these, and obstore is left to find the credentials that it is about.
 _CREDENTIALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -76,7 +75,7 @@ def endpoint(scheme: str) -> str | None:
     return next((found for name in _ENDPOINTS[scheme] if (found := os.environ.get(name))), None)
 
 
-def store_for(url: str) -> "ObjectStore":
+def store_for(url: str, policy: RetryPolicy) -> "ObjectStore":
     """Return obstore's store for a URL, configured by the environment.
 
     Raises:
@@ -94,7 +93,10 @@ def store_for(url: str) -> "ObjectStore":
         # Nor are redirects from https to http followed then.
         "allow_http": not (url if scheme in ("http", "https") else endpoint(scheme) or "https:").startswith("https:"),
     }
-    retry: RetryConfig = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
+    retry: RetryConfig = {
+        "max_retries": policy.attempts - 1,
+        "retry_timeout": timedelta(seconds=policy.max_silence_s),
+    }
     try:
         if scheme in ("http", "https"):
             return store.HTTPStore(url, client_options=client, retry_config=retry)

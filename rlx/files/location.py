@@ -1,181 +1,283 @@
-"""A location: the files below a URL or a directory, in a bucket or on a disk, and which one a user means."""
+"""A location: the files below a URL or a directory, and what all kinds of it share: retries, resume, checksums."""
 
-import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import SplitResult, unquote, urlsplit
 
-from rlx.errors import SourceError
-from rlx.secrets_in_urls import without_secrets
+from rlx.errors import CorruptShardError, DownloadError, SourceError
+from rlx.files.cancel import Cancel
+from rlx.files.disk import disk_errors
+from rlx.files.file_stat import FetchedFile, FileStat
+from rlx.files.partial import Partial, intact_file
+from rlx.files.retry import RetryPolicy, TransientError
+from rlx.progress import Progress
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-BUCKETS = ("s3", "gs", "az", "http", "https")
+RESUME_HINT = "run the same command again to resume"
 # Why a fork cannot read at a URL, and what to do instead.
 FORKED = (
     "a dataset at a URL cannot be read in a process forked from one that has opened such a dataset",
     'start processes with multiprocessing.get_context("spawn"), a DataLoader with multiprocessing_context="spawn"',
 )
-_MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
+
+
+class ChangedError(TransientError):
+    """A file is not the one whose beginning has been read, so its transfer has to start again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """Metadata of one file at a location.
+class Content:
+    """The answer to one request for the bytes of a file.
 
     Args:
-        name: below the location, with ``/`` between the parts.
-        bytes: its length.
-        etag: what tells one version of it from another.
-        version: what some stores want beside the etag to replace that version and no other.
-        crc32c: of its content, eight hex digits, as given to ``put``; None if unknown.
+        stat: metadata of the file.
+        start: offset of the first byte; 0 where the server knows no ranges.
+        pieces: the bytes; raises TransientError if the connection breaks.
+        interrupt: wakes a thread that waits for the next piece.
     """
 
-    name: str
-    bytes: int
-    etag: str | None = None
-    version: str | None = None
-    crc32c: str | None = None
+    stat: FileStat
+    start: int
+    pieces: Iterator[bytes]
+    interrupt: Callable[[], None] = lambda: None
 
 
-class Location(Protocol):
+class Location(ABC):
     """The files below a URL or a directory. Every method may be called from any thread.
 
     All of them raise ``SourceNotFoundError`` if the file does not exist, ``ForbiddenError`` if the server denies
     access, ``DownloadError`` if it keeps failing, and ``SourceError`` for a name that leaves the location.
+
+    A kind of location implements ``_stat`` and ``_open``, one request each. They raise ``TransientError`` where
+    another request may succeed.
+
+    Attributes:
+        retry: how failures are met.
+        directory: of a location on this machine; None elsewhere.
     """
 
-    url: str
-    is_read_only: bool
+    retry: RetryPolicy
+    directory: Path | None = None
 
-    def stat(self, name: str) -> Stored:
-        """Return the metadata of a file without reading it."""
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """URL, without any password or token, or path, for messages and records."""
 
-    def get(self, name: str, *, max_bytes: int) -> tuple[bytes, Stored]:
+    def _where(self, name: str) -> str:
+        """Return URL or path of a file, for messages."""
+        return f"{self.url}/{name}"
+
+    @abstractmethod
+    def _stat(self, name: str) -> FileStat:
+        """Return the metadata of a file, by one request."""
+
+    @abstractmethod
+    def _open(
+        self, name: str, start: int = 0, stop: int | None = None, *, seen: FileStat | None = None
+    ) -> AbstractContextManager[Content]:
+        """Return the bytes of a file from start to stop, by one request.
+
+        Args:
+            name: of the file.
+            start: offset of the first byte.
+            stop: offset after the last byte; None for the end of the file.
+            seen: raise ChangedError unless it is this version, where the server can compare.
+        """
+
+    def stat(self, name: str, *, cancel: Cancel | None = None) -> FileStat:
+        """Return the metadata of a file without reading it.
+
+        Raises:
+            concurrent.futures.CancelledError: ``cancel`` was set.
+        """
+        return self.retry.run(lambda: self._stat(name), cancel or Cancel())
+
+    def get(self, name: str, *, max_bytes: int) -> tuple[bytes, FileStat]:
         """Return a whole small file.
 
         Raises:
             SourceError: it is larger than that.
         """
 
-    def read(self, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
+        def attempt() -> tuple[bytes, FileStat]:
+            content = bytearray()
+            with self._open(name) as answer:
+                self._check_small(name, answer.stat.bytes or 0, max_bytes)
+                for piece in self._pieces(name, answer, Cancel()):
+                    content += piece
+                    self._check_small(name, len(content), max_bytes)
+            return bytes(content), answer.stat
+
+        return self.retry.run(attempt, Cancel())
+
+    def _check_small(self, name: str, found: int, max_bytes: int) -> None:
+        if found > max_bytes:
+            raise SourceError(f"{self._where(name)} has {found:,} bytes, expected at most {max_bytes:,}")
+
+    def read(self, name: str, start: int, stop: int) -> tuple[bytes, FileStat]:
         """Return the bytes from start to stop, a range that is not empty and lies in the file."""
+
+        def attempt() -> tuple[bytes, FileStat]:
+            with self._open(name, start, stop) as answer:
+                content = b"".join(answer.pieces)
+            if (answer.start, len(content)) != (start, stop - start):
+                found = f"{answer.start} to {answer.start + len(content)}"
+                raise DownloadError(f"{self._where(name)}: asked for bytes {start} to {stop}, found {found}")
+            return content, answer.stat
+
+        return self.retry.run(attempt, Cancel())
 
     def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
         """Yield the bytes from start to the end of the file, in pieces."""
+        reached, seen, cancel = start, None, Cancel()
+        attempts = self.retry.attempts_of(cancel)
+        while True:
+            try:
+                with self._open(name, reached, seen=seen) as answer:
+                    self._check_continues(name, answer, reached, seen)
+                    seen = answer.stat
+                    for piece in self._pieces(name, answer, cancel):
+                        reached += len(piece)
+                        attempts.progressed()
+                        yield piece
+                    return
+            except ChangedError as exc:
+                raise DownloadError(f"{self._where(name)} has changed while it was read") from exc
+            except TransientError as exc:
+                attempts.failed(exc)
 
-    def list(self, below: str) -> Iterator[Stored]:
+    def _check_continues(self, name: str, answer: Content, start: int, seen: FileStat | None) -> None:
+        if answer.start != start:
+            raise DownloadError(f"{self._where(name)}: asked for bytes from {start} on, found {answer.start}")
+        if seen is not None and not seen.is_same_version(answer.stat):
+            raise self._changed(name)
+
+    def fetch(
+        self,
+        name: str,
+        directory: Path,
+        progress: Progress,
+        *,
+        expected: FileStat | None = None,
+        cancel: Cancel | None = None,
+    ) -> FetchedFile:
+        """Copy a file below a directory, verified; an interrupted transfer is resumed by the next call.
+
+        A file that is there already is fetched only if it is not the expected one. ``<name>.partial`` and
+        ``<name>.partial.json`` stay beside it while, and only while, it is incomplete. May be called from several
+        threads at once, for different files.
+
+        Args:
+            name: of the file: it becomes ``directory / name``.
+            directory: where to put it.
+            progress: is advanced in ``bytes``; reports each byte once.
+            expected: length and checksum, where they are known; by default those that the server tells.
+            cancel: stops the transfer.
+
+        Raises:
+            CorruptShardError: what arrived is not what was expected.
+            DiskFullError: no space is left.
+            concurrent.futures.CancelledError: ``cancel`` was set.
+        """
+        path, cancel = directory / checked_name(name), cancel or Cancel()
+        if path.is_file():
+            wanted = expected or self.stat(name, cancel=cancel)
+            if (found := intact_file(path, wanted)) is not None:
+                progress.advance("bytes", found.bytes)
+                return found
+        with disk_errors(path), Partial(path) as partial:
+            if expected and partial.expected and not expected.is_same_version(partial.expected):
+                partial.discard()
+            before = partial.offset
+            progress.advance("bytes", before)
+            self.retry.run(
+                lambda: self._fetch_rest(name, partial, expected, progress, cancel),
+                cancel,
+                reached=lambda: partial.furthest,
+            )
+            return FetchedFile(path, partial.offset, partial.crc32c, partial.furthest - before)
+
+    def _fetch_rest(
+        self, name: str, partial: Partial, expected: FileStat | None, progress: Progress, cancel: Cancel
+    ) -> None:
+        if not partial.is_complete:
+            try:
+                with self._open(name, partial.offset, seen=partial.expected if partial.offset else None) as answer:
+                    self._place(name, answer, partial, expected)
+                    for piece in self._pieces(name, answer, cancel):
+                        progress.advance("bytes", partial.append(piece))
+            except ChangedError:
+                partial.discard()
+                raise
+        try:
+            partial.finish()
+        except CorruptShardError as exc:
+            if expected is not None:  # the file itself is damaged, not its transfer
+                raise
+            raise TransientError(exc) from exc
+
+    def _place(self, name: str, answer: Content, partial: Partial, expected: FileStat | None) -> None:
+        """Make the partial ready for the bytes of an answer: at its end, or at zero."""
+        stat = answer.stat
+        if answer.start:
+            assert partial.expected is not None
+            if answer.start != partial.offset or not partial.expected.is_same_version(stat):
+                raise self._changed(name)
+            return
+        if expected is not None:
+            if stat.bytes not in (None, expected.bytes):
+                raise CorruptShardError(f"{self._where(name)} has {stat.bytes:,} bytes, expected {expected.bytes:,}")
+            stat = replace(expected, etag=stat.etag)
+        partial.restart(stat)
+
+    def _pieces(self, name: str, answer: Content, cancel: Cancel) -> Iterator[bytes]:
+        """Yield the pieces of an answer that should reach the end of the file."""
+        reached, expected = answer.start, answer.stat.bytes
+        with cancel.waking(answer.interrupt):
+            for piece in answer.pieces:
+                cancel.check()
+                reached += len(piece)
+                yield piece
+        if reached < (expected or 0):
+            raise self._broken(name, f"expected {expected} bytes, found {reached}")
+
+    def _broken(self, name: str, problem: str) -> TransientError:
+        return TransientError(DownloadError(f"{self._where(name)}: {problem}", hint=RESUME_HINT))
+
+    def _changed(self, name: str) -> ChangedError:
+        problem = f"{self._where(name)}: it has changed since its transfer began"
+        return ChangedError(DownloadError(problem, hint=RESUME_HINT))
+
+
+class WritableLocation(Location):
+    """A location whose files can be listed and written, unless it is read-only.
+
+    Attributes:
+        is_read_only: True for a web server, of which every method below raises SourceError.
+    """
+
+    is_read_only: bool = False
+
+    @abstractmethod
+    def list(self, below: str) -> Iterator[FileStat]:
         """Yield the files in a directory and in those below it; their checksums are not known."""
 
+    @abstractmethod
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
         """Write a file of ``bytes`` bytes, over an existing one; it becomes visible when it is complete.
 
         An exception of ``pieces`` ends the transfer, is re-raised, and leaves the location unchanged.
         """
 
-    def replace(self, name: str, content: bytes, *, seen: Stored | None) -> bool:
+    @abstractmethod
+    def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Write a small file if its version is still ``seen`` (None: absent); return whether it was written."""
 
+    @abstractmethod
     def delete(self, names: Sequence[str]) -> None:
         """Remove files; absent ones are ignored."""
-
-
-def check_no_url(path: str | os.PathLike[str]) -> None:
-    """Raise SourceError for a path that is a URL, or was meant as one: no directory of such a name is made by mistake.
-
-    Example:
-        >>> check_no_url("s3:/bucket/pong")
-        Traceback (most recent call last):
-        rlx.errors.SourceError: s3:/bucket/pong is a mistyped URL: expected s3://bucket/pong
-    """
-    text = os.fspath(path)
-    found = _MISTYPED.match(text)
-    if found is None:
-        return
-    shown = without_secrets(text)
-    meant = f"{found[0].rstrip(':/').lower()}://{without_secrets(text[found.end() :].lstrip('/'))}"
-    wanted = f"a mistyped URL: expected {meant}" if isinstance(path, str) else f"no directory, but the URL {meant}"
-    raise SourceError(
-        f"{shown} is {wanted}",
-        hint=f"rlx push writes to a URL; ./{shown} is a directory of that name",
-    )
-
-
-def split_url(url: str) -> SplitResult:
-    """Return the parts of a URL.
-
-    Raises:
-        SourceError: its host or port is invalid.
-
-    Example:
-        >>> split_url("http://host:99999/set")
-        Traceback (most recent call last):
-        rlx.errors.SourceError: http://host:99999/set is not a URL: expected a host, perhaps with a port up to 65535
-    """
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        _ = parts.port, parts.hostname  # which parses them
-        return parts
-    # What urllib says may quote a part of a password.
-    raise SourceError(
-        f"{url} is not a URL: expected a host, perhaps with a port up to 65535",
-        hint="quote what is special in a password: %2F for a slash" if "@" in url else None,
-    )
-
-
-def is_url(location: str | os.PathLike[str]) -> bool:
-    """Return whether this is a URL, and no path or id.
-
-    Example:
-        >>> is_url("s3://bucket/pong"), is_url("Pong/5"), is_url("/data/pong")
-        (True, False, False)
-    """
-    return isinstance(location, str) and _SCHEME.match(location) is not None
-
-
-def open_location(location: str | os.PathLike[str]) -> Location:
-    """Return the location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
-
-    Raises:
-        SourceError: the URL is invalid, or of an unknown kind.
-        MissingExtraError: a URL, and obstore is not installed.
-    """
-    from rlx.files.directory import DirectoryLocation  # noqa: PLC0415  (it imports this module)
-
-    path = local_path(location)
-    if path is not None:
-        return DirectoryLocation(path.absolute())
-    # obstore is an extra, and whoever has a directory does without.
-    from rlx.files.bucket import BucketLocation  # noqa: PLC0415
-
-    return BucketLocation(str(location))
-
-
-def local_path(location: str | os.PathLike[str]) -> Path | None:
-    """Return the path that a location means; None for one on a server.
-
-    Raises:
-        SourceError: a URL that is mistyped, or of an unknown kind.
-
-    Example:
-        >>> local_path("file:///data/a%20b").as_posix()
-        '/data/a b'
-    """
-    if not is_url(location):
-        check_no_url(location)
-        return Path(location).expanduser()
-    parts = split_url(str(location))
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise SourceError(f"{without_secrets(str(location))} is on another machine: expected file:///path")
-        return Path(unquote(parts.path))
-    if parts.scheme not in BUCKETS:
-        known = ", ".join(f"{scheme}://" for scheme in (*BUCKETS, "file"))
-        raise SourceError(f"{parts.scheme}:// is not supported: expected one of {known}, or a directory")
-    return None
 
 
 def checked_name(name: str) -> str:
@@ -183,6 +285,14 @@ def checked_name(name: str) -> str:
 
     Raises:
         SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it.
+
+    Example:
+        >>> checked_name("Pong/run_1-00000-of-00050")
+        'Pong/run_1-00000-of-00050'
+        >>> checked_name("../secret")
+        Traceback (most recent call last):
+            ...
+        rlx.errors.SourceError: file name '../secret' is not a relative path below its location
     """
     if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name or "\0" in name:
         raise SourceError(f"file name {name!r} is not a relative path below its location")

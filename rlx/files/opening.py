@@ -1,61 +1,78 @@
-"""Which base a user means by ``--source``."""
+"""The location that a URL or a path means."""
 
-import re
-from pathlib import Path
-from urllib.parse import quote, unquote
+import importlib.util
+import os
+from urllib.parse import quote
 
 from rlx.errors import SourceError, SourceNotFoundError
-from rlx.files.base import Base
-from rlx.files.directory_base import DirectoryBase
-from rlx.files.location import split_url
-from rlx.suggestion import command
+from rlx.files.directory import Directory
+from rlx.files.environment import endpoint, is_anonymous
+from rlx.files.location import Location, WritableLocation
+from rlx.files.retry import RetryPolicy
+from rlx.files.urls import local_path, split_url
 
 _GCS_URL = "https://storage.googleapis.com"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
-def open_base(source: str) -> Base:
-    """Return the base that a URL or a directory means. Nothing is asked of a server yet.
+def open_location(location: str | os.PathLike[str], *, retry: RetryPolicy | None = None) -> WritableLocation:
+    """Return the location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
 
     Args:
-        source: ``https://``, ``http://``, ``gs://bucket/prefix``, ``file:///directory`` or a directory.
+        location: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
+        retry: how failures of a server are met.
+
+    Raises:
+        SourceError: the URL is invalid, or of an unknown kind.
+        MissingExtraError: a URL, and obstore is not installed.
+    """
+    path = local_path(location)
+    if path is not None:
+        return Directory(path.absolute())
+    # obstore is an extra, and whoever has a directory does without.
+    from rlx.files.bucket import Bucket  # noqa: PLC0415
+
+    return Bucket(str(location), retry=retry)
+
+
+def open_source(source: str, *, retry: RetryPolicy | None = None) -> Location:
+    """Return the location of other projects' files, of which nothing is known but what the server says.
+
+    That is why web servers, and buckets of Google's that anybody may read, are asked by HTTP: the answer carries the
+    checksums of the stored bytes, which obstore does not pass on. No extra is needed for them.
+
+    Args:
+        source: as of ``open_location``; of a directory, it must exist.
+        retry: how failures of a server are met.
 
     Raises:
         SourceNotFoundError: the directory does not exist.
-        SourceError: URLs of this kind cannot be read.
+        SourceError: the URL is invalid, or of an unknown kind.
+        MissingExtraError: a bucket, and obstore is not installed.
 
     Example:
-        >>> open_base("gs://rl_unplugged/atari_episodes_ordered").url
-        'https://storage.googleapis.com/rl_unplugged/atari_episodes_ordered'
+        >>> open_source("https://host/atari").url
+        'https://host/atari'
     """
-    matched = _SCHEME.match(source)
-    scheme = matched[1].lower() if matched else None
-    if scheme is None:
-        return _directory(Path(source).expanduser())
-    rest = source[len(scheme) + 3 :]
-    if scheme in ("http", "https"):
-        return _http(source)
-    if scheme == "gs":
-        return _http(f"{_GCS_URL}/{quote(rest)}")
-    if scheme == "file":
-        parts = split_url(source)
-        if parts.netloc not in ("", "localhost"):
-            raise SourceError(f"{source} is on another machine: expected file:///path")
-        return _directory(Path(unquote(parts.path)))
-    hint = f"{command('aws', 's3', 'sync', source, 'DIR')}, then give DIR as the source" if scheme == "s3" else None
-    raise SourceError(f"{scheme}:// is not supported; expected http(s)://, gs://, file:// or a directory", hint=hint)
+    path = local_path(source)
+    if path is not None:
+        if not path.is_dir():
+            raise SourceNotFoundError(f"{path}: no such directory")
+        return Directory(path.absolute())
+    parts = split_url(source)
+    if parts.scheme == "gs" and _is_public():
+        return _http(f"{_GCS_URL}/{quote(source.partition('://')[2])}", retry)
+    return _http(source, retry) if parts.scheme in ("http", "https") else open_location(source, retry=retry)
 
 
-def _directory(path: Path) -> Base:
-    if not path.is_dir():
-        raise SourceNotFoundError(f"{path}: no such directory")
-    return DirectoryBase(path.absolute())
+def _is_public() -> bool:
+    """Return whether Google's buckets are read as anybody may: without credentials, or without what could use them."""
+    return endpoint("gs") is None and (is_anonymous("gs") or importlib.util.find_spec("obstore") is None)
 
 
-def _http(url: str) -> Base:
+def _http(url: str, retry: RetryPolicy | None) -> Location:
     # Whoever reads a directory should not wait for requests and its four dependencies to load.
-    from rlx.files.http import HttpBase  # noqa: PLC0415
+    from rlx.files.http import HttpFiles  # noqa: PLC0415
 
     if not split_url(url).hostname:
         raise SourceError(f"{url} is not a URL: expected a host, found none")
-    return HttpBase(url)
+    return HttpFiles(url, retry or RetryPolicy())

@@ -7,7 +7,6 @@ gets its name once all bytes are there and are what the checksums say.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +15,8 @@ from typing import IO, Self
 import google_crc32c
 
 from rlx.errors import CorruptShardError
-from rlx.files.atomic import sync_directory
-from rlx.files.base import FileStat
+from rlx.files.atomic import sync
+from rlx.files.file_stat import FetchedFile, FileStat
 
 _READ_BYTES = 1 << 20
 _SIDECAR_MAX_BYTES = 1 << 16
@@ -35,7 +34,7 @@ class Partial:
         self._data_path = path.with_name(f"{path.name}.partial")
         self._sidecar_path = path.with_name(f"{path.name}.partial.json")
         self._file: IO[bytes] | None = None
-        self._digests = _Digests()
+        self._digests = _Digests(None)
         self.expected: FileStat | None = None
         self.furthest = 0
         self._resume()
@@ -59,14 +58,9 @@ class Partial:
         return self.expected is not None and self.expected.bytes == self.offset
 
     @property
-    def range_headers(self) -> Mapping[str, str]:
-        """The headers that ask an HTTP server for the rest of the same version; empty for a whole file."""
-        if not self.offset or self.expected is None:
-            return {}
-        headers = {"Range": f"bytes={self.offset}-"}
-        if self.expected.etag and _is_strong(self.expected.etag):
-            headers["If-Match"] = self.expected.etag
-        return headers
+    def crc32c(self) -> str:
+        """Checksum of the bytes that are here, eight hex digits."""
+        return self._digests.crc32c
 
     def restart(self, expected: FileStat) -> None:
         """Start again with a version of the file."""
@@ -75,7 +69,7 @@ class Partial:
         # In this order, or a crash in between would leave bytes of one version and the name of another.
         self._file = open(self._data_path, "wb", buffering=0)  # noqa: SIM115 - lives as long as this object
         self._sidecar_path.write_text(json.dumps(asdict(expected)))
-        self._digests, self.expected = _Digests(), expected
+        self._digests, self.expected = _Digests(expected), expected
 
     def append(self, data: bytes) -> int:
         """Keep the next bytes; return how many of them were never here before."""
@@ -94,7 +88,7 @@ class Partial:
         self.close()
         self._data_path.unlink(missing_ok=True)
         self._sidecar_path.unlink(missing_ok=True)
-        self._digests, self.expected = _Digests(), None
+        self._digests, self.expected = _Digests(None), None
 
     def finish(self) -> None:
         """Give the file its name.
@@ -111,7 +105,7 @@ class Partial:
         os.fsync(self._file.fileno())
         self.close()
         os.replace(self._data_path, self._path)
-        sync_directory(self._path.parent)
+        sync(self._path.parent)
         self._sidecar_path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -124,46 +118,52 @@ class Partial:
         expected = _read_sidecar(self._sidecar_path)
         if expected is None or not self._data_path.is_file():
             return
-        if not (_is_strong(expected.etag or "W/") or expected.crc32c or expected.md5):
+        if not (expected.strong_etag or expected.crc32c or expected.md5):
             return  # two versions could be mixed and nothing would tell
         if expected.bytes is not None and self._data_path.stat().st_size > expected.bytes:
             return
-        self._digests, self.expected = _digest(self._data_path), expected
+        self._digests, self.expected = _digest(self._data_path, expected), expected
         self._file = open(self._data_path, "ab", buffering=0)  # noqa: SIM115 - lives as long as this object
         self.furthest = self.offset
 
 
-def is_intact(path: Path, expected: FileStat) -> bool:
-    """Return whether a file is here and is what the base says it is.
+def intact_file(path: Path, expected: FileStat) -> FetchedFile | None:
+    """Return the file at a path if it is the expected one; None if it is absent or another.
 
-    A base that gives no checksum is believed by the length alone: a file gets its name only when it is whole.
+    Without an expected checksum, the length decides: a file gets its name only when it is whole.
     """
-    if not path.is_file() or expected.bytes not in (None, path.stat().st_size):
-        return False
+    if not path.is_file() or expected.bytes not in (None, size := path.stat().st_size):
+        return None
     if expected.crc32c or expected.md5:
-        return not _digest(path).differences(expected)
-    return expected.bytes is not None
+        digests = _digest(path, expected)
+        return None if digests.differences(expected) else FetchedFile(path, size, digests.crc32c, 0)
+    return None if expected.bytes is None else FetchedFile(path, size, None, 0)
 
 
 class _Digests:
-    """Length and checksums of the bytes so far."""
+    """Length and checksums of the bytes so far; MD5, which is slow, only if it is expected."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: FileStat | None) -> None:
         self.bytes = 0
         self._crc32c = 0
-        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._md5 = hashlib.md5(usedforsecurity=False) if expected and expected.md5 else None
+
+    @property
+    def crc32c(self) -> str:
+        return f"{self._crc32c:08x}"
 
     def update(self, data: bytes) -> None:
         self.bytes += len(data)
         self._crc32c = google_crc32c.extend(self._crc32c, data)
-        self._md5.update(data)
+        if self._md5 is not None:
+            self._md5.update(data)
 
     def differences(self, expected: FileStat) -> str:
         """Return the differences to the expected values, in words; empty if all are equal."""
         found = {
             "bytes": (expected.bytes, self.bytes),
-            "crc32c": (expected.crc32c, f"{self._crc32c:08x}"),
-            "md5": (expected.md5, self._md5.hexdigest()),
+            "crc32c": (expected.crc32c, self.crc32c),
+            "md5": (expected.md5, self._md5 and self._md5.hexdigest()),
         }
         return "; ".join(
             f"expected {what} {wanted}, found {got}"
@@ -172,17 +172,12 @@ class _Digests:
         )
 
 
-def _digest(path: Path) -> _Digests:
-    digests = _Digests()
+def _digest(path: Path, expected: FileStat) -> _Digests:
+    digests = _Digests(expected)
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
             digests.update(data)
     return digests
-
-
-def _is_strong(etag: str) -> bool:
-    # A weak one promises no equal bytes, and If-Match with it never holds (RFC 9110, 13.1.1).
-    return not etag.startswith("W/")
 
 
 def _read_sidecar(path: Path) -> FileStat | None:

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
-from rlx.files.location import FORKED, Location, Stored
+from rlx.files.file_stat import FileStat
+from rlx.files.location import FORKED, Location
 from rlx.files.page_cache import PageCache
 from rlx.fork import ThisProcessOnly
 
@@ -158,16 +159,18 @@ class RemoteFiles:
         self._check(name, stored)
         return content
 
-    def _stat(self, name: str) -> Stored:
+    def _stat(self, name: str) -> FileStat:
         self._count(1, 0)
         try:
             return self.location.stat(name)
         except SourceNotFoundError as exc:
             raise self._missing(name) from exc
 
-    def _check(self, name: str, stored: Stored) -> None:
+    def _check(self, name: str, stored: FileStat) -> None:
         """Raise CorruptDatasetError unless a file is the one that the manifest means, and the same as before."""
         url = f"{self.location.url}/{name}"
+        if stored.bytes is None:
+            raise DownloadError(f"{url}: the server does not tell its length")
         if stored.bytes != self._lengths[name]:
             raise CorruptDatasetError(f"{url} has {stored.bytes:,} bytes, expected {self._lengths[name]:,}")
         if self._versions.setdefault(name, stored.etag) != stored.etag:

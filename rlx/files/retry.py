@@ -44,6 +44,7 @@ class RetryPolicy:
         first_delay_s: longest wait after the first failure; it doubles with every further one.
         max_delay_s: where the doubling ends.
         max_retry_after_s: longest wait that a server can ask for.
+        max_silence_s: no attempt begins later than this after the last progress; waits between attempts do not count.
         jitter: in [0, 1): which part of the longest wait is waited.
         clock: seconds since 1970.
     """
@@ -52,6 +53,7 @@ class RetryPolicy:
     first_delay_s: float = 1.0
     max_delay_s: float = 32.0
     max_retry_after_s: float = 300.0
+    max_silence_s: float = 180.0
     jitter: Callable[[], float] = _uniform
     clock: Callable[[], float] = time.time
 
@@ -93,20 +95,55 @@ class RetryPolicy:
             SourceError: the error of the last attempt, when too many in a row failed.
             concurrent.futures.CancelledError: ``cancel`` was set.
         """
-        failures, furthest = 0, reached()
+        attempts, furthest = self.attempts_of(cancel), reached()
         while True:
             cancel.check()
             try:
                 return attempt()
             except TransientError as transient:
-                cancel.check()
-                failures = failures + 1 if reached() == furthest else 1
-                furthest = reached()
-                if failures >= self.attempts:
-                    error = transient.error
-                    raise type(error)(f"{error} (tried {failures} times)", hint=error.hint) from transient
-                delay_s = self.delay_s(failures, transient.retry_after)
-                # A long wait that the server asked for is said, or the command would seem to hang.
-                level = logging.WARNING if delay_s > max(self.max_delay_s, _LONG_S) else logging.INFO
-                logger.log(level, "%s; trying again in %s", transient, duration(delay_s))
-                cancel.wait(delay_s)
+                if reached() > furthest:
+                    furthest = reached()
+                    attempts.progressed()
+                attempts.failed(transient)
+
+    def attempts_of(self, cancel: Cancel) -> "Attempts":
+        """Return the count of the attempts of one transfer, for those whose attempts are not one function."""
+        return Attempts(self, cancel)
+
+
+class Attempts:
+    """The attempts of one transfer, counted from its last progress."""
+
+    def __init__(self, policy: RetryPolicy, cancel: Cancel) -> None:
+        self._policy = policy
+        self._cancel = cancel
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Count from here: something arrived."""
+        self._failures = 0
+        self._waited_s = 0.0
+        self._since = time.monotonic()
+
+    def failed(self, transient: TransientError) -> None:
+        """Wait until the next attempt.
+
+        Raises:
+            SourceError: the error of this attempt, if too many in a row failed or took too long.
+            concurrent.futures.CancelledError: it was cancelled.
+        """
+        self._cancel.check()
+        policy = self._policy
+        self._failures += 1
+        silent_s = time.monotonic() - self._since - self._waited_s
+        if self._failures >= policy.attempts or silent_s > policy.max_silence_s:
+            error = transient.error
+            tried = f" (tried {self._failures} times)" if self._failures > 1 else ""
+            raise type(error)(f"{error}{tried}", hint=error.hint) from transient
+        delay_s = policy.delay_s(self._failures, transient.retry_after)
+        # A long wait that the server asked for is said, or the command would seem to hang.
+        level = logging.WARNING if delay_s > max(policy.max_delay_s, _LONG_S) else logging.INFO
+        logger.log(level, "%s; trying again in %s", transient, duration(delay_s))
+        self._waited_s += delay_s
+        self._cancel.wait(delay_s)
+        self._cancel.check()

@@ -14,6 +14,7 @@ from rlx import manifest
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.files.atomic import sync_tree
+from rlx.files.disk import disk_errors
 from rlx.formats.common.source import block_steps
 from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.ingest import AtHand, Ingest
@@ -25,7 +26,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name
 from rlx.store.shard_link import link_shard
-from rlx.store.writer import disk_errors, file_record
+from rlx.store.writer import file_record
 from rlx.suggestion import command
 
 # Of the time of linking, what may go to writing the manifest.

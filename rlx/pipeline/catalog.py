@@ -4,9 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlx.errors import RlxError
-from rlx.files.directory_base import DirectoryBase
-from rlx.files.http import HttpBase
-from rlx.files.opening import open_base
+from rlx.files.opening import open_source
 from rlx.files.retry import RetryPolicy
 from rlx.formats.rl_unplugged import reader as rl_unplugged
 from rlx.home import dataset_ids, home
@@ -84,9 +82,9 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
         DownloadError: the server does not answer.
     """
     here = set(dataset_ids())
-    base = open_base(source) if source else None
-    if isinstance(base, DirectoryBase):
-        runs = [_remote(run.id, str(base.root), len(run.shards()), run.id in here) for run in find_runs(base.root)]
+    base = open_source(source, retry=_FEW_RETRIES) if source else None
+    if base is not None and base.directory is not None:
+        runs = [_remote(run.id, base.url, len(run.shards()), run.id in here) for run in find_runs(base.directory)]
         return [entry for entry in runs if entry.is_of(game)]
     table = [
         _remote(
@@ -101,8 +99,7 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
     wanted = [entry for entry in table if entry.is_of(game)]
     if base is None:
         return [replace(entry, asked=False) for entry in wanted]
-    patient = replace(base, retry=_FEW_RETRIES) if isinstance(base, HttpBase) else base
-    there = present_runs(patient, [(entry.game, entry.run or 0) for entry in wanted])
+    there = present_runs(base, [(entry.game, entry.run or 0) for entry in wanted])
     return [entry for entry in wanted if (entry.game, entry.run) in there]
 
 

@@ -1,13 +1,16 @@
 """The delivery of remote files: fetched in the order of the shards, a few ahead of the conversion, deleted after it."""
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
-from rlx.files.base import Base
 from rlx.files.cancel import Cancel
+from rlx.files.file_stat import FetchedFile
+from rlx.files.location import Location
 from rlx.formats.common.source import Source
+from rlx.manifest import FileRecord
 from rlx.pipeline.ingest import Arrived
 from rlx.progress import Progress
 
@@ -23,19 +26,19 @@ class Fetching:
         source: which files a shard needs.
         directory: where they are put.
         progress: is advanced in ``bytes``.
-        present: names of files that were fetched already.
+        present: files that were fetched already, and stay, by name.
         ahead: shards that may be here, or on their way, and not yet converted: what bounds the disk that is used.
         keep: whether files stay when no shard needs them any more.
     """
 
     def __init__(
         self,
-        base: Base,
+        base: Location,
         source: Source,
         directory: Path,
         progress: Progress,
         *,
-        present: Collection[str] = (),
+        present: Mapping[str, FetchedFile] = MappingProxyType({}),
         ahead: int,
         keep: bool,
     ) -> None:
@@ -43,12 +46,12 @@ class Fetching:
         self._source = source
         self._directory = directory
         self._progress = progress
-        self._present = frozenset(present)
+        self._present = present
         self._keep = keep
         self._cancel = Cancel()
         self._room = threading.Semaphore(ahead)
         self._lock = threading.Lock()
-        self._fetched: dict[str, Future[Path]] = {}
+        self._fetched: dict[str, Future[FetchedFile]] = {}
         self._needed_by: dict[str, set[int]] = {}
         self._transfers = ThreadPoolExecutor(TRANSFERS, thread_name_prefix="transfer")
         self._feeder: threading.Thread | None = None
@@ -95,6 +98,12 @@ class Fetching:
         except BaseException as exc:
             mine.set_exception(exc)
             raise
+
+    def fetched(self, shard: int) -> Mapping[str, FileRecord]:
+        """Return length and checksum of the files whose bytes were looked at when they arrived."""
+        names = self._source.files(shard)
+        files = {name: self._present.get(name) or self._fetched[name].result() for name in names}
+        return {name: FileRecord(file.bytes, file.crc32c) for name, file in files.items() if file.crc32c is not None}
 
     def finished(self, shard: int) -> None:
         """Delete the files that no other shard needs, and let the next shard come."""

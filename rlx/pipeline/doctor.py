@@ -14,7 +14,7 @@ from rlx.block import Block
 from rlx.checks.examination import Examination, Subject, digests, examine
 from rlx.checks.finding import Finding, Severity
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
-from rlx.files.location import is_url
+from rlx.files.urls import is_url
 from rlx.formats.common.source import Source
 from rlx.pipeline.assembly import Assembly, Portion, assemble
 from rlx.pipeline.convert import StoredDataset, open_source

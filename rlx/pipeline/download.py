@@ -10,9 +10,10 @@ from typing import Any
 
 from rlx.engine.opening import job_count
 from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFoundError
-from rlx.files.base import Base
-from rlx.files.directory_base import DirectoryBase
-from rlx.files.opening import open_base
+from rlx.files.directory import Directory
+from rlx.files.disk import check_room
+from rlx.files.location import Location
+from rlx.files.opening import open_source
 from rlx.formats.common.source import Source
 from rlx.formats.rl_unplugged import reader as rl_unplugged
 from rlx.manifest import Manifest
@@ -22,7 +23,6 @@ from rlx.pipeline.local_runs import check_apart, find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.remote_run import RemoteRun, find_remote
 from rlx.pipeline.report import Report
-from rlx.pipeline.room import check_room
 from rlx.pipeline.source_warnings import warn
 from rlx.progress import Progress, Silent
 from rlx.store.dataset_writer import SOURCE_FILES, claimed
@@ -98,23 +98,23 @@ def download(
     return download_from(base, run, destination, options, layout=layout, progress=progress)
 
 
-def _opened(source: str | None, layout: str | None) -> tuple[Base, str | None]:
+def _opened(source: str | None, layout: str | None) -> tuple[Location, str | None]:
     """Return the base that a user means, and its layout where that is known: RL Unplugged's bucket need not be
     asked."""
-    return (open_base(source), layout) if source else (open_base(rl_unplugged.URL), layout or "rlu")
+    return (open_source(source), layout) if source else (open_source(rl_unplugged.URL), layout or "rlu")
 
 
 def download_from(
-    base: Base, run: str, destination: Path, options: Options, *, layout: str | None, progress: Progress
+    base: Location, run: str, destination: Path, options: Options, *, layout: str | None, progress: Progress
 ) -> Report:
     """Download a run from a base that is open, say with other timeouts; see ``download``."""
     game, number = parse_run(run)
-    if isinstance(base, DirectoryBase):
-        check_apart(base.root, destination)
-        local = find_run(base.root, run, layout)
+    if base.directory is not None:
+        check_apart(base.directory, destination)
+        local = find_run(base.directory, run, layout)
         warn(local)
         with claimed(destination):
-            ingest = Ingest(local, local.root, options, progress, origin=base.origin)
+            ingest = Ingest(local, local.root, options, progress, origin=base.url)
             return ingest.run(destination, AtHand())
     with claimed(destination):
         return _download(find_remote(base, game, number, layout), destination, options, progress)
@@ -123,7 +123,7 @@ def download_from(
 def _download(remote: RemoteRun, destination: Path, options: Options, progress: Progress) -> Report:
     directory = destination / SOURCE_FILES
     index = remote.fetch_index(directory)
-    ingest = Ingest(remote.layout.source(directory), directory, options, progress, origin=remote.base.origin)
+    ingest = Ingest(remote.layout.source(directory), directory, options, progress, origin=remote.base.url)
     warn(ingest.source)
     pending = ingest.pending(None if options.overwrite else _listed(destination))
     stats = remote.stats(_files(ingest.source, pending))
@@ -191,9 +191,9 @@ def plan_download(
     game, number = parse_run(run)
     base, layout = _opened(source, layout)
     listed = _listed(destination)
-    if isinstance(base, DirectoryBase):
-        local = find_run(base.root, run, layout)
-        stats = DirectoryBase(local.root)
+    if base.directory is not None:
+        local = find_run(base.directory, run, layout)
+        stats = Directory(local.root)
         return [
             PlannedFile(stat.url, stat.bytes, None, state)
             for name, state in _states(Ingest(local, local.root, options, Silent()), listed, None).items()

@@ -16,7 +16,7 @@ from rlx.engine.opening import open_engine
 from rlx.engine.protocol import Engine
 from rlx.errors import PartialError, SourceError, SourceNotFoundError
 from rlx.formats.common.source import Source
-from rlx.manifest import Manifest
+from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
@@ -36,6 +36,9 @@ class Delivery(Protocol):
     def start(self, shards: Sequence[int], arrived: Arrived) -> None:
         """Start; call ``arrived(shard, None)``, from any thread, when a shard can be read, or with the error."""
 
+    def fetched(self, shard: int) -> Mapping[str, FileRecord]:
+        """Return length and checksum of files of an arrived shard, as far as they are known, by name."""
+
     def finished(self, shard: int) -> None:
         """Take note that the shard is committed, or has failed: it no longer needs its files."""
 
@@ -50,6 +53,10 @@ class AtHand:
         """Report every shard as arrived: all files are local."""
         for shard in shards:
             arrived(shard, None)
+
+    def fetched(self, shard: int) -> Mapping[str, FileRecord]:  # noqa: ARG002
+        """Return nothing: the files have not been read."""
+        return {}
 
     def finished(self, shard: int) -> None:
         """Keep the files: they are the user's."""
@@ -242,7 +249,8 @@ class _PendingShards:
     def _convert(self, shard: int, shards: ShardFormat) -> None:
         name = shard_name(shard)
         ingest = self._ingest
-        task = ShardTask(ingest.source, ingest.root, shard, name, self._writer.partial(name), shards)
+        directory, fetched = self._writer.partial(name), self._delivery.fetched(shard)
+        task = ShardTask(ingest.source, ingest.root, shard, name, directory, shards, fetched)
         future = self._engine.submit(partial(attempt, ingest.work), task)
         if future.done():
             # Done in this process: listed before the next one begins, so that a kill costs no more than that.

@@ -10,22 +10,20 @@ from pathlib import Path
 
 from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
 from rlx.files.atomic import sync_tree
-from rlx.files.base import FileStat
 from rlx.files.cancel import Cancel
-from rlx.files.directory import DirectoryLocation
-from rlx.files.location import Location, open_location
-from rlx.files.partial import Partial, is_intact
+from rlx.files.disk import check_room, disk_errors
+from rlx.files.file_stat import FileStat
+from rlx.files.location import Location
+from rlx.files.opening import open_location
 from rlx.home import below_home
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.report import Report
-from rlx.pipeline.room import check_room
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
 from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
+from rlx.store.finding import read_manifest
 from rlx.store.layout import SHARDS
-from rlx.store.remote_manifest import read_manifest
-from rlx.store.writer import disk_errors
 
 logger = logging.getLogger(__name__)
 # Below the directory of raw files, which whoever resumes leaves alone.
@@ -62,8 +60,8 @@ def pull(
     location = open_location(url)
     remote = read_manifest(location)
     path = below_home(remote.id) if destination is None else destination
-    if isinstance(location, DirectoryLocation):
-        check_apart(location.root, path)
+    if location.directory is not None:
+        check_apart(location.directory, path)
     with claimed(path):
         writer = open_writer(path, replace(remote, shards=()), overwrite=overwrite)
         skipped = len(writer.manifest.shards)
@@ -148,41 +146,11 @@ class _Pulling:
 
     def _fetch(self, name: str, cancel: Cancel) -> int:
         """Bring one file; return how many bytes had not arrived before."""
-        path, record = self._arriving / name, self._files[name]
+        record = self._files[name]
         expected = FileStat(name, f"{self._location.url}/{name}", bytes=record.bytes, crc32c=record.crc32c)
-        if is_intact(path, expected):
-            self._progress.advance("bytes", record.bytes)
-            return 0
-        with _named_apart(expected.url), Partial(path) as partial:
-            if partial.expected is None or not partial.expected.is_same_version(expected):
-                partial.discard()
-                partial.restart(expected)
-            before = partial.offset
-            self._progress.advance("bytes", before)
-            if before < record.bytes:
-                self._receive(name, partial, cancel)
-            partial.finish()
-        return record.bytes - before
-
-    def _receive(self, name: str, partial: Partial, cancel: Cancel) -> None:
-        expected = self._files[name].bytes
-        try:
-            for piece in self._location.stream(name, partial.offset):
-                cancel.check()
-                if partial.offset + len(piece) > expected:
-                    break
-                self._progress.advance("bytes", partial.append(piece))
-        except DownloadError:
-            self._check_length(name)
-            raise
-        if partial.offset != expected:
-            self._check_length(name)
-            raise DownloadError(f"{self._location.url}/{name}: its transfer ended at byte {partial.offset}")
-
-    def _check_length(self, name: str) -> None:
-        found, expected = self._location.stat(name).bytes, self._files[name].bytes
-        if found != expected:
-            raise CorruptShardError(f"{self._location.url}/{name} has {found:,} bytes, expected {expected:,}")
+        with _named_apart(expected.url):
+            fetched = self._location.fetch(name, self._arriving, self._progress, expected=expected, cancel=cancel)
+        return fetched.transferred
 
     def _commit(self, shard: ShardRecord) -> None:
         partial, arrived = self._writer.partial(shard.name), self._arriving / SHARDS / shard.name

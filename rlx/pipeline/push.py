@@ -18,9 +18,11 @@ from rlx.errors import (
     SourceError,
 )
 from rlx.files.cancel import Cancel
-from rlx.files.directory import DirectoryLocation
+from rlx.files.directory import Directory
 from rlx.files.disk import ABSENT, file_error
-from rlx.files.location import Location, Stored, open_location
+from rlx.files.file_stat import FileStat
+from rlx.files.location import WritableLocation
+from rlx.files.opening import open_location
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.report import Report
@@ -29,8 +31,8 @@ from rlx.progress import Progress
 from rlx.store.claim import check_claim, claimed_for
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
+from rlx.store.finding import differing, listed_files, read_manifest, seen_manifest
 from rlx.store.layout import SHARDS
-from rlx.store.remote_manifest import differing, listed_files, read_manifest, seen_manifest
 from rlx.suggestion import command
 
 _PIECE_BYTES = 1 << 20
@@ -72,19 +74,21 @@ def push(
 
 
 @contextmanager
-def _held(local: Dataset, location: Location, *, overwrite: bool) -> Iterator[None]:
+def _held(local: Dataset, location: WritableLocation, *, overwrite: bool) -> Iterator[None]:
     """Hold the right to write a location: a lock of a directory, a claim of a bucket, which has no locks."""
-    if not isinstance(location, DirectoryLocation):
+    if not isinstance(location, Directory):
         with claimed_for(location, local.manifest, overwrite=overwrite):
             yield
         return
-    check_apart(local.path, location.root)
-    with claimed(location.root):
+    check_apart(local.path, location.directory)
+    with claimed(location.directory):
         location.sweep(SHARDS)
         yield
 
 
-def _push(local: Dataset, location: Location, jobs: int, progress: Progress, *, overwrite: bool) -> TransferReport:
+def _push(
+    local: Dataset, location: WritableLocation, jobs: int, progress: Progress, *, overwrite: bool
+) -> TransferReport:
     started = time.perf_counter()
     seen = seen_manifest(location)
     known = None if overwrite or seen is None else _same_dataset(local, location)
@@ -106,7 +110,7 @@ def _push(local: Dataset, location: Location, jobs: int, progress: Progress, *, 
     return TransferReport.adding(report, url=location.url, files=sending.files, num_bytes=sending.bytes)
 
 
-def _same_dataset(local: Dataset, location: Location) -> Manifest:
+def _same_dataset(local: Dataset, location: WritableLocation) -> Manifest:
     """Return the manifest of the dataset that lies there, of which the local one is a continuation."""
     there, here = read_manifest(location), local.manifest
     different = differing(there, here)
@@ -120,7 +124,7 @@ def _same_dataset(local: Dataset, location: Location) -> Manifest:
     return there
 
 
-def _list(location: Location, manifest: Manifest, seen: Stored | None, known: Manifest | None) -> None:
+def _list(location: WritableLocation, manifest: Manifest, seen: FileStat | None, known: Manifest | None) -> None:
     """Write the manifest, unless the same is there."""
     content = manifest.encode()
     if known is not None and known.encode() == content:
@@ -146,7 +150,7 @@ class _Plan:
     unwanted: list[str]
 
     @classmethod
-    def of(cls, local: Dataset, location: Location, known: Manifest | None, *, overwrite: bool) -> "_Plan":
+    def of(cls, local: Dataset, location: WritableLocation, known: Manifest | None, *, overwrite: bool) -> "_Plan":
         files, listed = listed_files(local.manifest), {} if known is None else listed_files(known)
         there = {stored.name: stored.bytes for stored in location.list(SHARDS)}
         unwanted = sorted(set(there) - set(files))
@@ -168,7 +172,7 @@ class _Sending:
         shards: names of the shards that they belong to.
     """
 
-    def __init__(self, dataset: Path, location: Location, plan: _Plan, progress: Progress) -> None:
+    def __init__(self, dataset: Path, location: WritableLocation, plan: _Plan, progress: Progress) -> None:
         self._dataset = dataset
         self._location = location
         self._plan = plan

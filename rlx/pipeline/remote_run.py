@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rlx.errors import ForbiddenError, SourceError, SourceNotFoundError
-from rlx.files.base import Base, FileStat
+from rlx.files.file_stat import FetchedFile, FileStat
+from rlx.files.location import Location
 from rlx.formats.common.source import Layout
 from rlx.formats.dopamine.reader import DopamineLayout
 from rlx.formats.rl_unplugged.reader import GAMES, RLUnpluggedLayout, shard_file
@@ -27,12 +28,12 @@ class RemoteRun:
         growth: bytes of a dataset in the default codec for each byte of the files, as measured, rounded up.
     """
 
-    base: Base
+    base: Location
     layout: Layout
     growth: float
 
-    def fetch_index(self, directory: Path) -> list[str]:
-        """Fetch the small files that the run is planned from; return the names of those that there are.
+    def fetch_index(self, directory: Path) -> dict[str, FetchedFile]:
+        """Fetch the small files that the run is planned from; return those that there are, by name.
 
         Raises:
             SourceNotFoundError: none of them exists.
@@ -42,7 +43,7 @@ class RemoteRun:
         for answer in answers.values():
             if isinstance(answer, SourceError) and not isinstance(answer, SourceNotFoundError):
                 raise answer
-        return list(_told(answers))
+        return _told(answers)
 
     def stats(self, names: Sequence[str]) -> dict[str, FileStat]:
         """Return the server's metadata of files; files for which it fails are left out.
@@ -75,7 +76,7 @@ def _told(answers: Mapping[str, R | SourceError]) -> dict[str, R]:
     return told
 
 
-def find_remote(base: Base, game: str, run: int, layout: str | None) -> RemoteRun:
+def find_remote(base: Location, game: str, run: int, layout: str | None) -> RemoteRun:
     """Return the run on a server, whose layout is found out where it is not given.
 
     Raises:
@@ -101,7 +102,7 @@ def find_remote(base: Base, game: str, run: int, layout: str | None) -> RemoteRu
         raise refusal or exc from None
 
 
-def present_runs(base: Base, runs: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+def present_runs(base: Location, runs: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
     """Return which of these runs, each a game and a number, a server has: it is asked for the first file of each.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlx.errors import SamplingError
-from rlx.pipeline.room import check_room
+from rlx.files.disk import check_room
 from rlx.quantities import size
 from rlx.schema import Field, Role
 

@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class ShardTask:
         name: what it is to be called.
         directory: where it is to lie when it is whole.
         format: how.
+        fetched: length and checksum of the source's files that are known from their transfer, by name.
     """
 
     source: Source
@@ -40,6 +41,7 @@ class ShardTask:
     name: str
     directory: Path
     format: ShardFormat
+    fetched: Mapping[str, FileRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
     record = write_shard(task.directory, task.name, task.format, blocks)
     origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
     if task.root is not None:
-        records = {name: source_file(task.root / name) for name in task.source.files(task.shard)}
+        names = task.source.files(task.shard)
+        records = {name: task.fetched.get(name) or source_file(task.root / name) for name in names}
         origin["files"] = {name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in records.items()}
     return ShardResult(record, origin, dict(sorted(dropped.items())))
 

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rlx.errors import DatasetExistsError, DatasetLockedError, ForbiddenError, SourceNotFoundError
-from rlx.files.location import Location, Stored
+from rlx.files.file_stat import FileStat
+from rlx.files.location import WritableLocation
 from rlx.manifest import MAX_BYTES, Manifest
-from rlx.store.remote_manifest import differing
+from rlx.store.finding import differing
 
 CLAIM = "rlx.json.pushing"
 
 
 @contextmanager
-def claimed_for(location: Location, manifest: Manifest, *, overwrite: bool) -> Iterator[None]:
+def claimed_for(location: WritableLocation, manifest: Manifest, *, overwrite: bool) -> Iterator[None]:
     """Keep another dataset from being mixed with one that is on its way to a location.
 
     The claim is that one's manifest. It stays when its push is interrupted, for then files of it lie there; whoever
@@ -40,7 +41,7 @@ def claimed_for(location: Location, manifest: Manifest, *, overwrite: bool) -> I
     _release(location)
 
 
-def check_claim(location: Location, manifest: Manifest) -> None:
+def check_claim(location: WritableLocation, manifest: Manifest) -> None:
     """Raise DatasetLockedError if another dataset has taken the place of the one that was on its way."""
     with suppress(SourceNotFoundError):  # somebody else has brought it there; the manifest tells
         content, _ = location.get(CLAIM, max_bytes=MAX_BYTES)
@@ -51,7 +52,7 @@ def check_claim(location: Location, manifest: Manifest) -> None:
             )
 
 
-def _seen(location: Location, manifest: Manifest, *, overwrite: bool) -> Stored | None:
+def _seen(location: WritableLocation, manifest: Manifest, *, overwrite: bool) -> FileStat | None:
     """Return the version of the claim that may be replaced; None if no claim exists."""
     try:
         if overwrite:
@@ -69,10 +70,10 @@ def _seen(location: Location, manifest: Manifest, *, overwrite: bool) -> Stored 
     return seen
 
 
-def _parsed(location: Location, content: bytes) -> Manifest:
+def _parsed(location: WritableLocation, content: bytes) -> Manifest:
     return Manifest.parse(content, f"{location.url}/{CLAIM}")
 
 
-def _release(location: Location) -> None:
+def _release(location: WritableLocation) -> None:
     with suppress(ForbiddenError):  # who may not delete leaves a claim that says what the manifest says
         location.delete([CLAIM])

@@ -12,13 +12,14 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.files import lock
-from rlx.files.atomic import sync_directory
-from rlx.files.location import check_no_url
+from rlx.files.atomic import sync
+from rlx.files.disk import disk_errors
+from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
 from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory
-from rlx.store.writer import ShardFormat, disk_errors
+from rlx.store.writer import ShardFormat
 from rlx.store.zarr_store import read_dictionary
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class DatasetWriter:
         with disk_errors(self.path):
             for record in records:
                 self.partial(record.name).replace(shard_directory(self.path, record.name))
-            sync_directory(self.path / SHARDS)
+            sync(self.path / SHARDS)
             self.manifest = self.manifest.with_shards(records)
             self.manifest.save(self.path)
 

@@ -10,7 +10,7 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import CorruptDatasetError
 from rlx.files import lock
-from rlx.files.atomic import sync_directory
+from rlx.files.atomic import sync
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
@@ -117,7 +117,7 @@ def _place(problem: Problem) -> str:
 def _put_aside(dataset: Path, *, delete: bool) -> Repair:
     """Clear away a damaged manifest, and the shards that nothing describes any more."""
     (dataset / manifest.FILE_NAME).replace(dataset / DAMAGED)
-    sync_directory(dataset)
+    sync(dataset)
     shards = dataset / SHARDS
     dropped = sorted(entry.name for entry in shards.iterdir()) if shards.is_dir() else []
     cleared = _clear(dataset, [f"{SHARDS}/{name}" for name in dropped], delete=delete)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlx.errors import CorruptDatasetError
+from rlx.files.disk import disk_errors
 from rlx.manifest import FileRecord
 from rlx.progress import Progress
 from rlx.store.raw_file import check_size
-from rlx.store.writer import disk_errors, file_record
+from rlx.store.writer import file_record
 
 
 def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import DiskFullError, SchemaMismatchError
+from rlx.errors import SchemaMismatchError
 from rlx.files.atomic import sync_tree
-from rlx.files.disk import FULL
+from rlx.files.disk import disk_errors
 from rlx.files.remote_path import AnyPath
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.schema import Field, Role, Schema
@@ -262,19 +261,6 @@ def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterabl
             writer.abandon()
             shutil.rmtree(directory, ignore_errors=True)
             raise
-
-
-@contextmanager
-def disk_errors(directory: Path) -> Iterator[None]:
-    """Translate the operating system's word for a full disk."""
-    try:
-        yield
-    except OSError as exc:
-        if exc.errno not in FULL:
-            raise
-        raise DiskFullError(
-            f"no room left on the disk of {directory}: {exc.strerror}", hint="free some room and run the command again"
-        ) from exc
 
 
 def checksums(directory: Path) -> dict[str, FileRecord]:

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import rlx
-from rlx.files.bucket import BucketLocation
-from rlx.files.location import Stored
+from rlx.files.bucket import Bucket
+from rlx.files.file_stat import FileStat
+from rlx.files.location import Location
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.pipeline.push import push
@@ -104,19 +105,19 @@ class Delayed:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._read = BucketLocation.read
+        self._read = Bucket.read
 
     def __enter__(self) -> None:
         read, seconds = self._read, self._seconds
 
-        def slow(self: BucketLocation, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
+        def slow(self: Location, name: str, start: int, stop: int) -> tuple[bytes, FileStat]:
             time.sleep(seconds)
             return read(self, name, start, stop)
 
-        BucketLocation.read = slow  # type: ignore[method-assign]
+        Bucket.read = slow  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
-        BucketLocation.read = self._read  # type: ignore[method-assign]
+        Bucket.read = self._read  # type: ignore[method-assign]
 
 
 def main() -> None:

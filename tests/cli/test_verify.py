@@ -2,7 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
-from rlx.files.location import open_location
+from rlx.files.opening import open_location
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import GcsServer
 

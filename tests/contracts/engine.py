@@ -9,7 +9,7 @@ import pytest
 from rlx.engine.protocol import Engine
 from rlx.errors import DiskFullError
 from rlx.progress import Progress, Silent
-from tests.contracts.base import Tally
+from tests.contracts.progress import Tally
 from tests.contracts.tasks import die, fail, has_a_bug, sleep, sleep_for_ever, square
 from tests.pipeline.datasets import wait_until
 

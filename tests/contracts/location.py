@@ -1,7 +1,11 @@
 """What every location promises: a directory, a bucket and a web server answer alike, as far as they can be written."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
@@ -9,8 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlx.errors import SourceError, SourceNotFoundError
-from rlx.files.location import Location
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.files.cancel import Cancel
+from rlx.files.file_stat import FileStat
+from rlx.files.location import Location, WritableLocation
+from rlx.progress import Silent
+from tests.contracts.progress import Tally
 
 LARGE = "shards/00001/observation/c/0/0/0"
 FILES = {
@@ -18,11 +26,13 @@ FILES = {
     "shards/00000/zarr.json": b"some",
     LARGE: bytes(range(251)) * 4000,
     "empty": b"",
+    "odd names/a b+c%24&ä#?.gz": b"\x1f\x8b not really gzip",
+    "Pong/$store$_observation_ckpt.0.gz": b"small",
 }
 ESCAPES = ["../secret", "a/../../secret", "/etc/passwd", "", ".", "a//b", "a/", "a\\b", "..", "a\0b"]
 
 
-def put(location: Location, name: str, content: bytes) -> None:
+def put(location: WritableLocation, name: str, content: bytes) -> None:
     """Writes a file in pieces."""
     pieces = (content[start : start + 100_000] for start in range(0, len(content), 100_000))
     location.put(name, pieces, bytes=len(content), crc32c=f"{google_crc32c.value(content):08x}")
@@ -31,6 +41,13 @@ def put(location: Location, name: str, content: bytes) -> None:
 def get(location: Location, name: str) -> bytes:
     """A whole file."""
     return location.get(name, max_bytes=2**30)[0]
+
+
+def write_files(directory: Path) -> None:
+    """Writes FILES below a directory."""
+    for name, content in FILES.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
 
 
 class ReadableLocationContract(ABC):
@@ -51,6 +68,48 @@ class ReadableLocationContract(ABC):
         assert found == location.stat(name)
         assert location.get(name, max_bytes=len(content))[1].etag == found.etag
         assert found.etag
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_fetch_copies_it(self, location: Location, name: str, tmp_path: Path) -> None:
+        first, again = Tally(), Tally()
+        fetched = location.fetch(name, tmp_path / "here", first)
+        assert fetched.path == tmp_path / "here" / name
+        assert fetched.path.read_bytes() == FILES[name]
+        crc32c = f"{google_crc32c.value(FILES[name]):08x}"
+        size = len(FILES[name])
+        assert (fetched.bytes, fetched.crc32c, fetched.transferred) == (size, crc32c, size)
+        found = location.fetch(name, tmp_path / "here", again)
+        assert (found.path, found.transferred) == (fetched.path, 0)
+        assert first.done == again.done == Counter({"bytes": size})
+
+    def test_fetch_of_what_is_known_already(self, location: Location, tmp_path: Path) -> None:
+        content = FILES[LARGE]
+        known = FileStat(LARGE, "", bytes=len(content), crc32c=f"{google_crc32c.value(content):08x}")
+        path = location.fetch(LARGE, tmp_path, Silent(), expected=known).path
+        path.write_bytes(bytes(len(content)))
+        assert location.fetch(LARGE, tmp_path, Silent(), expected=known).path.read_bytes() == content
+        for other in (replace(known, crc32c="00000000"), replace(known, bytes=7)):
+            with pytest.raises(CorruptShardError, match="expected"):
+                location.fetch(LARGE, tmp_path / "other", Silent(), expected=other)
+        assert not list((tmp_path / "other").rglob("*.partial*"))
+
+    def test_fetch_resumes(self, location: Location, tmp_path: Path) -> None:
+        cancel, half = Cancel(), len(FILES[LARGE]) // 2
+
+        class Stops(Tally):
+            def advance(self, unit: str, amount: int) -> None:
+                super().advance(unit, amount)
+                if self.done[unit] >= half:
+                    cancel.set()
+
+        known = FileStat(LARGE, "", bytes=2 * half, crc32c=f"{google_crc32c.value(FILES[LARGE]):08x}")
+        with suppress(CancelledError):  # a small file may come in one piece
+            location.fetch(LARGE, tmp_path, Stops(), expected=known, cancel=cancel)
+        left = [path for path in (tmp_path / LARGE).parent.iterdir() if path.suffix != ".json"]
+        here = sum(path.stat().st_size for path in left)
+        rest = location.fetch(LARGE, tmp_path, Silent(), expected=known)
+        assert rest.path.read_bytes() == FILES[LARGE]
+        assert rest.transferred == 2 * half - here
 
     def test_any_range(self, location: Location) -> None:
         content = FILES[LARGE]
@@ -75,27 +134,26 @@ class ReadableLocationContract(ABC):
             location.get("shards/00000/zarr.json", max_bytes=3)
 
     @pytest.mark.parametrize("name", ["nothing", "shards/nothing", "shards", "empty/below"])
-    def test_what_is_not_there(self, location: Location, name: str) -> None:
+    def test_what_is_not_there(self, location: Location, name: str, tmp_path: Path) -> None:
         for read in (
             lambda: location.stat(name),
             lambda: get(location, name),
             lambda: location.read(name, 0, 1),
             lambda: list(location.stream(name)),
+            lambda: location.fetch(name, tmp_path / "here", Silent()),
         ):
             with pytest.raises(SourceNotFoundError, match="no such file"):
                 read()
+        assert not (tmp_path / "here").exists()
 
     @pytest.mark.parametrize("name", ESCAPES)
-    def test_names_stay_below_the_location(self, location: Location, name: str) -> None:
+    def test_names_stay_below_the_location(self, location: Location, name: str, tmp_path: Path) -> None:
         for use in (
             lambda: location.stat(name),
             lambda: get(location, name),
             lambda: location.read(name, 0, 1),
             lambda: list(location.stream(name)),
-            lambda: put(location, name, b"evil"),
-            lambda: location.replace(name, b"evil", seen=None),
-            lambda: location.delete([name]),
-            lambda: list(location.list(name)),
+            lambda: location.fetch(name, tmp_path / "here", Silent()),
         ):
             with pytest.raises(SourceError, match="not a relative path"):
                 use()
@@ -110,13 +168,24 @@ class LocationContract(ReadableLocationContract):
         """A location without any file, whose directory or prefix does not even exist."""
 
     @pytest.fixture
-    def location(self, empty: Location) -> object:
+    def location(self, empty: WritableLocation) -> object:
         for name, content in FILES.items():
             put(empty, name, content)
         return empty
 
-    def test_list_tells_every_file_below(self, location: Location) -> None:
-        def names(below: str) -> dict[str, int]:
+    @pytest.mark.parametrize("name", ESCAPES)
+    def test_writes_stay_below_the_location(self, location: WritableLocation, name: str) -> None:
+        for use in (
+            lambda: put(location, name, b"evil"),
+            lambda: location.replace(name, b"evil", seen=None),
+            lambda: location.delete([name]),
+            lambda: list(location.list(name)),
+        ):
+            with pytest.raises(SourceError, match="not a relative path"):
+                use()
+
+    def test_list_tells_every_file_below(self, location: WritableLocation) -> None:
+        def names(below: str) -> dict[str, int | None]:
             return {stored.name: stored.bytes for stored in location.list(below)}
 
         below = {name: len(content) for name, content in FILES.items() if name.startswith("shards/")}
@@ -125,14 +194,14 @@ class LocationContract(ReadableLocationContract):
         assert names("nothing") == {}
         assert names("shards/0000") == {}
 
-    def test_put_replaces(self, location: Location) -> None:
+    def test_put_replaces(self, location: WritableLocation) -> None:
         before = location.stat(LARGE)
         put(location, LARGE, b"less")
         assert get(location, LARGE) == b"less"
         assert location.stat(LARGE).etag != before.etag
 
     @pytest.mark.parametrize("size", [10, 20_000_000])
-    def test_what_pieces_raise_leaves_all_as_it_was(self, location: Location, size: int) -> None:
+    def test_what_pieces_raise_leaves_all_as_it_was(self, location: WritableLocation, size: int) -> None:
         def broken() -> Iterator[bytes]:
             yield bytes(size // 2)
             yield bytes(size // 2)
@@ -144,14 +213,16 @@ class LocationContract(ReadableLocationContract):
         assert get(location, "shards/00000/zarr.json") == FILES["shards/00000/zarr.json"]
         with pytest.raises(SourceNotFoundError):
             location.stat("new")
-        assert {stored.name for stored in location.list("shards")} == {name for name in FILES if "/" in name}
+        assert {stored.name for stored in location.list("shards")} == {
+            name for name in FILES if name.startswith("shards/")
+        }
 
-    def test_a_file_of_many_parts(self, empty: Location) -> None:
+    def test_a_file_of_many_parts(self, empty: WritableLocation) -> None:
         content = bytes(range(256)) * (19_000_000 // 256)
         put(empty, "large", content)
         assert get(empty, "large") == content
 
-    def test_replace_only_what_was_seen(self, empty: Location) -> None:
+    def test_replace_only_what_was_seen(self, empty: WritableLocation) -> None:
         assert empty.replace("rlx.json", b"first", seen=None)
         assert not empty.replace("rlx.json", b"second", seen=None)
         seen = empty.get("rlx.json", max_bytes=99)[1]
@@ -159,7 +230,7 @@ class LocationContract(ReadableLocationContract):
         assert not empty.replace("rlx.json", b"fourth", seen=seen)
         assert get(empty, "rlx.json") == b"third"
 
-    def test_delete(self, location: Location) -> None:
+    def test_delete(self, location: WritableLocation) -> None:
         location.delete([])
         location.delete(["rlx.json", "nothing", "shards/00000/zarr.json"])
         with pytest.raises(SourceNotFoundError):

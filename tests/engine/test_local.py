@@ -7,8 +7,8 @@ import pytest
 
 from rlx.engine.local import LocalEngine
 from rlx.progress import Progress
-from tests.contracts.base import Tally
 from tests.contracts.engine import EngineContract, WorkersContract
+from tests.contracts.progress import Tally
 from tests.contracts.tasks import die, sleep_for_ever, square
 from tests.pipeline.datasets import wait_until
 

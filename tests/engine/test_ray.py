@@ -17,8 +17,8 @@ from rlx.errors import EngineError, MissingExtraError
 from rlx.progress import Progress, Silent
 from tests.contracts.actor_functions import Adder
 from tests.contracts.actors import ActorsContract
-from tests.contracts.base import Tally
 from tests.contracts.engine import WorkersContract
+from tests.contracts.progress import Tally
 from tests.pipeline.datasets import ROOT, wait_until
 
 SCRIPT = """

@@ -20,9 +20,11 @@ from rlx.errors import (
     SourceNotFoundError,
 )
 from rlx.files import environment
-from rlx.files.bucket import BucketLocation
+from rlx.files.bucket import Bucket
 from rlx.files.environment import endpoint, is_anonymous
-from rlx.files.location import Location, open_location
+from rlx.files.location import Location, WritableLocation
+from rlx.files.opening import open_location
+from rlx.files.retry import RetryPolicy
 from tests.contracts.location import FILES, LARGE, LocationContract, ReadableLocationContract, get, put
 from tests.factories import LARGE as PICTURES
 from tests.factories import make_block, write_dataset
@@ -44,12 +46,12 @@ def server(tmp_path: Path) -> Iterator[GcsServer]:
 class BucketContract(LocationContract):
     """What a bucket promises beside that: it keeps the checksum that it was told."""
 
-    def test_stat_knows_the_checksum(self, location: Location) -> None:
+    def test_stat_knows_the_checksum(self, location: WritableLocation) -> None:
         assert location.stat("shards/00000/zarr.json").crc32c == "c1b581a5"
         put(location, "large", bytes(20_000_000))
         assert location.stat("large").crc32c is not None
 
-    def test_no_such_bucket(self, empty: Location) -> None:
+    def test_no_such_bucket(self, empty: WritableLocation) -> None:
         scheme = urlsplit(empty.url).scheme
         location = open_location(f"{scheme}://no-such-bucket/set")
         for use in (
@@ -63,13 +65,13 @@ class BucketContract(LocationContract):
 
 class TestS3(BucketContract):
     @pytest.fixture
-    def empty(self, bucket: str) -> Location:
+    def empty(self, bucket: str) -> WritableLocation:
         return open_location(f"{bucket}/some prefix/ä")
 
 
 class TestAzure(BucketContract):
     @pytest.fixture
-    def empty(self, container: str) -> Location:
+    def empty(self, container: str) -> WritableLocation:
         return open_location(f"{container}/some prefix/ä")
 
 
@@ -132,10 +134,9 @@ def test_azure_gives_public_data_to_anybody(container: str, monkeypatch: pytest.
         put(location, "a", b"2")
 
 
-def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 0)
+def test_a_server_that_is_not_there() -> None:
     with pytest.raises(DownloadError, match=r"^http://127\.0\.0\.1:1/set/a: .*error sending request$") as failed:
-        get(open_location("http://somebody:secret@127.0.0.1:1/set"), "a")
+        get(open_location("http://somebody:secret@127.0.0.1:1/set", retry=RetryPolicy(attempts=1)), "a")
     assert "secret" not in str(failed.value)
 
 
@@ -153,11 +154,10 @@ def test_a_server_that_does_not_like_a_request(server: GcsServer) -> None:
     assert str(failed.value) == f"{server.url}/a b/rlx.json: Generic HTTP error: {said}"
 
 
-def test_a_server_that_keeps_failing(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 2)
+def test_a_server_that_keeps_failing(server: GcsServer) -> None:
     server.fault("*", Fault(status=503), times=None)
     with pytest.raises(DownloadError, match=r"rlx\.json, after 2 retries: .* 503 Service Unavailable \(503\)$"):
-        get(open_location(f"{server.url}/a b"), "rlx.json")
+        get(open_location(f"{server.url}/a b", retry=RetryPolicy(attempts=3)), "rlx.json")
 
 
 def test_a_connection_that_breaks_is_taken_up_again(server: GcsServer) -> None:
@@ -246,7 +246,7 @@ def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_forked_process_is_refused_instead_of_crashing(bucket: str) -> None:
-    location = BucketLocation(f"{bucket}/set")
+    location = Bucket(f"{bucket}/set")
     put(location, "a", b"1")
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -300,16 +300,17 @@ def test_a_file_that_changes_between_two_tries_is_not_mixed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("fault", [Fault(stall_after=0), Fault(stall_after=0, headers=_NO_ETAG), Fault(stall_after=-1)])
 def test_a_server_that_stalls_is_given_up(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"STALL_S": 0.2, "RETRY_S": 0.5, "CONNECT_S": 0.2}.items():
+    for name, value in {"STALL_S": 0.2, "CONNECT_S": 0.2}.items():
         monkeypatch.setattr(environment, name, value)
+    impatient = RetryPolicy(first_delay_s=0.1, max_silence_s=0.5)
     (tmp_path / "a").write_bytes(os.urandom(300_000))
     with GcsServer(tmp_path) as server:
         server.fault("a", fault, times=None)
         started = time.monotonic()
         with pytest.raises(DownloadError):
-            open_location(server.url).read("a", 0, 300_000)
+            open_location(server.url, retry=impatient).read("a", 0, 300_000)
         with pytest.raises(DownloadError):
-            list(open_location(server.url).stream("a"))
+            list(open_location(server.url, retry=impatient).stream("a"))
         assert time.monotonic() - started < 20
 
 

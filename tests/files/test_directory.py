@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import DownloadError, ForbiddenError
-from rlx.files.location import Location, open_location
+from rlx.files.location import Location
+from rlx.files.opening import open_location
 from tests.contracts.location import LARGE, LocationContract, put
 
 

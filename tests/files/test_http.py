@@ -41,12 +41,13 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from rlx.files.base import Base
 from rlx.files.cancel import Cancel
-from rlx.files.http import HttpBase
+from rlx.files.http import HttpFiles
+from rlx.files.location import Location
 from rlx.files.retry import RetryPolicy
 from rlx.progress import Silent
-from tests.contracts.base import BaseContract, Tally
+from tests.contracts.location import ReadableLocationContract, write_files
+from tests.contracts.progress import Tally
 from tests.gcs_server import Fault, GcsServer
 
 NAME = "Pong/run_1-00000-of-00050"
@@ -65,8 +66,8 @@ def server(tmp_path: Path) -> Iterator[GcsServer]:
 
 
 @pytest.fixture
-def base(server: GcsServer) -> HttpBase:
-    return HttpBase(server.url, retry=QUICK)
+def base(server: GcsServer) -> HttpFiles:
+    return HttpFiles(server.url, retry=QUICK)
 
 
 @pytest.fixture
@@ -74,11 +75,12 @@ def here(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
-class TestHttpBase(BaseContract):
+class TestHttpFiles(ReadableLocationContract):
     @pytest.fixture
-    def base(self, files: Path) -> Iterator[Base]:
-        with GcsServer(files) as server:
-            yield HttpBase(server.url, retry=QUICK)
+    def location(self, tmp_path: Path) -> Iterator[Location]:
+        write_files(tmp_path / "served")
+        with GcsServer(tmp_path / "served") as server:
+            yield HttpFiles(server.url, retry=QUICK)
 
 
 def ranges(server: GcsServer) -> list[str | None]:
@@ -94,7 +96,7 @@ def partial(here: Path) -> Path:
     return here / f"{NAME}.partial"
 
 
-def break_off(base: HttpBase, server: GcsServer, here: Path, after: int = 1000) -> None:
+def break_off(base: HttpFiles, server: GcsServer, here: Path, after: int = 1000) -> None:
     """Leaves a partial of so many bytes, as an interrupted process would."""
     server.fault("*", Fault(cut_after=after))
     server.fault("*", Fault(cut_after=0), times=QUICK.attempts - 1)
@@ -106,7 +108,7 @@ def break_off(base: HttpBase, server: GcsServer, here: Path, after: int = 1000) 
 # What a server says of a file
 
 
-def test_stat(base: HttpBase, server: GcsServer) -> None:
+def test_stat(base: HttpFiles, server: GcsServer) -> None:
     stat = base.stat(NAME)
     assert stat.url == f"{server.url}/{NAME}"
     assert stat.bytes == len(CONTENT)
@@ -114,32 +116,32 @@ def test_stat(base: HttpBase, server: GcsServer) -> None:
         f"{google_crc32c.value(CONTENT):08x}",
         hashlib.md5(CONTENT).hexdigest(),
     )
-    assert stat.generation is not None
+    assert stat.version is not None
     assert [request.method for request in server.requests] == ["HEAD"]
 
 
-def test_hashes_in_one_line(server: GcsServer, base: HttpBase) -> None:
+def test_hashes_in_one_line(server: GcsServer, base: HttpFiles) -> None:
     two_lines = base.stat(NAME)
     server.joined_hashes = True
     assert base.stat(NAME) == two_lines
 
 
-def test_composite_objects_have_no_md5(server: GcsServer, base: HttpBase, here: Path) -> None:
+def test_composite_objects_have_no_md5(server: GcsServer, base: HttpFiles, here: Path) -> None:
     server.composite = True
     server.fault("*", Fault(cut_after=7))
     assert base.stat(NAME).md5 is None
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server)[1:] == [None, "bytes=7-"]
 
 
-def test_names_are_quoted(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_names_are_quoted(base: HttpFiles, server: GcsServer, here: Path) -> None:
     (server.directory / "$store$_x y?.gz").write_bytes(b"x")
-    assert base.fetch("$store$_x y?.gz", here, Silent()).name == "$store$_x y?.gz"
+    assert base.fetch("$store$_x y?.gz", here, Silent()).path.name == "$store$_x y?.gz"
     assert server.requests[0].path == "/rl_unplugged/%24store%24_x%20y%3F.gz"
 
 
 def test_passwords_and_tokens_are_sent_and_not_told(server: GcsServer, here: Path) -> None:
-    base = HttpBase(server.url.replace("://", "://user:secret@") + "/?token=secret", retry=QUICK)
+    base = HttpFiles(server.url.replace("://", "://user:secret@") + "/?token=secret", retry=QUICK)
     assert base.stat(NAME).url == f"{server.url}/{NAME}"
     assert server.requests[0].path == f"/rl_unplugged/{NAME}?token=secret"
     assert server.requests[0].headers["authorization"].startswith("Basic ")
@@ -153,10 +155,10 @@ def test_passwords_and_tokens_are_sent_and_not_told(server: GcsServer, here: Pat
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_broken_transfer_goes_on(base: HttpBase, server: GcsServer, here: Path, reset: bool) -> None:
+def test_a_broken_transfer_goes_on(base: HttpFiles, server: GcsServer, here: Path, reset: bool) -> None:
     server.fault("*", Fault(cut_after=100_000, reset=reset))
     tally = Tally()
-    assert base.fetch(NAME, here, tally).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, tally).path.read_bytes() == CONTENT
     assert tally.done["bytes"] == len(CONTENT)
     assert is_clean(here)
     assert len(server.requests) == 2
@@ -166,29 +168,29 @@ def test_a_broken_transfer_goes_on(base: HttpBase, server: GcsServer, here: Path
         assert server.requests[1].headers["if-match"] == base.stat(NAME).etag
 
 
-def test_progress_begins_the_count_of_failures_anew(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_progress_begins_the_count_of_failures_anew(base: HttpFiles, server: GcsServer, here: Path) -> None:
     for _ in range(10):
         server.fault("*", Fault(cut_after=1000))
         server.fault("*", Fault(status=503), times=QUICK.attempts - 2)
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server)[-1] == "bytes=10000-"
 
 
-def test_the_next_call_goes_on(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_the_next_call_goes_on(base: HttpFiles, server: GcsServer, here: Path) -> None:
     break_off(base, server, here, after=12_345)
     tally = Tally()
-    assert base.fetch(NAME, here, tally).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, tally).path.read_bytes() == CONTENT
     assert ranges(server)[-1] == "bytes=12345-"
     assert tally.done["bytes"] == len(CONTENT)
     assert is_clean(here)
 
 
-def test_all_bytes_but_the_name(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_all_bytes_but_the_name(base: HttpFiles, server: GcsServer, here: Path) -> None:
     """The process was killed between the last byte and the rename."""
     break_off(base, server, here)
     partial(here).write_bytes(CONTENT)
     asked = len(server.requests)
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert len(server.requests) == asked
     assert is_clean(here)
 
@@ -202,30 +204,32 @@ def test_all_bytes_but_the_name(base: HttpBase, server: GcsServer, here: Path) -
         pytest.param(lambda _: b"", id="empty"),
     ],
 )
-def test_a_damaged_partial_is_noticed(base: HttpBase, server: GcsServer, here: Path, damage: object) -> None:
+def test_a_damaged_partial_is_noticed(base: HttpFiles, server: GcsServer, here: Path, damage: object) -> None:
     break_off(base, server, here)
     assert callable(damage)
     partial(here).write_bytes(damage(partial(here).read_bytes()))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server)[-1] is None
     assert is_clean(here)
 
 
 @pytest.mark.parametrize("sidecar", ["", "{", "[]", "{}", '{"name": 1}', '{"name": "a", "url": "b", "bytes": 3}'])
-def test_a_partial_without_its_version_is_not_used(base: HttpBase, server: GcsServer, here: Path, sidecar: str) -> None:
+def test_a_partial_without_its_version_is_not_used(
+    base: HttpFiles, server: GcsServer, here: Path, sidecar: str
+) -> None:
     break_off(base, server, here)
     (here / f"{NAME}.partial.json").write_text(sidecar)
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server)[-1] is None
 
 
-def test_a_killed_process_is_resumed(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_killed_process_is_resumed(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(trickle=(1000, 0.01)))
     program = f"""
 from pathlib import Path
 from rlx.progress import Silent
-from rlx.files.opening import open_base
-open_base({server.url!r}).fetch({NAME!r}, Path({str(here)!r}), Silent())
+from rlx.files.opening import open_source
+open_source({server.url!r}).fetch({NAME!r}, Path({str(here)!r}), Silent())
 """
     with subprocess.Popen([sys.executable, "-c", program]) as child:
         while not partial(here).exists() or partial(here).stat().st_size < 20_000:
@@ -236,7 +240,7 @@ open_base({server.url!r}).fetch({NAME!r}, Path({str(here)!r}), Silent())
     arrived = partial(here).stat().st_size
     assert 20_000 <= arrived < len(CONTENT)
     assert not (here / NAME).exists()
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server) == [None, f"bytes={arrived}-"]
     assert is_clean(here)
 
@@ -244,22 +248,22 @@ open_base({server.url!r}).fetch({NAME!r}, Path({str(here)!r}), Silent())
 # What is there already
 
 
-def test_a_whole_file_is_not_fetched_again(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_whole_file_is_not_fetched_again(base: HttpFiles, server: GcsServer, here: Path) -> None:
     base.fetch(NAME, here, Silent())
     base.fetch(NAME, here, Silent())
     assert [request.method for request in server.requests] == ["GET", "HEAD"]
 
 
 @pytest.mark.parametrize("damaged", [CONTENT[:-1], CONTENT[:-1] + b"\0", b""], ids=["short", "flipped", "empty"])
-def test_a_damaged_file_is_fetched_again(base: HttpBase, server: GcsServer, here: Path, damaged: bytes) -> None:
-    base.fetch(NAME, here, Silent()).write_bytes(damaged)
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+def test_a_damaged_file_is_fetched_again(base: HttpFiles, server: GcsServer, here: Path, damaged: bytes) -> None:
+    base.fetch(NAME, here, Silent()).path.write_bytes(damaged)
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert [request.method for request in server.requests] == ["GET", "HEAD", "GET"]
 
 
-def test_without_checksums_the_length_must_do(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_without_checksums_the_length_must_do(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(headers={"x-goog-hash": None}), times=None, method="*")
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     base.fetch(NAME, here, Silent())
     (here / NAME).write_bytes(CONTENT[:-1])
     base.fetch(NAME, here, Silent())
@@ -269,57 +273,57 @@ def test_without_checksums_the_length_must_do(base: HttpBase, server: GcsServer,
 # An object that changes
 
 
-def test_the_object_changes_between_attempts(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_the_object_changes_between_attempts(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(cut_after=1000, replace_with=OTHER))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == OTHER
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == OTHER
     assert ranges(server) == [None, "bytes=1000-", None]
     assert [request.status for request in server.requests] == [200, 412, 200]
 
 
-def test_the_object_changes_and_nothing_but_its_checksum_tells(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_the_object_changes_and_nothing_but_its_checksum_tells(base: HttpFiles, server: GcsServer, here: Path) -> None:
     hidden = {"ETag": None, "x-goog-generation": None, "x-goog-stored-content-length": None}
     same_length = bytes(len(CONTENT))
     server.fault("*", Fault(cut_after=1000, headers=hidden, replace_with=same_length))
     server.fault("*", Fault(headers=hidden), times=None)
-    assert base.fetch(NAME, here, Silent()).read_bytes() == same_length
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == same_length
     assert ranges(server) == [None, "bytes=1000-", None]
     assert "if-match" not in server.requests[1].headers
 
 
-def test_weak_etags_are_no_condition(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_weak_etags_are_no_condition(base: HttpFiles, server: GcsServer, here: Path) -> None:
     weak = {"ETag": 'W/"x"'}
     server.fault("*", Fault(cut_after=1000, headers=weak))
     server.fault("*", Fault(headers=weak))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=1000-"]
     assert "if-match" not in server.requests[1].headers
 
 
-def test_nothing_tells_versions_apart(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_nothing_tells_versions_apart(base: HttpFiles, server: GcsServer, here: Path) -> None:
     """Then the next process begins anew: it might mix two versions."""
     hidden: dict[str, str | None] = {"ETag": None, "x-goog-hash": None}
     server.fault("*", Fault(cut_after=1000, headers=hidden))
     server.fault("*", Fault(status=503), times=QUICK.attempts - 1)
     with pytest.raises(DownloadError):
         base.fetch(NAME, here, Silent())
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server)[-1] is None
 
 
 # A server that does ranges wrong, or not at all
 
 
-def test_ranges_are_ignored(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_ranges_are_ignored(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(cut_after=200_000))
     server.fault("*", Fault(ignore_range=True, cut_after=100_000))
     server.fault("*", Fault(ignore_range=True))
     tally = Tally()
-    assert base.fetch(NAME, here, tally).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, tally).path.read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=200000-", "bytes=100000-"]
     assert tally.done["bytes"] == len(CONTENT)
 
 
-def test_no_progress_over_a_server_without_ranges_ends(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_no_progress_over_a_server_without_ranges_ends(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(ignore_range=True, cut_after=1000), times=None)
     with pytest.raises(DownloadError, match="tried 3 times"):
         base.fetch(NAME, here, Silent())
@@ -330,23 +334,23 @@ def test_no_progress_over_a_server_without_ranges_ends(base: HttpBase, server: G
     "wrong",
     ["bytes 0-299999/300000", "bytes 1001-299999/300000", "bytes 1000-299999/300001", "nonsense", None],
 )
-def test_wrong_content_range(base: HttpBase, server: GcsServer, here: Path, wrong: str | None) -> None:
+def test_wrong_content_range(base: HttpFiles, server: GcsServer, here: Path, wrong: str | None) -> None:
     server.fault("*", Fault(cut_after=1000))
     lies = {"Content-Range": wrong, "x-goog-stored-content-length": None}
     server.fault("*", Fault(headers=lies))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=1000-", None]
 
 
 @pytest.mark.parametrize("status", [412, 416])
-def test_a_refused_range_restarts(base: HttpBase, server: GcsServer, here: Path, status: int) -> None:
+def test_a_refused_range_restarts(base: HttpFiles, server: GcsServer, here: Path, status: int) -> None:
     server.fault("*", Fault(cut_after=1000))
     server.fault("*", Fault(status=status))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=1000-", None]
 
 
-def test_a_range_that_nobody_asked_for(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_range_that_nobody_asked_for(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(status=206))
     with pytest.raises(DownloadError, match="expected HTTP 200, found 206"):
         base.fetch(NAME, here, Silent())
@@ -356,9 +360,9 @@ def test_a_range_that_nobody_asked_for(base: HttpBase, server: GcsServer, here: 
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_passing_failures_are_tried_again(base: HttpBase, server: GcsServer, here: Path, status: int) -> None:
+def test_passing_failures_are_tried_again(base: HttpFiles, server: GcsServer, here: Path, status: int) -> None:
     server.fault("*", Fault(status=status), times=2, method="*")
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     server.fault("*", Fault(status=status), times=2, method="*")
     assert base.stat(NAME).bytes == len(CONTENT)
     assert len(server.requests) == 6
@@ -377,7 +381,7 @@ def test_passing_failures_are_tried_again(base: HttpBase, server: GcsServer, her
     ],
 )
 def test_lasting_failures_are_not(
-    base: HttpBase, server: GcsServer, here: Path, status: int, error: type[RlxError]
+    base: HttpFiles, server: GcsServer, here: Path, status: int, error: type[RlxError]
 ) -> None:
     server.fault("*", Fault(status=status), times=None, method="*")
     with pytest.raises(error, match=str(status)):
@@ -388,7 +392,7 @@ def test_lasting_failures_are_not(
     assert not here.exists()
 
 
-def test_a_server_that_keeps_failing(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_server_that_keeps_failing(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(status=503), times=None)
     with pytest.raises(DownloadError, match=r"found 503 Service Unavailable \(tried 3 times\)") as caught:
         base.fetch(NAME, here, Silent())
@@ -398,20 +402,20 @@ def test_a_server_that_keeps_failing(base: HttpBase, server: GcsServer, here: Pa
 
 def test_nobody_listens(here: Path) -> None:
     with pytest.raises(DownloadError, match="Connection refused"):
-        HttpBase("http://127.0.0.1:1/bucket", retry=QUICK).fetch(NAME, here, Silent())
+        HttpFiles("http://127.0.0.1:1/bucket", retry=QUICK).fetch(NAME, here, Silent())
 
 
-def test_redirects_without_end(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_redirects_without_end(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(status=302, headers={"Location": f"{server.url}/{NAME}"}), times=None)
     with pytest.raises(SourceError, match="Exceeded 30 redirects"):
         base.fetch(NAME, here, Silent())
 
 
-def test_a_redirect_keeps_the_range(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_redirect_keeps_the_range(base: HttpFiles, server: GcsServer, here: Path) -> None:
     (server.directory / "moved").write_bytes(CONTENT)
     server.fault("moved", Fault(status=302, headers={"Location": f"{server.url}/{NAME}"}), times=None)
     server.fault(NAME, Fault(cut_after=1000))
-    assert base.fetch("moved", here, Silent()).read_bytes() == CONTENT
+    assert base.fetch("moved", here, Silent()).path.read_bytes() == CONTENT
     assert [(asked.name, asked.range) for asked in server.requests[2:]] == [
         ("moved", "bytes=1000-"),
         (NAME, "bytes=1000-"),
@@ -422,7 +426,7 @@ def test_the_closed_bucket(tmp_path: Path, here: Path) -> None:
     with GcsServer(tmp_path, bucket="atari-replay-datasets") as server:
         server.fault("*", Fault(status=403), times=None, method="*")
         with pytest.raises(ForbiddenError, match=r"closed in April 2025 \(pytorch/rl#3113\)") as caught:
-            HttpBase(f"{server.url}/dqn").fetch(NAME, here, Silent())
+            HttpFiles(f"{server.url}/dqn").fetch(NAME, here, Silent())
     assert caught.value.hint is not None
     assert "rlx download Pong/5" in caught.value.hint
 
@@ -437,9 +441,9 @@ def test_the_closed_bucket(tmp_path: Path, here: Path) -> None:
         ({"x-goog-hash": "md5=AAAAAAAAAAAAAAAAAAAAAA=="}, r"expected md5 0{32}, found [0-9a-f]{32}"),
     ],
 )
-def test_wrong_checksums(base: HttpBase, server: GcsServer, here: Path, lie: dict[str, str], told: str) -> None:
+def test_wrong_checksums(base: HttpFiles, server: GcsServer, here: Path, lie: dict[str, str], told: str) -> None:
     server.fault("*", Fault(headers=lie), times=2)
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     (here / NAME).unlink()
     server.fault("*", Fault(headers=lie), times=None)
     with pytest.raises(CorruptShardError, match=told):
@@ -448,10 +452,10 @@ def test_wrong_checksums(base: HttpBase, server: GcsServer, here: Path, lie: dic
     assert ranges(server) == [None] * 6
 
 
-def test_a_content_length_too_short(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_content_length_too_short(base: HttpFiles, server: GcsServer, here: Path) -> None:
     short: dict[str, str | None] = {"Content-Length": "1000"}
     server.fault("*", Fault(headers=short))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=1000-"]
     (here / NAME).unlink()
     server.fault("*", Fault(headers={**short, "x-goog-stored-content-length": None}), times=None)
@@ -459,10 +463,10 @@ def test_a_content_length_too_short(base: HttpBase, server: GcsServer, here: Pat
         base.fetch(NAME, here, Silent())
 
 
-def test_a_content_length_too_long(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_content_length_too_long(base: HttpFiles, server: GcsServer, here: Path) -> None:
     long: dict[str, str | None] = {"Content-Length": "300001", "x-goog-stored-content-length": None}
     server.fault("*", Fault(headers=long))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=300000-", None]
     (here / NAME).unlink()
     server.fault("*", Fault(headers=long), times=None)
@@ -470,7 +474,7 @@ def test_a_content_length_too_long(base: HttpBase, server: GcsServer, here: Path
         base.fetch(NAME, here, Silent())
 
 
-def test_neither_length_nor_checksum(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_neither_length_nor_checksum(base: HttpFiles, server: GcsServer, here: Path) -> None:
     nothing = dict.fromkeys(["Content-Length", "x-goog-stored-content-length", "x-goog-hash"])
     server.fault("*", Fault(headers=nothing))
     with pytest.raises(DownloadError, match="neither length nor checksum"):
@@ -490,15 +494,15 @@ def gzipped(server: GcsServer) -> bytes:
     return stored
 
 
-def test_what_is_stored_lands_on_the_disk(base: HttpBase, server: GcsServer, here: Path, gzipped: bytes) -> None:
+def test_what_is_stored_lands_on_the_disk(base: HttpFiles, server: GcsServer, here: Path, gzipped: bytes) -> None:
     server.fault("*", Fault(cut_after=1000))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == gzipped
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == gzipped
     assert ranges(server) == [None, "bytes=1000-"]
     assert base.stat(NAME).bytes == len(gzipped)
 
 
 @pytest.mark.usefixtures("gzipped")
-def test_a_server_that_decompresses_is_refused(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_server_that_decompresses_is_refused(base: HttpFiles, server: GcsServer, here: Path) -> None:
     server.fault("*", Fault(transcode=True), times=None)
     with pytest.raises(DownloadError, match="the server decompresses"):
         base.fetch(NAME, here, Silent())
@@ -506,7 +510,7 @@ def test_a_server_that_decompresses_is_refused(base: HttpBase, server: GcsServer
 
 
 @pytest.mark.usefixtures("gzipped")
-def test_a_proxy_that_decompresses_is_found_out(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_a_proxy_that_decompresses_is_found_out(base: HttpFiles, server: GcsServer, here: Path) -> None:
     silent = dict.fromkeys(["x-goog-stored-content-encoding", "x-goog-stored-content-length"])
     server.fault("*", Fault(transcode=True, headers=silent), times=None)
     with pytest.raises(CorruptShardError, match="expected crc32c"):
@@ -517,17 +521,17 @@ def test_a_proxy_that_decompresses_is_found_out(base: HttpBase, server: GcsServe
 
 
 def test_a_stalled_transfer_goes_on(server: GcsServer, here: Path) -> None:
-    base = HttpBase(server.url, retry=QUICK, read_timeout_s=0.1)
+    base = HttpFiles(server.url, retry=QUICK, read_timeout_s=0.1)
     server.fault("*", Fault(stall_after=-1))
     server.fault("*", Fault(stall_after=1000))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server) == [None, None, "bytes=1000-"]
 
 
 def test_a_slow_line_is_not_a_stall(server: GcsServer, here: Path) -> None:
-    base = HttpBase(server.url, retry=QUICK, read_timeout_s=0.5)
+    base = HttpFiles(server.url, retry=QUICK, read_timeout_s=0.5)
     server.fault("*", Fault(trickle=(10_000, 0.02)))
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert len(server.requests) == 1
 
 
@@ -537,7 +541,7 @@ def test_a_slow_line_is_not_a_stall(server: GcsServer, here: Path) -> None:
 @pytest.mark.timeout(60)
 def test_cancelling_a_transfer(server: GcsServer, here: Path, fault: Fault) -> None:
     """A stalled one ends at once too, or the test times out."""
-    base = HttpBase(server.url, retry=QUICK, read_timeout_s=3600)
+    base = HttpFiles(server.url, retry=QUICK, read_timeout_s=3600)
     server.fault("*", fault)
     cancel = Cancel()
     with ThreadPoolExecutor(1) as pool:
@@ -548,12 +552,12 @@ def test_cancelling_a_transfer(server: GcsServer, here: Path, fault: Fault) -> N
         with pytest.raises(CancelledError):
             future.result()
     arrived = partial(here).stat().st_size
-    assert base.fetch(NAME, here, Silent()).read_bytes() == CONTENT
+    assert base.fetch(NAME, here, Silent()).path.read_bytes() == CONTENT
     assert ranges(server)[-1] == f"bytes={arrived}-"
 
 
 def test_cancelling_a_wait(server: GcsServer, here: Path) -> None:
-    base = HttpBase(server.url, retry=RetryPolicy(first_delay_s=3600, max_delay_s=3600, jitter=lambda: 1))
+    base = HttpFiles(server.url, retry=RetryPolicy(first_delay_s=3600, max_delay_s=3600, jitter=lambda: 1))
     server.fault("*", Fault(status=503), times=None)
     cancel = Cancel()
     with ThreadPoolExecutor(1) as pool:
@@ -565,7 +569,7 @@ def test_cancelling_a_wait(server: GcsServer, here: Path) -> None:
             future.result()
 
 
-def test_cancelled_before_it_began(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_cancelled_before_it_began(base: HttpFiles, server: GcsServer, here: Path) -> None:
     cancel = Cancel()
     cancel.set()
     with pytest.raises(CancelledError):
@@ -581,7 +585,7 @@ def test_cancelled_before_it_began(base: HttpBase, server: GcsServer, here: Path
 def test_retry_after_is_honoured(server: GcsServer, here: Path) -> None:
     policy = RetryPolicy(attempts=3, first_delay_s=0, max_retry_after_s=0.2)
     server.fault("*", Fault(status=429, headers={"Retry-After": "3600"}))
-    HttpBase(server.url, retry=policy).fetch(NAME, here, Silent())
+    HttpFiles(server.url, retry=policy).fetch(NAME, here, Silent())
     first, second = server.requests
     assert second.time - first.time >= 0.2
 
@@ -603,10 +607,10 @@ def test_waits_double_up_to_their_bound() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
-def test_no_room(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_no_room(base: HttpFiles, server: GcsServer, here: Path) -> None:
     partial(here).parent.mkdir(parents=True)
     partial(here).symlink_to("/dev/full")
-    with pytest.raises(DiskFullError, match="no room for") as caught:
+    with pytest.raises(DiskFullError, match="no room left") as caught:
         base.fetch(NAME, here, Silent())
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
@@ -614,7 +618,7 @@ def test_no_room(base: HttpBase, server: GcsServer, here: Path) -> None:
     assert not (here / NAME).exists()
 
 
-def test_other_errors_of_the_disk_are_not_hidden(base: HttpBase, here: Path) -> None:
+def test_other_errors_of_the_disk_are_not_hidden(base: HttpFiles, here: Path) -> None:
     here.write_bytes(b"a file where the directory should be")
     with pytest.raises(NotADirectoryError):
         base.fetch(NAME, here, Silent())
@@ -623,7 +627,7 @@ def test_other_errors_of_the_disk_are_not_hidden(base: HttpBase, here: Path) -> 
 # All at once
 
 
-def test_eight_files_at_once(base: HttpBase, server: GcsServer, here: Path) -> None:
+def test_eight_files_at_once(base: HttpFiles, server: GcsServer, here: Path) -> None:
     contents = {f"Pong/{number}": random.Random(number).randbytes(100_000) for number in range(8)}
     for name, content in contents.items():
         (server.directory / name).write_bytes(content)
@@ -633,7 +637,7 @@ def test_eight_files_at_once(base: HttpBase, server: GcsServer, here: Path) -> N
 
     def fetch(name: str) -> bytes:
         together.wait()
-        return base.fetch(name, here, tally).read_bytes()
+        return base.fetch(name, here, tally).path.read_bytes()
 
     with ThreadPoolExecutor(8) as pool:
         assert dict(zip(contents, pool.map(fetch, contents), strict=True)) == contents
@@ -665,7 +669,7 @@ def test_any_trouble_ends_with_the_right_bytes(
     path.write_bytes(content)
     for fault in faults:
         shared_server.fault(name, fault)
-    base = HttpBase(shared_server.url, retry=RetryPolicy(attempts=len(faults) + 1, first_delay_s=0.0))
+    base = HttpFiles(shared_server.url, retry=RetryPolicy(attempts=len(faults) + 1, first_delay_s=0.0))
     fetched = fetch_stubbornly(base, name, tmp_path, times=len(faults) + 1)
     # One version of the object, never a mixture of two.
     assert fetched.read_bytes() in [content, *(fault.replace_with for fault in faults)]
@@ -673,12 +677,12 @@ def test_any_trouble_ends_with_the_right_bytes(
     assert len([asked for asked in shared_server.requests if asked.name == name]) <= 2 * len(faults) + 1
 
 
-def fetch_stubbornly(base: HttpBase, name: str, here: Path, times: int) -> Path:
+def fetch_stubbornly(base: HttpFiles, name: str, here: Path, times: int) -> Path:
     """Runs the command again, as a user would: 412 and 416 are lasting when no range was asked for."""
     for _ in range(times - 1):
         with suppress(DownloadError):
-            return base.fetch(name, here, Silent())
-    return base.fetch(name, here, Silent())
+            return base.fetch(name, here, Silent()).path
+    return base.fetch(name, here, Silent()).path
 
 
 def test_a_long_wait_is_said(server: GcsServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -690,7 +694,7 @@ def test_a_long_wait_is_said(server: GcsServer, caplog: pytest.LogCaptureFixture
             return False
 
     server.fault("*", Fault(status=429, headers={"Retry-After": "99999999999"}), method="HEAD")
-    base = HttpBase(server.url, retry=RetryPolicy(attempts=3, first_delay_s=0))
+    base = HttpFiles(server.url, retry=RetryPolicy(attempts=3, first_delay_s=0))
     with caplog.at_level(logging.WARNING):
         base.stat(NAME, cancel=Impatient())
     assert waited == [300.0]
@@ -716,7 +720,7 @@ def test_a_refused_certificate_is_said_at_once(tmp_path: Path) -> None:
         threading.Thread(target=serve, daemon=True).start()
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(DownloadError, match=r"the server.s certificate is refused: .*self-signed") as error:
-            HttpBase(url, retry=RetryPolicy(first_delay_s=60)).stat("file")
+            HttpFiles(url, retry=RetryPolicy(first_delay_s=60)).stat("file")
         assert error.value.hint == "REQUESTS_CA_BUNDLE=FILE trusts the certificates in FILE"
     assert len(accepted) == 1
 
@@ -745,7 +749,7 @@ def test_a_redirect_to_what_anybody_can_change(
     with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as redirecting:
         redirecting.socket = context.wrap_socket(redirecting.socket, server_side=True)
         threading.Thread(target=redirecting.serve_forever, daemon=True).start()
-        base = HttpBase(f"https://127.0.0.1:{redirecting.server_address[1]}", retry=QUICK)
+        base = HttpFiles(f"https://127.0.0.1:{redirecting.server_address[1]}", retry=QUICK)
         with pytest.raises(SourceError, match=f"it redirects from https to {target}"):
             base.fetch(NAME, here / "there", Silent())
         redirecting.shutdown()
@@ -756,8 +760,8 @@ def test_a_redirect_takes_no_password_along(server: GcsServer, here: Path) -> No
     port = urlsplit(server.url).port
     private = f"http://localhost:{port}/rl_unplugged/{NAME}"
     server.fault("moved", Fault(status=302, headers={"Location": private}))
-    base = HttpBase(server.url.replace("http://", "http://user:secret@") + "?token=secret", retry=QUICK)
-    assert base.fetch("moved", here, Silent()).read_bytes() == CONTENT
+    base = HttpFiles(server.url.replace("http://", "http://user:secret@") + "?token=secret", retry=QUICK)
+    assert base.fetch("moved", here, Silent()).path.read_bytes() == CONTENT
     first, second = server.requests
     assert ("authorization" in first.headers, "token=secret" in first.path) == (True, True)
     assert "secret" not in second.path + str(second.headers)

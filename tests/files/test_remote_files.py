@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlx.errors import CorruptDatasetError
 from rlx.files import remote_files
-from rlx.files.location import open_location
+from rlx.files.opening import open_location
 from rlx.files.page_cache import PageCache
 from rlx.files.remote_files import PAGE_BYTES, RemoteFiles, Traffic
 

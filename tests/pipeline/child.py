@@ -12,7 +12,7 @@ def main(verb: str, source: str, destination: str, jobs: str) -> None:
     print("ready", flush=True)  # noqa: T201
     try:
         if verb == "fetch":
-            fetch(HttpBase(source), Path(destination), jobs=int(jobs))
+            fetch(HttpFiles(source), Path(destination), jobs=int(jobs))
         elif verb == "pull":
             pull(source, Path(destination), jobs=int(jobs), progress=Silent())
         elif verb == "push":
@@ -29,7 +29,7 @@ def main(verb: str, source: str, destination: str, jobs: str) -> None:
 
 if __name__ == "__main__":  # Its workers import this module too: they need none of these.
     from rlx.errors import RlxError
-    from rlx.files.http import HttpBase
+    from rlx.files.http import HttpFiles
     from rlx.pipeline.pull import pull
     from rlx.pipeline.push import push
     from rlx.progress import Silent

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.files.base import Base
-from rlx.files.http import HttpBase
+from rlx.files.http import HttpFiles
+from rlx.files.location import Location
 from rlx.files.retry import RetryPolicy
 from rlx.formats.common.source import Source
 from rlx.manifest import FILE_NAME, Manifest
@@ -50,12 +50,12 @@ def write_dopamine(root: Path, *, prefix: str = "", shape: tuple[int, int] = (84
     return root
 
 
-def quick(server: GcsServer, prefix: str = "", *, read_timeout_s: float = 5.0) -> HttpBase:
+def quick(server: GcsServer, prefix: str = "", *, read_timeout_s: float = 5.0) -> HttpFiles:
     """The server as a base that loses no time."""
-    return HttpBase(server.url + prefix, retry=QUICK, read_timeout_s=read_timeout_s)
+    return HttpFiles(server.url + prefix, retry=QUICK, read_timeout_s=read_timeout_s)
 
 
-def fetch(base: Base, destination: Path, run: str = "Pong/5", *, jobs: int = 1, **options: Any) -> Report:
+def fetch(base: Location, destination: Path, run: str = "Pong/5", *, jobs: int = 1, **options: Any) -> Report:
     """Downloads the shards of RLU_SHARDS, or what is asked for."""
     if run == "Pong/5":
         options = {"shards": list(RLU_SHARDS), **options}

@@ -8,7 +8,8 @@ import pytest
 
 from rlx.errors import SourceNotFoundError
 from rlx.files import lock
-from rlx.files.location import Location, open_location
+from rlx.files.location import WritableLocation
+from rlx.files.opening import open_location
 from rlx.pipeline.push import push
 from rlx.pipeline.transfers import TransferReport, transfer
 from rlx.progress import Silent
@@ -25,7 +26,7 @@ def sent(dataset: Path, url: str, *, overwrite: bool = False) -> TransferReport:
     return push(dataset, url, overwrite=overwrite, progress=Silent())
 
 
-def content(location: Location) -> dict[str, bytes]:
+def content(location: WritableLocation) -> dict[str, bytes]:
     """Every file at a location."""
     names = [stored.name for stored in location.list("shards")]
     found = {name: location.get(name, max_bytes=2**30)[0] for name in names}

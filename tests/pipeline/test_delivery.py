@@ -81,9 +81,8 @@ def test_a_file_that_two_shards_need_stays_for_the_second(tmp_path: Path, here: 
     with GcsServer(write_dopamine(tmp_path / "files")) as server:
         layout, arrivals = DopamineLayout("Pong", 1), Arrivals()
         index = [name for name in layout.index_files() if (server.directory / name).exists()]
-        for name in index:
-            quick(server).fetch(name, here, Silent())
-        delivery = Fetching(quick(server), layout.source(here), here, Silent(), present=index, ahead=9, keep=False)
+        present = {name: quick(server).fetch(name, here, Silent()) for name in index}
+        delivery = Fetching(quick(server), layout.source(here), here, Silent(), present=present, ahead=9, keep=False)
         delivery.start([0, 1], lambda shard, error: arrivals.put((shard, error)))
         assert {arrivals.get(), arrivals.get()} == {(0, None), (1, None)}
         delivery.finished(0)

@@ -17,14 +17,14 @@ from rlx.errors import (
     ForbiddenError,
     SourceNotFoundError,
 )
-from rlx.files.http import HttpBase
+from rlx.files.http import HttpFiles
 from rlx.pipeline.download import download, download_from, plan_download
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
-from tests.contracts.base import Tally
+from tests.contracts.progress import Tally
 from tests.gcs_server import Fault, GcsServer
 from tests.pipeline.datasets import (
     QUICK,
@@ -102,7 +102,7 @@ def test_everything_goes_wrong_at_once(
     assert tally.done["bytes"] >= tally.expected["bytes"]
 
 
-def download_with(base: HttpBase, destination: Path, progress: Tally) -> Report:
+def download_with(base: HttpFiles, destination: Path, progress: Tally) -> Report:
     options = Options(jobs=2, shards=list(RLU_SHARDS), command="rlx download")
     return download_from(base, "Pong/5", destination, options, layout=None, progress=progress)
 

@@ -23,7 +23,7 @@ from rlx.store.codec import NONE
 from rlx.store.dataset_writer import claimed
 from rlx.store.writer import ShardFormat
 from tests.conftest import Cli
-from tests.contracts.base import Tally
+from tests.contracts.progress import Tally
 from tests.gcs_server import GcsServer
 from tests.pipeline.datasets import check_listed, converted, fetch, quick, shard_trees, tree, write_dopamine, write_rlu
 

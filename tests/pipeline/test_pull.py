@@ -23,7 +23,8 @@ from rlx.errors import (
     FormatVersionError,
     SourceNotFoundError,
 )
-from rlx.files.location import open_location
+from rlx.files.opening import open_location
+from rlx.files.retry import RetryPolicy
 from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.pull import pull
 from rlx.pipeline.push import push
@@ -31,7 +32,7 @@ from rlx.pipeline.transfers import TransferReport, transfer
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
 from rlx.store.verification import verify
-from tests.contracts.base import Tally
+from tests.contracts.progress import Tally
 from tests.factories import LARGE, make_block, write_dataset
 from tests.gcs_server import Fault, GcsServer
 from tests.pipeline.datasets import check_listed, tree, wait_until
@@ -265,7 +266,7 @@ def test_raw_files_of_a_download_stay(dataset: Path, tmp_path: Path) -> None:
 def test_a_server_that_fails_for_some_files(
     dataset: Path, server: GcsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlx.files.environment.MAX_RETRIES", 1)
+    monkeypatch.setattr("rlx.files.bucket.DEFAULT_RETRY", RetryPolicy(attempts=2, first_delay_s=0.1))
     server.fault("*shards/00002/*", Fault(status=503), times=None)
     report = pulled(f"{server.url}/set", tmp_path / "here")
     assert isinstance(report.failures["00002"], DownloadError)

@@ -19,16 +19,17 @@ from rlx.errors import (
     PartialError,
     SourceNotFoundError,
 )
-from rlx.files.location import Location, open_location
+from rlx.files.location import Location
+from rlx.files.opening import open_location
 from rlx.manifest import Manifest
 from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.store.claim import CLAIM
 from rlx.store.dataset_writer import claimed
-from rlx.store.remote_manifest import read_manifest
+from rlx.store.finding import read_manifest
 from rlx.store.repair import repair
 from rlx.store.verification import verify
-from tests.contracts.base import Tally
+from tests.contracts.progress import Tally
 from tests.factories import make_block, write_dataset
 from tests.pipeline.datasets import tree
 from tests.pipeline.processes import child
@@ -145,7 +146,7 @@ def test_the_manifest_is_last_and_first_to_go(
 ) -> None:
     location = Recorded(open_location(url))
     monkeypatch.setattr("rlx.pipeline.push.open_location", lambda _: location)
-    monkeypatch.setattr("rlx.pipeline.push.DirectoryLocation", type(None))
+    monkeypatch.setattr("rlx.pipeline.push.Directory", type(None))
     sent(dataset, url)
     claimed, *sends, listed, released = location.writes
     assert (claimed, listed, released) == (f"replace {CLAIM}", "replace rlx.json", f"delete {CLAIM}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetLockedError
-from rlx.files.location import open_location
+from rlx.files.opening import open_location
 from rlx.manifest import Manifest
 from rlx.pipeline.push import push
 from rlx.progress import Silent

@@ -30,8 +30,8 @@ from rlx.errors import (
     MissingExtraError,
     SourceError,
 )
-from rlx.files.bucket import BucketLocation
-from rlx.files.location import Stored
+from rlx.files.bucket import Bucket
+from rlx.files.file_stat import FileStat
 from rlx.files.remote_files import PAGE_BYTES, Traffic
 from rlx.pipeline.push import push
 from rlx.progress import Silent
@@ -156,15 +156,15 @@ def test_no_field_waits_for_another(large: Dataset, server: GcsServer, monkeypat
     remote = rlx.open(f"{server.url}/large")
     assert len(remote.trajectories) == 20
     waiting: list[str] = []
-    read, steps = BucketLocation.read, threading.Barrier(3, timeout=5)
+    read, steps = Bucket.read, threading.Barrier(3, timeout=5)
 
-    def together(self: BucketLocation, name: str, start: int, stop: int) -> tuple[bytes, Stored]:
+    def together(self: Bucket, name: str, start: int, stop: int) -> tuple[bytes, FileStat]:
         waiting.append(name)
         if len(waiting) in (2, 3, 4):  # behind that of zarr.json: the index of the frames, actions and rewards
             steps.wait()
         return read(self, name, start, stop)
 
-    monkeypatch.setattr(BucketLocation, "read", together)
+    monkeypatch.setattr(Bucket, "read", together)
     assert same(remote[1234], large[1234])
     assert {name.split("/")[2] for name in waiting[1:4]} == {"observation", "action", "reward"}
     assert same(remote[1234], large[1234])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.files.base import local_path
+from rlx.files.location import checked_name
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.rows.episodes import RowEpisode
 from rlx.formats.lerobot.columns import DONE, TERMINATED, TRUNCATED
@@ -154,7 +154,7 @@ def _name(template: Any, chunk: int, file: int) -> str:
         name = name.replace(f"{{{key}:03d}}", f"{value:03d}").replace(f"{{{key}}}", str(value))
     if "{" in name or "}" in name:
         raise CorruptShardError(f"meta/info.json: data_path: expected {PATH}, found {template!r:.100}")
-    local_path(Path(), name)
+    checked_name(name)
     return name
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.files.base import local_path
+from rlx.files.location import checked_name
 
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _MAX_SHARDS = 100_000
@@ -64,7 +64,7 @@ def _split_files(dataset: str, split: Mapping[str, Any]) -> Iterator[SplitFile]:
         values = {"DATASET": dataset, "SPLIT": split["name"], "FILEFORMAT": "tfrecord"}
         values |= {"SHARD_INDEX": index, "NUM_SHARDS": of, "SHARD_X_OF_Y": f"{index}-of-{of}"}
         name = _filled(split.get("filepathTemplate") or _TEMPLATE, values)
-        local_path(Path(), name)
+        checked_name(name)
         yield SplitFile(name, str(split["name"]), count)
 
 

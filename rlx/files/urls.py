@@ -1,0 +1,91 @@
+"""URLs and paths: which one a user means, and the parts of a URL."""
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from rlx.errors import SourceError
+from rlx.secrets_in_urls import without_secrets
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+BUCKETS = ("s3", "gs", "az", "http", "https")
+_MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
+
+
+def check_no_url(path: str | os.PathLike[str]) -> None:
+    """Raise SourceError for a path that is a URL, or was meant as one: no directory of such a name is made by mistake.
+
+    Example:
+        >>> check_no_url("s3:/bucket/pong")
+        Traceback (most recent call last):
+        rlx.errors.SourceError: s3:/bucket/pong is a mistyped URL: expected s3://bucket/pong
+    """
+    text = os.fspath(path)
+    found = _MISTYPED.match(text)
+    if found is None:
+        return
+    shown = without_secrets(text)
+    meant = f"{found[0].rstrip(':/').lower()}://{without_secrets(text[found.end() :].lstrip('/'))}"
+    wanted = f"a mistyped URL: expected {meant}" if isinstance(path, str) else f"no directory, but the URL {meant}"
+    raise SourceError(
+        f"{shown} is {wanted}",
+        hint=f"rlx push writes to a URL; ./{shown} is a directory of that name",
+    )
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a URL.
+
+    Raises:
+        SourceError: its host or port is invalid.
+
+    Example:
+        >>> split_url("http://host:99999/set")
+        Traceback (most recent call last):
+        rlx.errors.SourceError: http://host:99999/set is not a URL: expected a host, perhaps with a port up to 65535
+    """
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        _ = parts.port, parts.hostname  # which parses them
+        return parts
+    # What urllib says may quote a part of a password.
+    raise SourceError(
+        f"{url} is not a URL: expected a host, perhaps with a port up to 65535",
+        hint="quote what is special in a password: %2F for a slash" if "@" in url else None,
+    )
+
+
+def is_url(location: str | os.PathLike[str]) -> bool:
+    """Return whether this is a URL, and no path or id.
+
+    Example:
+        >>> is_url("s3://bucket/pong"), is_url("Pong/5"), is_url("/data/pong")
+        (True, False, False)
+    """
+    return isinstance(location, str) and _SCHEME.match(location) is not None
+
+
+def local_path(location: str | os.PathLike[str]) -> Path | None:
+    """Return the path that a location means; None for one on a server.
+
+    Raises:
+        SourceError: a URL that is mistyped, or of an unknown kind.
+
+    Example:
+        >>> local_path("file:///data/a%20b").as_posix()
+        '/data/a b'
+    """
+    if not is_url(location):
+        check_no_url(location)
+        return Path(location).expanduser()
+    parts = split_url(str(location))
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise SourceError(f"{without_secrets(str(location))} is on another machine: expected file:///path")
+        return Path(unquote(parts.path))
+    if parts.scheme not in BUCKETS:
+        known = ", ".join(f"{scheme}://" for scheme in (*BUCKETS, "file"))
+        raise SourceError(f"{parts.scheme}:// is not supported: expected one of {known}, or a directory")
+    return None
