@@ -79,10 +79,8 @@ def test_a_full_disk_is_named_whatever_the_format(
     # There was room before the first batch was drawn.
     monkeypatch.setattr("rlx.pipeline.sampling_room.check_room", lambda *_, **__: None)
     result = cli("sample", dataset, "-o", small_disk / f"a.{format}", "--batches", 2000)
-    assert (result.code, result.err) == (
-        1,
-        f"error: no room left on the disk of {small_disk}/a.{format}: No space left on device\nhint: free some room and run the command again\n",
-    )
+    full = f"error: no room left on the disk of {small_disk}/a.{format}: No space left on device\n"
+    assert (result.code, result.err) == (1, f"{full}hint: free some room and run the command again\n")
     assert list(small_disk.iterdir()) == []
 
 
