@@ -114,14 +114,13 @@ class Slicing:
             slice_len: at most this many steps each; None: all that follow.
             at_most: [slices] maximal steps of each; None: ``slice_len``.
         """
-        steps = index.remaining(starts)
+        rows = index.follow(starts, int(index.remaining(starts).max()) if slice_len is None else slice_len)
+        steps = (rows >= 0).sum(axis=1)
         if at_most is not None:
             steps = np.minimum(steps, at_most)
-        if slice_len is not None:
-            steps = np.minimum(steps, slice_len)
-        width = slice_len if self.pad_output and slice_len is not None else int(steps.max())
-        rows = index.follow(starts, width)
-        place = np.broadcast_to(np.arange(width), rows.shape)
+        if slice_len is None or not self.pad_output:
+            rows = rows[:, : int(steps.max())]
+        place = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
         is_real = place < steps[:, None]
         is_last = place >= steps[:, None] - 1
         if self.pad_output:
@@ -137,13 +136,11 @@ class Slicing:
     def _marks(
         self, storage: Storage, rows: Rows, is_first: NDArray[np.bool_], is_last: NDArray[np.bool_]
     ) -> dict[Any, NDArray[Any]]:
-        marks: dict[Any, NDArray[Any]] = {}
-        if self.truncated_key is not None:
-            marks = _ends(_stored(storage, rows, _flag_keys(self.truncated_key)), self.truncated_key, is_last)
-        if self.init_key is not None:
-            stored = _stored(storage, rows, (self.init_key,))
-            marks |= {key: flags | _beside(is_first, flags) for key, flags in stored.items()}
-        return marks
+        ends = () if self.truncated_key is None else _flag_keys(self.truncated_key)
+        init = () if self.init_key is None else (_plain(self.init_key),)
+        stored = _stored(storage, rows, (*ends, *init))
+        marks = _ends({key: stored[key] for key in ends if key in stored}, ends[:2], is_last) if ends else {}
+        return marks | {key: stored[key] | _beside(is_first, stored[key]) for key in init if key in stored}
 
 
 class SliceOptions(TypedDict, total=False):
@@ -213,7 +210,7 @@ def _plain(key: NestedKey) -> NestedKey:
 
 def _stored(storage: Storage, rows: Rows, keys: Sequence[NestedKey]) -> Mapping[NestedKey, NDArray[np.bool_]]:
     """Return [n, ...] those of the flags that the storage has."""
-    present = [_plain(key) for key in keys if storage.has(key)]
+    present = [key for key in dict.fromkeys(keys) if storage.has(key)]
     if not present:
         return {}
     steps = storage.get(rows, present)
@@ -221,16 +218,15 @@ def _stored(storage: Storage, rows: Rows, keys: Sequence[NestedKey]) -> Mapping[
 
 
 def _ends(
-    stored: Mapping[NestedKey, NDArray[np.bool_]], truncated_key: NestedKey, is_last: NDArray[np.bool_]
+    stored: Mapping[NestedKey, NDArray[np.bool_]], marked: Sequence[NestedKey], is_last: NDArray[np.bool_]
 ) -> dict[Any, NDArray[Any]]:
-    """Return truncated and done with the ends of the slices marked, and which of the marks were added."""
-    truncated, done, _ = _flag_keys(truncated_key)
+    """Return the flags to be marked with the ends of the slices marked, and which of the marks were added."""
     is_open = np.ones(len(is_last), bool)
     for flags in stored.values():
         is_open &= ~flags.reshape(len(flags), -1).all(axis=1)
     added = is_last & is_open
     bare = np.zeros((len(is_last), 1), bool)
-    marks = {key: flags | _beside(added, flags) for key, flags in ((k, stored.get(k, bare)) for k in (truncated, done))}
+    marks = {key: flags | _beside(added, flags) for key, flags in ((k, stored.get(k, bare)) for k in marked)}
     return marks | {SLICE_END: added[:, None]}
 
 

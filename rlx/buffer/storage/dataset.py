@@ -1,7 +1,8 @@
 """A dataset at rest as the storage of a replay buffer: read-only, step i at row i."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -99,28 +100,33 @@ class DatasetStorage(Storage):
             if not any(_below(path, key) for path in self._leaves):
                 raise KeyError(f"{'/'.join(key)!r} is not stored")
         chosen = [path for path in self._leaves if any(_below(path, key) for key in keys)]
-        places = self.dataset.steps.locate(rows)
-        observed: dict[str, tuple[Column, Column]] = {}
-        leaves = {path: to_leaf(self._leaf(path, places, observed)) for path in chosen}
+        reader = self.dataset.steps
+        places = reader.locate(rows)
+        read = cache(lambda name: reader.read(name, places))  # "done" is made of flags that may be wanted too
+        observe = cache(lambda name: reader.read_observations(name, places))
+        leaves = {path: to_leaf(self._leaf(path, places, read, observe)) for path in chosen}
         return TensorDict(nested(leaves), [len(rows)])
 
-    def _leaf(self, path: Path, places: Places, observed: dict[str, tuple[Column, Column]]) -> Column:
-        reader = self.dataset.steps
+    def _leaf(
+        self,
+        path: Path,
+        places: Places,
+        read: Callable[[str], Column],
+        observe: Callable[[str], tuple[Column, Column]],
+    ) -> Column:
         if path == ("index",):
             return places.steps
         if path == ("collector", "traj_ids"):
             return places.trajectory
         if path == ("next", "done"):
-            return np.logical_or(reader.read("terminated", places), reader.read("truncated", places))[:, None]
+            return np.logical_or(read("terminated"), read("truncated"))[:, None]
         if path not in self._fields:
             return np.zeros((len(places.steps), 1), bool)
         name, field = self._fields[path]
-        if field.role != Role.OBSERVATION:
-            values = reader.read(name, places)
-            return values[:, None] if name in SCALAR_COLUMNS else values
-        if name not in observed:
-            observed[name] = reader.read_observations(name, places)
-        return observed[name][path[0] == "next"]
+        if field.role == Role.OBSERVATION:
+            return observe(name)[path[0] == "next"]
+        values = read(name)
+        return values[:, None] if name in SCALAR_COLUMNS else values
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
         """Return the index of the dataset's trajectories, which these keys cannot change.
