@@ -124,7 +124,7 @@ ODD: dict[str, tuple[Odd, bool | None]] = {
     "modified on no day": (header("Last-Modified", "soon"), None),
     "modified in year 0": (header("Last-Modified", "Mon, 00 Jan 0000 00:00:00 GMT"), None),
     "header of a megabyte": (header("X-Long", "x" * 2**20), None),
-    "a thousand headers": (lambda answer: [answer.add(f"X-{n}", "x") for n in range(1000)] and None, None),
+    "a thousand headers": (lambda answer: answer.headers.extend([(b"X", b"y")] * 1000), None),
     "header that is not Latin-1": (header("X-Odd", b"\xff\xfe\x80\x00"), None),
     "header without a colon": (lambda answer: answer.headers.insert(0, (b"no colon here\r\nX", b"y")), None),
     "status 999": (status(b"999 Odd"), False),
