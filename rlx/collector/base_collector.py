@@ -1,42 +1,29 @@
-"""Base of all collectors: order steps from workers, number their trajectories, and make batches of them."""
+"""Base of all collectors: batches of the steps that workers make, with weights, seeds and checkpoints."""
 
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rlx.buffer.trajectory_split import split_trajectories
 from rlx.collector.background import FreeRunning
 from rlx.collector.batch_delivery import MASK, BatchDelivery
-from rlx.collector.plan import Plan, Quota, quotas_for
+from rlx.collector.plan import Plan
 from rlx.collector.policy.weights import NewWeights, load, pack
 from rlx.collector.rollout.episodes import Episode, Episodes
-from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps, TrajectoryIds
-from rlx.collector.ted import Portion, episodes_to_ted, joined
-from rlx.collector.worker.shared_steps import Description, Weights
-from rlx.collector.worker.step_pool import StepPool
-from rlx.collector.worker.step_worker import StepTask, WorkerConfig
+from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps
+from rlx.collector.step_source import QuotaSteps, StepSource
+from rlx.collector.ted import WorkerSteps, episodes_to_ted, joined
+from rlx.collector.worker.shared_steps import Weights
+from rlx.collector.worker.step_worker import WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
 from rlx.fork import ThisProcessOnly, on_fork
-
-# Where whole episodes are asked for: long enough to cost little, short enough that new weights are soon in use.
-_CHUNK_STEPS = 16
-
-
-class _Taken(NamedTuple):
-    """The steps of a worker's quota."""
-
-    quota: Quota
-    steps: Steps
-    ids: NDArray[np.int64]
 
 
 class BaseCollector(FreeRunning):
@@ -73,11 +60,6 @@ class BaseCollector(FreeRunning):
         self._has_copies = has_copies
         self._plan = plan
         self._deliver = delivery
-        self._seed: int | None = None  # of ``set_seed``, if it was called
-        self._sessions = 0
-        self._frames = 0  # steps that workers have made, and that count
-        self._ordered = 0  # and those that they are about to make
-        self._rounds = 0
         self._iterations = 0
         self._version = 0
         self._here = ThisProcessOnly(
@@ -90,30 +72,17 @@ class BaseCollector(FreeRunning):
         self._close = weakref.finalize(self, actors.__exit__, GeneratorExit, GeneratorExit(), None)
         on_fork(self, BaseCollector._leave)
         try:
-            self._pool = StepPool(
-                actors,
-                configs,
-                self._length,
-                slots=plan.slots,
-                weights=self._weights(),
-                new_session=self._new_session,
-            )
-            self._described = self._pool.descriptions
-            self._lengths = [self._length(worker, description) for worker, description in enumerate(self._described)]
-            self._envs = [description.num_envs for description in self._described]
+            self._source = StepSource(actors, configs, plan, self._weights())
+            self._pool = self._source.pool
             self._check()
         except BaseException:
             self.shutdown()
             raise
-        workers = range(len(configs))
-        self._first_envs = [sum(self._envs[:worker]) for worker in workers]
-        self._ids = [TrajectoryIds(n, worker, len(workers)) for worker, n in enumerate(self._envs)]
-        self._quotas: list[deque[Quota | None]] = [deque() for _ in workers]  # None: its steps are to be dropped
-        self._due: dict[int, int] = {}  # sessions that workers are to begin with their next order
-        self._episodes: list[Episodes] = []
+        self._is_batched = self._pool.descriptions[0].is_batched
+        self._episodes: list[Episodes] = []  # running ones of each worker, where whole episodes are asked for
         self._waiting: list[Episode] = []
         self._next_episode = 0
-        self._restart()
+        self._drop_episodes()
 
     @property
     def policy_version(self) -> int:
@@ -130,7 +99,7 @@ class BaseCollector(FreeRunning):
         self._expect_idle()
         while (batch := self._next_batch()) is not None:
             self._iterations += 1
-            yield self._deliver(batch, is_batched=self._described[0].is_batched)
+            yield self._deliver(batch, is_batched=self._is_batched)
             self._expect_idle()
 
     def next(self) -> TensorDictBase | None:
@@ -150,8 +119,8 @@ class BaseCollector(FreeRunning):
         if static_seed:
             raise CollectError("static_seed=True: expected False, as every environment has a seed of its own")
         with self._quiet():
-            self._seed, self._sessions = seed, 0
-            self._begin_anew(range(len(self._envs)))
+            self._source.seed, self._source.sessions = seed, 0
+            self._begin_anew(range(len(self._episodes)))
         return seed + 1
 
     def reset(self, reset_idx: Sequence[bool] | None = None) -> None:
@@ -166,9 +135,11 @@ class BaseCollector(FreeRunning):
         Raises:
             CollectError: there are more or fewer workers.
         """
-        chosen = [True] * len(self._envs) if reset_idx is None else list(reset_idx)
-        if len(chosen) != len(self._envs):
-            raise CollectError(f"reset_idx has {len(chosen)} flags, expected one for each of {len(self._envs)} workers")
+        chosen = [True] * len(self._episodes) if reset_idx is None else list(reset_idx)
+        if len(chosen) != len(self._episodes):
+            raise CollectError(
+                f"reset_idx has {len(chosen)} flags, expected one for each of {len(self._episodes)} workers"
+            )
         with self._quiet():
             self._begin_anew([worker for worker, is_chosen in enumerate(chosen) if is_chosen])
 
@@ -201,11 +172,11 @@ class BaseCollector(FreeRunning):
         with self._quiet():
             lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
             return {
-                "frames": self._frames - lost,
+                "frames": self._source.frames - lost,
                 "iterations": self._iterations,
-                "next_trajectory": max(max(ids.next for ids in self._ids), self._next_episode),
-                "sessions": self._sessions,
-                "seed": self._seed,
+                "next_trajectory": max(self._source.next_trajectory, self._next_episode),
+                "sessions": self._source.sessions,
+                "seed": self._source.seed,
                 "policy_version": self._version,
                 "policy_state_dict": {} if self._module is None else self._module.state_dict(),
             }
@@ -221,16 +192,13 @@ class BaseCollector(FreeRunning):
         self._expect_idle()
         if missing := [name for name in self.state_dict() if name not in state and name != "seed"]:
             raise CollectError(f"state has no {missing[0]!r}: expected a collector's state_dict()")
-        self._drop_open(range(len(self._envs)))
-        self._frames = self._ordered = state["frames"]
-        self._iterations, self._sessions, self._seed = state["iterations"], state["sessions"], state.get("seed")
+        self._iterations = state["iterations"]
         if self._module is not None:
             self._module.load_state_dict(state["policy_state_dict"])
         self._version = state["policy_version"]
         self._pool.publish(self._weights())
-        for ids in self._ids:
-            ids.skip_to(state["next_trajectory"])
-        self._restart()
+        self._source.resume_at(state["frames"], state["sessions"], state.get("seed"), state["next_trajectory"])
+        self._drop_episodes()
         self._next_episode = state["next_trajectory"]
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -273,7 +241,7 @@ class BaseCollector(FreeRunning):
         if (batch := self._next_batch()) is None:
             return False
         self._iterations += 1
-        self._deliver(batch, is_batched=self._described[0].is_batched)
+        self._deliver(batch, is_batched=self._is_batched)
         return True
 
     def _detach(self) -> None:
@@ -281,30 +249,9 @@ class BaseCollector(FreeRunning):
             self._pool.detach()
             self._has_copies = True
 
-    def _length(self, worker: int, description: Description) -> int:
-        """Return steps of an environment of a worker's usual quota."""
-        frames, n = self._plan.frames, description.num_envs
-        if frames is None:
-            return _CHUNK_STEPS
-        if frames[worker] < n:
-            raise CollectError(f"batches of {frames[worker]}: expected at least {n} of {n} environments")
-        return frames[worker] // n
-
     def _check(self) -> None:
-        """Refuse what cannot be put together."""
-        first, n, total = self._described[0], sum(self._envs), self._plan.total_frames
-        for worker, other in enumerate(self._described):
-            if other.observation_space != first.observation_space or other.action_space != first.action_space:
-                raise CollectError(
-                    f"worker {worker}'s environment has spaces {other.observation_space} and {other.action_space}, "
-                    f"expected those of worker 0: {first.observation_space} and {first.action_space}"
-                )
-        is_uneven = len(set(self._envs)) > 1 or (self._plan.cat_results == "stack" and len(set(self._lengths)) > 1)
-        if is_uneven and self._plan.is_sync and self._plan.trajs_per_batch is None:
-            raise CollectError(
-                f"workers of {self._envs} environments that make {self._lengths} steps of each: "
-                "expected the same of all, or cat_results=0 of workers with as many environments"
-            )
+        """Raise CollectError if the last batch would not fit the lanes of the replay buffer."""
+        n, total = sum(self._source.envs), self._plan.total_frames
         if self._deliver.lanes and total > 0 and total % n:
             raise CollectError(f"total_frames={total}: expected a multiple of {n}, the lanes of the replay buffer")
 
@@ -315,22 +262,20 @@ class BaseCollector(FreeRunning):
         try:
             if self._plan.trajs_per_batch is not None:
                 return self._whole_episodes(self._plan.trajs_per_batch)
-            taken = self._obtain()
+            taken = self._source.take()
             batch = self._batch(taken) if taken else None
-            self._order_ahead()
+            self._source.ask_ahead()
         except BaseException:
             self.shutdown()
             raise
         return batch
 
-    def _batch(self, taken: Sequence[_Taken]) -> TensorDictBase:
-        if self._plan.is_cut:
-            taken = [one._replace(steps=_cut(one.steps)) for one in taken]
-        portions = [Portion(steps, ids) for _, steps, ids in taken]
-        is_batched, envs = self._described[0].is_batched, taken[-1].quota.envs
-        if envs < len(taken[-1].ids):  # the last steps of all, without other portions
-            return self._masked(joined(portions, 0, is_batched=True)[:envs])
-        return self._masked(joined(portions, self._plan.cat_results, is_batched=is_batched))
+    def _batch(self, taken: Sequence[QuotaSteps]) -> TensorDictBase:
+        parts = [WorkerSteps(_cut(one.steps) if self._plan.is_cut else one.steps, one.ids) for one in taken]
+        envs = taken[-1].quota.envs
+        if envs < len(taken[-1].ids):  # the last steps of all, of one worker
+            return self._masked(joined(parts, 0, is_batched=True)[:envs])
+        return self._masked(joined(parts, self._plan.cat_results, is_batched=self._is_batched))
 
     def _masked(self, batch: TensorDictBase) -> TensorDictBase:
         if self._plan.preemptive_threshold is not None:
@@ -339,13 +284,15 @@ class BaseCollector(FreeRunning):
 
     def _whole_episodes(self, count: int) -> TensorDictBase | None:
         """Return ``count`` whole episodes; at the end fewer, and the last ones are truncated."""
-        while len(self._waiting) < count and (taken := self._obtain()):
-            for quota, steps, _ in taken:
+        while len(self._waiting) < count and (taken := self._source.take()):
+            for quota, steps, _, is_start in taken:
+                if is_start:
+                    self._drop_running(quota.worker)
                 ended = self._episodes[quota.worker].add(steps, quota.steps)
                 self._waiting += ended
                 if ended:
                     self._pool.made_progress(quota.worker)
-            self._order_ahead()
+            self._source.ask_ahead()
         if len(self._waiting) < count:
             self._waiting += [episode for episodes in self._episodes for episode in episodes.cut()]
         ready, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -355,129 +302,23 @@ class BaseCollector(FreeRunning):
         batch = episodes_to_ted(ready, range(first, self._next_episode))
         return batch if self._plan.traj_format == "cat" else split_trajectories(batch)
 
-    def _obtain(self) -> list[_Taken]:
-        """Return the next steps: a round of all workers, or the quota of one; empty when all steps are done."""
-        if self._plan.is_sync:
-            return [] if self._left() == 0 else self._round()
-        while True:
-            self._order_ahead()
-            if not any(self._quotas):
-                return []
-            if (taken := self._take()) is not None:
-                return [taken]
-
-    def _round(self) -> list[_Taken]:
-        quotas = quotas_for(self._left(), self._lengths, self._envs)
-        enough = len(quotas)
-        if self._plan.preemptive_threshold is not None:
-            enough = max(1, int(enough * self._plan.preemptive_threshold))
-        if self._plan.reset_at_each_iter:
-            self._due = self._due or self._sessions_for(range(len(self._envs)))
-        self._rounds += 1
-        is_random = self._ordered < self._plan.init_random_frames
-        for quota in quotas:
-            self._give(quota, is_random=is_random)
-        taken: dict[int, _Taken] = {}
-        while len(taken) < len(quotas):
-            if (one := self._take()) is None:
-                continue
-            taken[one.quota.worker] = one
-            if len(taken) == enough:
-                self._pool.stop(self._rounds)
-        return [taken[quota.worker] for quota in quotas]
-
-    def _order_ahead(self) -> None:
-        """Keep workers busy, unless they run in rounds."""
-        if self._plan.is_sync:
-            return
-        for open_orders in range(self._plan.slots):
-            for worker, quotas in enumerate(self._quotas):
-                if len(quotas) > open_orders or self._left() == 0:
-                    continue
-                (quota,) = quotas_for(self._left(), [self._lengths[worker]], [self._envs[worker]])
-                if self._plan.reset_at_each_iter and worker not in self._due:
-                    self._due |= self._sessions_for([worker])
-                self._rounds += 1
-                is_random = self._ordered < self._plan.init_random_frames
-                self._give(replace(quota, worker=worker), is_random=is_random)
-
-    def _left(self) -> int | None:
-        """Return steps that are to be ordered yet."""
-        total = self._plan.total_frames
-        return None if total < 0 else max(0, total - self._ordered)
-
-    def _give(self, quota: Quota, *, is_random: bool) -> None:
-        worker = quota.worker
-        session = self._due.pop(worker, None)
-        task = StepTask(self._rounds, quota.length, is_random, session, self._first_envs[worker], self._seed)
-        self._pool.submit(worker, task)
-        self._quotas[worker].append(quota)
-        self._ordered += quota.steps
-
-    def _take(self) -> _Taken | None:
-        """Return the steps of the first worker that is ready; None if it was reset meanwhile."""
-        result = self._pool.next()
-        worker, steps = result.worker, result.steps
-        if (quota := self._quotas[worker].popleft()) is None:
-            return None
-        if result.task.session is not None:
-            self._begin(worker)
-        if self._plan.track_policy_version:
-            steps = replace(steps, step={**steps.step, "policy_version": steps.version})
-        made = int(steps.counts[: quota.envs].sum())
-        if made and self._plan.trajs_per_batch is None:
-            self._pool.made_progress(worker)
-        self._frames += made
-        self._ordered += made - quota.steps
-        return _Taken(quota, steps, self._ids[worker].of(steps))
-
-    def _begin(self, worker: int) -> None:
-        """Begin new episodes in all environments of a worker; running ones are dropped."""
-        self._drop_running(worker)
-        self._ids[worker].begin()
-
     def _begin_anew(self, workers: Sequence[int]) -> None:
-        """Drop what these workers were ordered and have not ended; their next order begins new episodes.
-
-        If it is all of them, also whole episodes that wait.
-        """
-        self._drop_open(workers)
+        """Have these workers begin new episodes, and drop their running ones; if it is all of them, also whole episodes
+        that wait."""
+        self._source.restart(workers)
         for worker in workers:
             self._drop_running(worker)
-        if len(workers) == len(self._envs):
-            self._uncount(sum(episode.steps for episode in self._waiting))
-            self._restart()
-        else:
-            self._due |= self._sessions_for(workers)
-
-    def _drop_open(self, workers: Sequence[int]) -> None:
-        """Drop the steps already ordered from these workers as they come in, without waiting for them."""
-        for worker in workers:
-            quotas = self._quotas[worker]
-            self._ordered -= sum(quota.steps for quota in quotas if quota is not None)
-            self._quotas[worker] = deque([None] * len(quotas))
+        if len(workers) == len(self._episodes):
+            self._source.uncount(sum(episode.steps for episode in self._waiting))
+            self._waiting = []
 
     def _drop_running(self, worker: int) -> None:
-        self._uncount(self._episodes[worker].running_steps)
-        self._episodes[worker] = Episodes(self._envs[worker])
+        self._source.uncount(self._episodes[worker].running_steps)
+        self._episodes[worker] = Episodes(self._source.envs[worker])
 
-    def _uncount(self, steps: int) -> None:
-        """Take back steps that were collected and are not given out."""
-        self._frames -= steps
-        self._ordered -= steps
-
-    def _restart(self) -> None:
-        """Begin new episodes everywhere."""
-        self._due = self._sessions_for(range(len(self._envs)))
-        self._episodes = [Episodes(n) for n in self._envs]
+    def _drop_episodes(self) -> None:
+        self._episodes = [Episodes(n) for n in self._source.envs]
         self._waiting = []
-
-    def _sessions_for(self, workers: Sequence[int]) -> dict[int, int]:
-        return dict.fromkeys(workers, self._new_session())
-
-    def _new_session(self) -> int:
-        self._sessions += 1
-        return self._sessions - 1
 
     def _weights(self) -> Weights:
         packed = np.empty(0, np.uint8) if self._module is None or not self._has_copies else pack(self._module)

@@ -14,28 +14,26 @@ from rlx.collector.rollout.episodes import Episode
 from rlx.collector.rollout.infos import PREFIX, fill_of, is_unseen
 from rlx.collector.rollout.policy_outputs import IS_INIT
 from rlx.collector.rollout.steps import Steps
-from rlx.schema import SCALAR_COLUMNS
-from rlx.store.leaf import to_leaf
+from rlx.store.ted import make_ted
 
-Tree = dict[str, Any]
 CatResults = Literal["stack", 0, -1]
 
 
-class Portion(NamedTuple):
+class WorkerSteps(NamedTuple):
     """The steps of one worker, and the ids [n, T] of their trajectories."""
 
     steps: Steps
     ids: NDArray[np.int64]
 
 
-def joined(portions: Sequence[Portion], cat_results: CatResults, *, is_batched: bool) -> TensorDict:
+def joined(parts: Sequence[WorkerSteps], cat_results: CatResults, *, is_batched: bool) -> TensorDict:
     """Return the steps of several workers; see ``MultiCollector`` for their shape."""
-    workers = len(portions)
-    lengths = {portion.ids.shape[1] for portion in portions}
+    workers = len(parts)
+    lengths = {part.ids.shape[1] for part in parts}
     if len(lengths) > 1:  # then nothing but the times can follow each other
-        batch = cast("TensorDict", torch.cat([steps_to_ted([portion]) for portion in _completed(portions)], -1))
+        batch = cast("TensorDict", torch.cat([steps_to_ted([part]) for part in _completed(parts)], -1))
         return _named(batch if is_batched else batch[0])
-    batch = steps_to_ted(portions)
+    batch = steps_to_ted(parts)
     (length,) = lengths
     if cat_results == "stack":
         return _named(batch.reshape(workers, -1, length) if is_batched else batch)
@@ -43,16 +41,16 @@ def joined(portions: Sequence[Portion], cat_results: CatResults, *, is_batched: 
         return _named(batch.reshape(-1))
     if cat_results == 0 or workers == 1:
         return batch
-    n = len(portions[0].ids)
+    n = len(parts[0].ids)
     return _named(batch.reshape(workers, n, length).permute(1, 0, 2).reshape(n, -1))
 
 
-def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
+def steps_to_ted(parts: Sequence[WorkerSteps]) -> TensorDict:
     """Return the steps [n, T] of all environments, worker by worker, T the same for all; a copy.
 
     Zeros follow the steps of an environment that made fewer than T.
     """
-    all_steps = [steps for steps, _ in _completed(portions)]
+    all_steps = [steps for steps, _ in _completed(parts)]
     length = all_steps[0].length
     # The row after the last step is not in ``now``: the next batch begins with it.
     now = _joined([_at(steps.observation, slice(None, -1)) for steps in all_steps])
@@ -65,7 +63,7 @@ def steps_to_ted(portions: Sequence[Portion]) -> TensorDict:
         first += len(steps.counts)
     step = _joined([steps.step for steps in all_steps])
     after = _joined([steps.next for steps in all_steps])
-    ids = np.concatenate([ids for _, ids in portions])
+    ids = np.concatenate([ids for _, ids in parts])
     counts = np.concatenate([steps.counts for steps in all_steps])
     for env in np.flatnonzero(counts < length).tolist():
         for table in (now, following, step, after):
@@ -83,13 +81,13 @@ def _joined(tables: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
-def _completed(portions: Sequence[Portion]) -> Sequence[Portion]:
+def _completed(parts: Sequence[WorkerSteps]) -> Sequence[WorkerSteps]:
     """Return the same with the fields of all in each: zeros where a policy has not written one, NaN in entries of
     ``info``.
     """
-    if len(portions) == 1:
-        return portions
-    all_steps = [steps for steps, _ in portions]
+    if len(parts) == 1:
+        return parts
+    all_steps = [steps for steps, _ in parts]
     tables = zip(
         _with_all([steps.observation for steps in all_steps]),
         _with_all([steps.step for steps in all_steps]),
@@ -97,8 +95,8 @@ def _completed(portions: Sequence[Portion]) -> Sequence[Portion]:
         strict=True,
     )
     return [
-        Portion(replace(steps, observation=observation, step=step, next=after), ids)
-        for (steps, ids), (observation, step, after) in zip(portions, tables, strict=True)
+        WorkerSteps(replace(steps, observation=observation, step=step, next=after), ids)
+        for (steps, ids), (observation, step, after) in zip(parts, tables, strict=True)
     ]
 
 
@@ -131,33 +129,19 @@ def _named(batch: Any) -> TensorDict:
 
 def episodes_to_ted(episodes: Sequence[Episode], ids: Sequence[int]) -> TensorDict:
     """Return the steps [S] of whole episodes, concatenated."""
-    parts = []
+    pieces = []
     for episode, number in zip(episodes, ids, strict=True):
         now = {name: rows[:-1] for name, rows in episode.observation.items()}
         then = {name: rows[1:] for name, rows in episode.observation.items()}
         steps = np.full(episode.steps, number, np.int64)
-        parts.append(_ted({**now, **episode.step}, {**then, **episode.next}, steps))
-    joined: TensorDict = torch.cat(parts)  # type: ignore[arg-type, assignment]
+        pieces.append(_ted({**now, **episode.step}, {**then, **episode.next}, steps))
+    joined: TensorDict = torch.cat(pieces)  # type: ignore[arg-type, assignment]
     joined.names = ["time"]
     return joined
 
 
 def _ted(root: Arrays, after: Arrays, ids: NDArray[np.int64]) -> TensorDict:
-    tree: Tree = {}
-    for name, rows in root.items():
-        _put(tree, name, rows[..., None] if name == IS_INIT else rows)
-    for name, rows in after.items():
-        _put(tree, f"next/{name}", rows[..., None] if name in SCALAR_COLUMNS else rows)
-    _put(tree, "next/done", (after["terminated"] | after["truncated"])[..., None])
-    for name in ("done", "terminated", "truncated", f"next/{IS_INIT}"):
-        _put(tree, name, np.zeros((*ids.shape, 1), bool))
-    _put(tree, "collector/traj_ids", ids)
-    names: Any = [*(None for _ in ids.shape[1:]), "time"]  # tensordict does not type unnamed dimensions
-    return TensorDict(tree, ids.shape, names=names)
-
-
-def _put(tree: Tree, name: str, rows: NDArray[Any]) -> None:
-    *parents, leaf = name.split("/")
-    for parent in parents:
-        tree = tree.setdefault(parent, {})
-    tree[leaf] = to_leaf(np.ascontiguousarray(rows))
+    root = {name: np.ascontiguousarray(rows[..., None] if name == IS_INIT else rows) for name, rows in root.items()}
+    after = {name: np.ascontiguousarray(rows) for name, rows in after.items()}
+    after[IS_INIT] = np.zeros((*ids.shape, 1), bool)
+    return make_ted(root, after, ids, [*(None for _ in ids.shape[1:]), "time"])

@@ -34,7 +34,7 @@ COMMIT_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class ShardPart:
     """The input of one new shard: a shard of a dataset, or some of its trajectories.
 
     Args:
@@ -55,33 +55,33 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Portions of datasets as a Source.
+    """Parts of shards of datasets as a Source.
 
     Args:
         id: what the dataset is to be called.
         schema: of all of them.
         notes: notes of the data.
-        portions: by the number of the shard that they become.
+        parts: by the number of the shard that they become.
     """
 
     id: str
     schema: Schema
     notes: Mapping[str, Any]
-    portions: Mapping[int, Portion]
+    parts: Mapping[int, ShardPart]
 
     def shards(self) -> Sequence[int]:
         """Return numbers of the shards to be."""
-        return sorted(self.portions)
+        return sorted(self.parts)
 
     def files(self, shard: int) -> Sequence[str]:
-        """Return files of the shard that a portion is of, below its dataset's directory."""
-        portion = self.portions[shard]
-        return portion.dataset.shard_files(portion.place)
+        """Return files of the shard that a part is of, below its dataset's directory."""
+        part = self.parts[shard]
+        return part.dataset.shard_files(part.place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
-        """Yield the steps of a portion; the shard it is of is verified first."""
-        portion = self.portions[shard]
-        return portion.dataset.shard_blocks(portion.place, block_steps(self.schema), trajectories=portion.trajectories)
+        """Yield the steps of a part of a shard, which is verified first."""
+        part = self.parts[shard]
+        return part.dataset.shard_blocks(part.place, block_steps(self.schema), trajectories=part.trajectories)
 
 
 def assemble(
@@ -142,36 +142,36 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
     listed at once: a manifest that were written anew for each would make the time quadratic in their number.
     """
     form = (writer.manifest.store, dict(writer.manifest.codec))
-    whole = {number: assembly.portions[number] for number in pending if assembly.portions[number].trajectories is None}
+    whole = {number: assembly.parts[number] for number in pending if assembly.parts[number].trajectories is None}
     linked = {
-        number: portion
-        for number, portion in whole.items()
-        if (portion.dataset.manifest.store, dict(portion.dataset.manifest.codec)) == form
+        number: part
+        for number, part in whole.items()
+        if (part.dataset.manifest.store, dict(part.dataset.manifest.codec)) == form
     }
-    progress.expect("bytes", sum(portion.record.bytes for portion in linked.values()))
+    progress.expect("bytes", sum(part.record.bytes for part in linked.values()))
     waiting: list[ShardRecord] = []
     due = time.monotonic()
     try:
-        for number, portion in linked.items():
-            waiting.append(_linked(writer, portion, shard_name(number), progress))
+        for number, part in linked.items():
+            waiting.append(_linked(writer, part, shard_name(number), progress))
             if (began := time.monotonic()) >= due:
                 _commit(writer, waiting)
                 ended = time.monotonic()
                 due = ended + (ended - began) / COMMIT_SHARE
     finally:
         _commit(writer, waiting)
-    return sum(portion.record.steps for portion in linked.values())
+    return sum(part.record.steps for part in linked.values())
 
 
-def _linked(writer: DatasetWriter, portion: Portion, name: str, progress: Progress) -> ShardRecord:
-    """Link the shard of a portion to where it is to be committed from; return its record."""
-    record = portion.record
-    origin = {"source": portion.dataset.manifest.id, "shard": record.name}
+def _linked(writer: DatasetWriter, part: ShardPart, name: str, progress: Progress) -> ShardRecord:
+    """Link the shard of a part to where it is to be committed from; return its record."""
+    record = part.record
+    origin = {"source": part.dataset.manifest.id, "shard": record.name}
     try:
-        shard = shard_directory(portion.dataset.path, record.name)
+        shard = shard_directory(part.dataset.path, record.name)
         link_shard(shard, record.files, writer.partial(name), progress)
     except CorruptDatasetError as exc:
-        raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", portion.dataset.path)) from exc
+        raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", part.dataset.path)) from exc
     return replace(record, name=name, origin=origin)
 
 

@@ -16,7 +16,7 @@ from rlx.checks.finding import Finding, Severity
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.files.urls import is_url
 from rlx.formats.common.source import Source
-from rlx.pipeline.assembly import Assembly, Portion, assemble
+from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
@@ -120,16 +120,16 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     keeps[checkup.examination.to_drop] = False
     if not keeps.any():
         raise DatasetError(f"{path}: every trajectory has an error, so nothing would be left")
-    portions = {}
+    parts = {}
     for place, (number, kept) in enumerate(
         zip(StoredDataset(dataset).shards(), np.split(keeps, dataset.first_trajectories[1:-1]), strict=True)
     ):
         if kept.any():
-            portions[number] = Portion(dataset, place, None if kept.all() else np.flatnonzero(kept))
+            parts[number] = ShardPart(dataset, place, None if kept.all() else np.flatnonzero(kept))
     whole = dataset.manifest
     dropped = {finding.check: len(finding.trajectories) for finding in checkup.examination.findings}
     recipe = {"doctor": {check: count for check, count in dropped.items() if count}}
-    assembly = Assembly(whole.id, whole.schema, whole.notes, portions)
+    assembly = Assembly(whole.id, whole.schema, whole.notes, parts)
     options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
     return assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.errors import DatasetError, SchemaMismatchError
-from rlx.pipeline.assembly import Assembly, Portion, assemble
+from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.ingest import number_ranges
 from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.options import Options
@@ -55,7 +55,7 @@ def merge(
     for dataset in datasets:
         if missing := dataset.manifest.missing:
             logger.warning("%s is not complete: %d of its shards are missing", dataset.path, len(missing))
-    places = [Portion(dataset, place) for dataset in datasets for place in range(len(dataset.shard_names))]
+    places = [ShardPart(dataset, place) for dataset in datasets for place in range(len(dataset.shard_names))]
     ids = list(dict.fromkeys(dataset.manifest.id for dataset in datasets))
     id = "+".join([*ids[:_NAMED], *([f"{len(ids) - _NAMED} more"] if len(ids) > _NAMED else [])])
     assembly = Assembly(id, datasets[0].schema, _notes(datasets), dict(enumerate(places)))

@@ -12,7 +12,7 @@ from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.options import Options
 from rlx.pipeline.recipe import Recipe
 from rlx.pipeline.report import Report
-from rlx.pipeline.transform_task import AT_HAND, transform_shard
+from rlx.pipeline.transformed import AT_HAND, transform_shard
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
@@ -56,9 +56,9 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         there = None if options.overwrite else _present(destination)
         if there is not None:
             _check_same(destination, there, ingest.described())
-        left = [transformed.portions[number] for number in ingest.pending(there)]
-        progress.expect("steps", sum(portion.steps for portion in left))
-        progress.expect("bytes read", sum(portion.bytes for portion in left))
+        left = [transformed.inputs[number] for number in ingest.pending(there)]
+        progress.expect("steps", sum(shard_input.steps for shard_input in left))
+        progress.expect("bytes read", sum(shard_input.bytes for shard_input in left))
         try:
             return ingest.run(destination, AtHand())
         except PartialError as exc:

@@ -74,25 +74,27 @@ def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
         TransformError: the recipe does not suit the dataset.
     """
     transformed = recipe.applied(Dataset(source))
-    steps_read = sum(portion.steps for portion in transformed.portions)
-    shards = len(transformed.portions)
+    steps_read = sum(shard_input.steps for shard_input in transformed.inputs)
+    shards = len(transformed.inputs)
     if not shards:
         return Preview(transformed.schema, {}, 0, 0, 0, 0)
     sample = _beginning(transformed)
     first = next((block for block in sample.blocks(0, Counter()) if block.steps), None)
     steps, size = _written(sample, options)
-    times = steps_read / sample.portions[0].steps
+    times = steps_read / sample.inputs[0].steps
     values = {name: rows[0] for name, rows in first.data.items()} if first else {}
     return Preview(transformed.schema, values, steps_read, round(steps * times), round(size * times), shards)
 
 
 def _beginning(transformed: Transformed) -> Transformed:
     """Return the first trajectories of the recipe's input, of two thousand steps or more."""
-    portion = transformed.portions[0]
-    ends = np.cumsum(transformed.dataset.trajectories.length[portion.trajectories])
+    shard_input = transformed.inputs[0]
+    ends = np.cumsum(transformed.dataset.trajectories.length[shard_input.trajectories])
     count = int(np.searchsorted(ends, _STEPS)) + 1
-    steps = min(int(ends[:count][-1]), portion.steps)
-    return replace(transformed, portions=[replace(portion, trajectories=portion.trajectories[:count], steps=steps)])
+    steps = min(int(ends[:count][-1]), shard_input.steps)
+    return replace(
+        transformed, inputs=[replace(shard_input, trajectories=shard_input.trajectories[:count], steps=steps)]
+    )
 
 
 def _written(sample: Transformed, options: Options) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlx.errors import TransformError
 from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.pipeline.transformed import Transformed, chosen, portions, read_portion
+from rlx.pipeline.transformed import Transformed, chosen, read_input, shard_inputs
 from rlx.store.dataset import Dataset
 from rlx.store.statistics import merge_statistics
 from rlx.transform.chain import fitted
@@ -49,13 +49,13 @@ class Recipe:
         """
         selections = [one for one in self.transforms if isinstance(one, Selection)]
         changes = [one for one in self.transforms if not isinstance(one, Selection)]
-        pieces = portions(dataset, chosen(dataset, selections), self.steps)
+        pieces = shard_inputs(dataset, chosen(dataset, selections), self.steps)
         # A function's TensorDicts are copies of the blocks, several times over.
         max_steps = min([MAX_BLOCK_STEPS, *(one.chunk_steps for one in changes if isinstance(one, Function))])
         chain = fitted(
             [(described(change).partition(":")[0], change) for change in changes],
             dataset.schema,
-            lambda: read_portion(dataset, pieces[0], max_steps) if pieces else iter(()),
+            lambda: read_input(dataset, pieces[0], max_steps) if pieces else iter(()),
             merge_statistics(record.statistics for record in dataset.shard_records),
             dataset.trajectories.start,
         )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import DatasetError, DatasetExistsError, OptionError
-from rlx.pipeline.assembly import Assembly, Portion, assemble
+from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset
 from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.options import Options
@@ -120,28 +120,28 @@ def split(
     _check_places(dataset, destinations)
     whole = dataset.manifest
     options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
-    portions = divide(dataset, division)
+    shard_parts = divide(dataset, division)
     recipe = {"fractions": list(division.fractions), "by": str(division.by), "seed": division.seed}
     reports = []
     for number, destination in zip(numbers, destinations, strict=True):
-        assembly = Assembly(f"{whole.id}-{number + 1}", whole.schema, whole.notes, portions[number])
+        assembly = Assembly(f"{whole.id}-{number + 1}", whole.schema, whole.notes, shard_parts[number])
         this = replace(options, command=f"{options.command} --part {number + 1}" if options.command else "")
         one = {"split": {**recipe, "part": number + 1}}
         reports.append(assemble(assembly, [dataset], destination, this, progress, one))
     return reports
 
 
-def divide(dataset: Dataset, division: Division) -> list[dict[int, Portion]]:
-    """Return the portions of every part, by the numbers of their shards."""
+def divide(dataset: Dataset, division: Division) -> list[dict[int, ShardPart]]:
+    """Return, for every part of the split, the parts of shards by their numbers."""
     numbers = StoredDataset(dataset).shards()
     sizes = [len(dataset.shard_table(place)) for place in range(len(numbers))]
     parts = np.repeat(division.parts(len(sizes)), sizes) if division.by == By.SHARD else division.parts(sum(sizes))
-    portions: list[dict[int, Portion]] = [{} for _ in division.fractions]
+    shard_parts: list[dict[int, ShardPart]] = [{} for _ in division.fractions]
     for place, (number, here) in enumerate(zip(numbers, np.split(parts, np.cumsum(sizes)[:-1]), strict=True)):
         for part in np.unique(here[here >= 0]).tolist():
             chosen = np.flatnonzero(here == part)
-            portions[part][number] = Portion(dataset, place, None if len(chosen) == len(here) else chosen)
-    return portions
+            shard_parts[part][number] = ShardPart(dataset, place, None if len(chosen) == len(here) else chosen)
+    return shard_parts
 
 
 def _check_places(dataset: Dataset, destinations: Sequence[Path]) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.formats.common.source import MAX_BLOCK_STEPS, block_steps
+from rlx.pipeline.shard_task import ShardResult, ShardTask, convert_shard
+from rlx.progress import Progress, Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.chain import Chain
@@ -17,7 +20,9 @@ from rlx.transform.protocol import Selection
 
 # One large shard is to keep all workers busy, and many are not to become many more: a reader keeps few of them open.
 _MIN_STEPS = 32_768
-_MAX_PORTIONS = 16
+_MAX_SHARDS = 16
+# Names the trajectories that a worker is processing, in its unfinished shard.
+AT_HAND = "at"
 
 
 class Watch(Protocol):
@@ -31,7 +36,7 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class ShardInput:
     """The input of one new shard.
 
     Args:
@@ -54,7 +59,7 @@ class Transformed:
     Args:
         dataset: the dataset.
         chain: the transforms.
-        portions: what each new shard is made of.
+        inputs: what each new shard is made of.
         notes: what a user must know of the result.
         max_steps: steps of the blocks that are read.
         watch: receives the steps read.
@@ -62,7 +67,7 @@ class Transformed:
 
     dataset: Dataset
     chain: Chain
-    portions: Sequence[Portion]
+    inputs: Sequence[ShardInput]
     notes: Mapping[str, Any]
     max_steps: int = MAX_BLOCK_STEPS
     watch: Watch | None = None
@@ -79,33 +84,33 @@ class Transformed:
 
     def shards(self) -> Sequence[int]:
         """Return numbers of the new shards."""
-        return range(len(self.portions))
+        return range(len(self.inputs))
 
     def files(self, shard: int) -> Sequence[str]:
         """Return the files that a new shard is made of, below the dataset's directory."""
-        return self.dataset.shard_files(self.portions[shard].place)
+        return self.dataset.shard_files(self.inputs[shard].place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the steps of a new shard; what they are made of is verified first."""
-        portion = self.portions[shard]
-        episodes = self.dataset.shard_table(portion.place).episode
-        first = self.dataset.first_trajectories[portion.place]
-        for block in self.chain.blocks(read_portion(self.dataset, portion, self.max_steps, self.watch), dropped):
+        shard_input = self.inputs[shard]
+        episodes = self.dataset.shard_table(shard_input.place).episode
+        first = self.dataset.first_trajectories[shard_input.place]
+        for block in self.chain.blocks(read_input(self.dataset, shard_input, self.max_steps, self.watch), dropped):
             yield replace(block, episodes=episodes[block.episodes - first])
         if self.watch is not None:
             self.watch.ended()
 
 
-def read_portion(
-    dataset: Dataset, portion: Portion, max_steps: int = MAX_BLOCK_STEPS, watch: Watch | None = None
+def read_input(
+    dataset: Dataset, shard_input: ShardInput, max_steps: int = MAX_BLOCK_STEPS, watch: Watch | None = None
 ) -> Iterator[Block]:
-    """Yield the trajectories of a portion, in blocks; ``episodes`` are their numbers in the dataset."""
-    trajectories = portion.trajectories - dataset.first_trajectories[portion.place]
+    """Yield the input of a shard, in blocks; ``episodes`` are their numbers in the dataset."""
+    trajectories = shard_input.trajectories - dataset.first_trajectories[shard_input.place]
     size = min(block_steps(dataset.schema), max_steps)
-    blocks = dataset.shard_blocks(portion.place, size, trajectories=trajectories, steps=portion.steps)
+    blocks = dataset.shard_blocks(shard_input.place, size, trajectories=trajectories, steps=shard_input.steps)
     begun = 0
     for block in blocks:
-        numbered = replace(block, episodes=portion.trajectories[begun : begun + len(block.lengths)])
+        numbered = replace(block, episodes=shard_input.trajectories[begun : begun + len(block.lengths)])
         if watch is not None:
             watch.read(numbered)
         yield numbered
@@ -126,7 +131,7 @@ def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int6
     return numbers
 
 
-def portions(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None = None) -> list[Portion]:
+def shard_inputs(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None = None) -> list[ShardInput]:
     """Return the new shards that these trajectories are cut into: no more of one shard than keep sixteen workers busy.
 
     Args:
@@ -139,9 +144,9 @@ def portions(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | Non
         before = np.cumsum(length) - length
         length = np.minimum(length, steps - before)[before < steps]
         trajectories = trajectories[: len(length)]
-    wanted = max(_MIN_STEPS, -(-int(length.sum()) // _MAX_PORTIONS))
+    wanted = max(_MIN_STEPS, -(-int(length.sum()) // _MAX_SHARDS))
     edges = np.searchsorted(trajectories, dataset.first_trajectories)
-    made: list[Portion] = []
+    made: list[ShardInput] = []
     for place, record in enumerate(dataset.shard_records):
         here = slice(edges[place], edges[place + 1])
         ends = np.cumsum(length[here])
@@ -152,5 +157,34 @@ def portions(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | Non
         for piece in np.split(np.arange(here.start, here.stop), np.unique(cuts)):
             taken = int(length[piece].sum())
             if taken:
-                made.append(Portion(place, trajectories[piece], taken, record.bytes * taken // record.steps))
+                made.append(ShardInput(place, trajectories[piece], taken, record.bytes * taken // record.steps))
     return made
+
+
+def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
+    """Write one shard of a ``Transformed``."""
+    assert isinstance(task.source, Transformed)
+    watched = replace(task.source, watch=_StepWatch(progress, task.directory / AT_HAND))
+    result = convert_shard(replace(task, source=watched), Silent())
+    progress.advance("bytes read", watched.inputs[task.shard].bytes)
+    progress.advance("bytes written", result.record.bytes)
+    return result
+
+
+class _StepWatch:
+    """Progress by the steps read, and a note of them for the process that finds this one dead."""
+
+    def __init__(self, progress: Progress, note: Path) -> None:
+        self._progress = progress
+        self._note = note
+        self._first: int | None = None
+
+    def read(self, block: Block) -> None:
+        # A transform may still have the block before in hand, to see what follows it.
+        first = int(block.episodes[0]) if self._first is None else self._first
+        self._note.write_text(f"{first} {block.episodes[-1]}")
+        self._progress.advance("steps", block.steps)
+        self._first = int(block.episodes[0])
+
+    def ended(self) -> None:
+        self._note.unlink(missing_ok=True)

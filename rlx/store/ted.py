@@ -1,5 +1,6 @@
 """Steps as TorchRL Episode Data: a TensorDict with what the step produced under ``next``, flags of shape [*B, 1]."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from rlx.store.leaf import to_leaf
 from rlx.store.step_reader import StepReader
 
 Tree = dict[str, Any]
+FLAGS = ("done", "terminated", "truncated")
 
 
 def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> TensorDict:
@@ -22,21 +24,42 @@ def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> Te
     non-tensor data.
     """
     places = reader.locate(steps)
-    root: Tree = {}
-    after: Tree = {}
+    root: dict[str, Rows] = {}
+    after: dict[str, Rows] = {}
     for name, (rows, then) in reader.read_all(places).items():
         if then is not None:
-            _put(root, name, rows)
-            _put(after, name, then)
+            root[name], after[name] = rows, then
         else:
-            tree = root if schema[name].role == Role.STEP else after
-            _put(tree, name, rows[:, None] if name in SCALAR_COLUMNS else rows)
-    after["done"] = after["terminated"] | after["truncated"]
-    for name, flags in zip(("done", "terminated", "truncated"), np.zeros((3, len(steps), 1), np.bool_), strict=True):
-        _put(root, name, flags)
-    _put(root, "collector/traj_ids", places.trajectory)
-    _put(root, "index", steps)
-    return TensorDict({**root, "next": after}, [len(steps)])
+            (root if schema[name].role == Role.STEP else after)[name] = rows
+    root["index"] = steps
+    return make_ted(root, after, places.trajectory)
+
+
+def make_ted(
+    root: Mapping[str, Rows],
+    after: Mapping[str, Rows],
+    trajectory: NDArray[np.int64],
+    names: Any = None,
+) -> TensorDict:
+    """Return steps as TED; numbers share the memory of the rows.
+
+    Args:
+        root: rows [*B, ...] of the fields at the root; the parts of a nested key are joined by ``/``.
+        after: the same of the fields under ``next``, ``terminated`` and ``truncated`` among them.
+        trajectory: [*B] of each step.
+        names: of the dimensions, or None where one has none; tensordict does not type those.
+    """
+    tree: Tree = {}
+    then: Tree = {}
+    for name, rows in root.items():
+        _put(tree, name, rows)
+    for name, rows in after.items():
+        _put(then, name, rows[..., None] if name in SCALAR_COLUMNS else rows)
+    then["done"] = then["terminated"] | then["truncated"]
+    for name, flags in zip(FLAGS, np.zeros((3, *trajectory.shape, 1), np.bool_), strict=True):
+        _put(tree, name, flags)
+    _put(tree, "collector/traj_ids", trajectory)
+    return TensorDict({**tree, "next": then}, trajectory.shape, names=names)
 
 
 def _put(tree: Tree, name: str, rows: Rows) -> None:

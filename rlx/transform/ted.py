@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_collection
 
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema, name_of
-from rlx.store.leaf import to_leaf, to_rows
+from rlx.store.leaf import to_rows
+from rlx.store.ted import FLAGS, make_ted
 from rlx.transform.stretch import Stretch
 
 Rows = NDArray[np.generic]
-_FLAGS = ("done", "terminated", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +47,16 @@ class Made:
 
 def ted(stretch: Stretch, schema: Schema) -> TensorDict:
     """Return steps as ``dataset[i:j]`` gives them, in memory of their own."""
-    root: dict[str, Any] = {}
-    after: dict[str, Any] = {}
+    root: dict[str, Rows] = {}
+    after: dict[str, Rows] = {}
     for name, field in schema.fields.items():
+        rows = stretch.data[name].copy()
         if field.role == Role.OBSERVATION:
-            _put(root, name, stretch.data[name])
-            _put(after, name, stretch.next[name])
+            root[name], after[name] = rows, stretch.next[name].copy()
         else:
-            rows = stretch.data[name]
-            _put(root if field.role == Role.STEP else after, name, rows[:, None] if name in SCALAR_COLUMNS else rows)
-    after["done"] = after["terminated"] | after["truncated"]
-    for name in _FLAGS:
-        root[name] = torch.zeros((stretch.steps, 1), dtype=torch.bool)
-    _put(root, "collector/traj_ids", stretch.trajectory)
-    root["index"] = torch.from_numpy(stretch.index.copy())
-    return TensorDict({**root, "next": after}, [stretch.steps])
-
-
-def _put(tree: dict[str, Any], name: str, rows: Rows) -> None:
-    *parents, leaf = name.split("/")
-    for parent in parents:
-        tree = tree.setdefault(parent, {})
-    tree[leaf] = to_leaf(rows.copy())
+            (root if field.role == Role.STEP else after)[name] = rows
+    root["index"] = stretch.index.copy()
+    return make_ted(root, after, stretch.trajectory.copy())
 
 
 def made(result: Any, stretch: Stretch) -> Made:
@@ -164,7 +151,7 @@ def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
 
 def _check_derived(root: dict[str, Rows], after: dict[str, Rows]) -> None:
     """Remove fields that are derived from others; raise TransformError where they disagree."""
-    for name in _FLAGS:
+    for name in FLAGS:
         flags = root.pop(name, None)
         if flags is not None and flags.any():
             raise TransformError(f"it sets {name} at the root, which is of the state before: expected it under next")

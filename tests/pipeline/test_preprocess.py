@@ -33,7 +33,7 @@ LENGTHS = (3, 5, 1, 7, 2, 6, 6, 4)
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two shards of eight trajectories, which are cut into portions of ten steps."""
+    """Two shards of eight trajectories, which are cut into shards of ten steps."""
     monkeypatch.setattr(transformed, "_MIN_STEPS", 10)
     path = tmp_path / "source"
     shards = [[make_block(LENGTHS, schema=LARGE)], [make_block(LENGTHS, first_episode=8, schema=LARGE)]]
@@ -103,15 +103,15 @@ def test_no_more_shards_than_there_are_or_keep_workers_busy(tmp_path: Path, monk
     source = tmp_path / "source"
     write_dataset(source, [[make_block([2] * 100)], [], [make_block([3], first_episode=100)]])
     dataset = Dataset(source)
-    found = transformed.portions(dataset, np.arange(101))
-    assert [portion.place for portion in found] == [0] * 16 + [1]
-    assert np.concatenate([portion.trajectories for portion in found]).tolist() == list(range(101))
-    assert {portion.steps for portion in found[:-1]} == {12, 14}
-    few = transformed.portions(dataset, np.array([0, 7, 100]), steps=6)
-    assert [len(portion.trajectories) for portion in few] == [1, 1, 1]
-    few = transformed.portions(dataset, np.arange(101), steps=5)
-    assert [portion.steps for portion in few] == [2, 2, 1]
-    assert transformed.portions(dataset, np.arange(0)) == []
+    found = transformed.shard_inputs(dataset, np.arange(101))
+    assert [shard_input.place for shard_input in found] == [0] * 16 + [1]
+    assert np.concatenate([shard_input.trajectories for shard_input in found]).tolist() == list(range(101))
+    assert {shard_input.steps for shard_input in found[:-1]} == {12, 14}
+    few = transformed.shard_inputs(dataset, np.array([0, 7, 100]), steps=6)
+    assert [len(shard_input.trajectories) for shard_input in few] == [1, 1, 1]
+    few = transformed.shard_inputs(dataset, np.arange(101), steps=5)
+    assert [shard_input.steps for shard_input in few] == [2, 2, 1]
+    assert transformed.shard_inputs(dataset, np.arange(0)) == []
 
 
 def test_dropped_trajectories_are_not_read(source: Path, tmp_path: Path) -> None:
@@ -122,7 +122,9 @@ def test_dropped_trajectories_are_not_read(source: Path, tmp_path: Path) -> None
     assert made.trajectories.episode.tolist() == [3, 6, 13]
     recipe = Recipe((parse("filter:length > 5"), parse("subsample:every=2")))
     blocks = [
-        block for portion in recipe.applied(dataset).portions for block in transformed.read_portion(dataset, portion)
+        block
+        for shard_input in recipe.applied(dataset).inputs
+        for block in transformed.read_input(dataset, shard_input)
     ]
     assert sum(block.steps for block in blocks) == report.steps == 19
 

@@ -3,8 +3,8 @@
 import pickle
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from rlx.collector.rollout.steps import Steps
 from rlx.collector.worker.pool import WorkerPool
@@ -14,8 +14,7 @@ from rlx.engine.actor import Actor, Actors
 from rlx.errors import CollectError
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """The steps of one task.
 
     Args:

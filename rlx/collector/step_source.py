@@ -1,0 +1,216 @@
+"""Steps for batches: asks the workers of a pool for them, counts them, and numbers their trajectories."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.collector.plan import Plan, Quota, quotas_for
+from rlx.collector.rollout.steps import Steps, TrajectoryIds
+from rlx.collector.worker.shared_steps import Description, Weights
+from rlx.collector.worker.step_pool import StepPool
+from rlx.collector.worker.step_worker import StepTask, WorkerConfig
+from rlx.engine.actor import Actors
+from rlx.errors import CollectError
+
+# Where whole episodes are asked for: long enough to cost little, short enough that new weights are soon in use.
+_CHUNK_STEPS = 16
+
+
+class QuotaSteps(NamedTuple):
+    """The steps that a worker made for its quota.
+
+    Args:
+        quota: what was asked for.
+        steps: those of the environments after ``quota.envs`` do not count.
+        ids: [n, T] of their trajectories.
+        is_start: whether all environments begin new episodes with them.
+    """
+
+    quota: Quota
+    steps: Steps
+    ids: NDArray[np.int64]
+    is_start: bool
+
+
+class StepSource:
+    """Source of the steps of some workers, up to ``plan.total_frames``.
+
+    Args:
+        actors: what starts the workers.
+        configs: of the workers.
+        plan: how steps become batches.
+        weights: of the policy.
+
+    Attributes:
+        pool: the workers.
+        frames: steps that workers have made and that count.
+        sessions: number of sessions begun; the seeds of episodes follow from it.
+        seed: of episodes begun from now on; that of the configs if None.
+        envs: environments of each worker.
+
+    Raises:
+        CollectError: an environment or the policy cannot be had, or the workers do not fit each other.
+    """
+
+    def __init__(self, actors: Actors, configs: Sequence[WorkerConfig], plan: Plan, weights: Weights) -> None:
+        self._plan = plan
+        self.frames = self.sessions = 0
+        self.seed: int | None = None
+        self._asked = 0  # steps that are made and count, or that were asked for
+        self._rounds = 0
+        self.pool = StepPool(
+            actors, configs, self._length, slots=plan.slots, weights=weights, new_session=self._new_session
+        )
+        descriptions = self.pool.descriptions
+        self._lengths = [self._length(worker, description) for worker, description in enumerate(descriptions)]
+        self.envs = [description.num_envs for description in descriptions]
+        self._check(descriptions)
+        workers = range(len(configs))
+        self._first_envs = [sum(self.envs[:worker]) for worker in workers]
+        self._ids = [TrajectoryIds(n, worker, len(workers)) for worker, n in enumerate(self.envs)]
+        self._quotas: list[deque[Quota | None]] = [deque() for _ in workers]  # None: its steps are to be dropped
+        self._due: dict[int, int] = {}  # sessions that workers are to begin with their next task
+        self.restart(workers)
+
+    @property
+    def next_trajectory(self) -> int:
+        """A number that is larger than all ids that were given."""
+        return max(ids.next for ids in self._ids)
+
+    def take(self) -> list[QuotaSteps]:
+        """Return the next steps: a round of all workers, or those of one; empty when all steps are done."""
+        if self._plan.is_sync:
+            return [] if self._left() == 0 else self._round()
+        while True:
+            self.ask_ahead()
+            if not any(self._quotas):
+                return []
+            if (taken := self._take_one()) is not None:
+                return [taken]
+
+    def ask_ahead(self) -> None:
+        """Keep workers busy, unless they run in rounds."""
+        if self._plan.is_sync:
+            return
+        for unanswered in range(self._plan.slots):
+            for worker, quotas in enumerate(self._quotas):
+                if len(quotas) > unanswered or self._left() == 0:
+                    continue
+                (quota,) = quotas_for(self._left(), [self._lengths[worker]], [self.envs[worker]])
+                if self._plan.reset_at_each_iter and worker not in self._due:
+                    self._due |= self._sessions_for([worker])
+                self._rounds += 1
+                self._ask(replace(quota, worker=worker), is_random=self._asked < self._plan.init_random_frames)
+
+    def restart(self, workers: Iterable[int]) -> None:
+        """Begin new episodes with the next tasks of these workers; drop the steps that they were asked for."""
+        workers = list(workers)
+        self.drop_asked(workers)
+        self._due |= self._sessions_for(workers)
+
+    def drop_asked(self, workers: Iterable[int]) -> None:
+        """Drop the steps already asked from these workers as they come in, without waiting for them."""
+        for worker in workers:
+            quotas = self._quotas[worker]
+            self._asked -= sum(quota.steps for quota in quotas if quota is not None)
+            self._quotas[worker] = deque([None] * len(quotas))
+
+    def uncount(self, steps: int) -> None:
+        """Take back steps that were collected and are not delivered."""
+        self.frames -= steps
+        self._asked -= steps
+
+    def resume_at(self, frames: int, sessions: int, seed: int | None, trajectory: int) -> None:
+        """Continue with the counts of another source, with new episodes everywhere."""
+        self.drop_asked(range(len(self.envs)))
+        self.frames = self._asked = frames
+        self.sessions, self.seed = sessions, seed
+        for ids in self._ids:
+            ids.skip_to(trajectory)
+        self.restart(range(len(self.envs)))
+
+    def _round(self) -> list[QuotaSteps]:
+        quotas = quotas_for(self._left(), self._lengths, self.envs)
+        enough = len(quotas)
+        if self._plan.preemptive_threshold is not None:
+            enough = max(1, int(enough * self._plan.preemptive_threshold))
+        if self._plan.reset_at_each_iter:
+            self._due = self._due or self._sessions_for(range(len(self.envs)))
+        self._rounds += 1
+        is_random = self._asked < self._plan.init_random_frames
+        for quota in quotas:
+            self._ask(quota, is_random=is_random)
+        taken: dict[int, QuotaSteps] = {}
+        while len(taken) < len(quotas):
+            if (one := self._take_one()) is None:
+                continue
+            taken[one.quota.worker] = one
+            if len(taken) == enough:
+                self.pool.stop(self._rounds)
+        return [taken[quota.worker] for quota in quotas]
+
+    def _ask(self, quota: Quota, *, is_random: bool) -> None:
+        worker = quota.worker
+        session = self._due.pop(worker, None)
+        task = StepTask(self._rounds, quota.length, is_random, session, self._first_envs[worker], self.seed)
+        self.pool.submit(worker, task)
+        self._quotas[worker].append(quota)
+        self._asked += quota.steps
+
+    def _take_one(self) -> QuotaSteps | None:
+        """Return the steps of the first worker that is ready; None if it was restarted meanwhile."""
+        worker, task, steps = self.pool.next()
+        if (quota := self._quotas[worker].popleft()) is None:
+            return None
+        is_start = task.session is not None
+        if is_start:
+            self._ids[worker].begin()
+        if self._plan.track_policy_version:
+            steps = replace(steps, step={**steps.step, "policy_version": steps.version})
+        made = int(steps.counts[: quota.envs].sum())
+        if made and self._plan.trajs_per_batch is None:
+            self.pool.made_progress(worker)
+        self.frames += made
+        self._asked += made - quota.steps
+        return QuotaSteps(quota, steps, self._ids[worker].of(steps), is_start)
+
+    def _left(self) -> int | None:
+        """Return steps that are yet to be asked for."""
+        total = self._plan.total_frames
+        return None if total < 0 else max(0, total - self._asked)
+
+    def _sessions_for(self, workers: Iterable[int]) -> dict[int, int]:
+        return dict.fromkeys(workers, self._new_session())
+
+    def _new_session(self) -> int:
+        self.sessions += 1
+        return self.sessions - 1
+
+    def _length(self, worker: int, description: Description) -> int:
+        """Return steps of an environment of a worker's usual quota."""
+        frames, n = self._plan.frames, description.num_envs
+        if frames is None:
+            return _CHUNK_STEPS
+        if frames[worker] < n:
+            raise CollectError(f"batches of {frames[worker]}: expected at least {n} of {n} environments")
+        return frames[worker] // n
+
+    def _check(self, descriptions: Sequence[Description]) -> None:
+        """Raise CollectError if the steps of the workers cannot be put together."""
+        first = descriptions[0]
+        for worker, other in enumerate(descriptions):
+            if other.observation_space != first.observation_space or other.action_space != first.action_space:
+                raise CollectError(
+                    f"worker {worker}'s environment has spaces {other.observation_space} and {other.action_space}, "
+                    f"expected those of worker 0: {first.observation_space} and {first.action_space}"
+                )
+        is_uneven = len(set(self.envs)) > 1 or (self._plan.cat_results == "stack" and len(set(self._lengths)) > 1)
+        if is_uneven and self._plan.is_sync and self._plan.trajs_per_batch is None:
+            raise CollectError(
+                f"workers of {self.envs} environments that make {self._lengths} steps of each: "
+                "expected the same of all, or cat_results=0 of workers with as many environments"
+            )
