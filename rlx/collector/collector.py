@@ -21,7 +21,7 @@ from rlx.schema import name_of
 class Collector(BaseCollector):
     """Iterator over batches of steps as TED TensorDicts, of shape [T], or [n, T] of n environments.
 
-    Trajectories go on from batch to batch. ``("collector", "traj_ids")`` are unique and increase.
+    Trajectories continue from batch to batch. ``("collector", "traj_ids")`` are unique and increase.
 
     Args:
         create_env_fn: an environment, a gymnasium id, or what makes one.
@@ -57,7 +57,7 @@ class Collector(BaseCollector):
         info_keys: entries of the environment's ``info`` that batches have under ``("next", "info", KEY)``: numbers,
             arrays and texts; or "all" of the first batch. Where a step has no such entry, it is NaN, 0, False or "".
         create_env_kwargs: keyword arguments of the function in ``create_env_fn``; of an id, those of gymnasium.make.
-        policy_factory: a function that makes the policy, given in its place.
+        policy_factory: a function that makes the policy, instead of ``policy``.
 
     Raises:
         CollectError: the environment cannot be had, fails, or does not fit the policy; or sizes make no sense.

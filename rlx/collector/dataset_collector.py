@@ -46,7 +46,7 @@ class Collection:
         seed: of environments and policy.
         shard_steps: a shard ends where its finished and running episodes have this many steps: at most this many are
             lost if the process is killed, or those of the running episodes if these alone are more.
-        resume: whether to go on where the dataset has fewer.
+        resume: whether to resume a dataset that has fewer.
         workers: processes, each with ``num_envs`` environments; one of this machine is this process.
         drop: names of what the policy writes that is not kept: ``logits``, ``next/value``, ``params`` and all below it.
         info_keys: entries of ``info`` that are kept, as ``info/KEY``, or "all" of the first steps.

@@ -27,10 +27,10 @@ class MultiCollector(BaseCollector):
     With ``sync`` all workers collect their part of a batch, then it is yielded, and they wait until the next one is
     asked for: the same seed gives the same batches. Of P environments a worker a batch has shape [B, P, T], [B, T] of
     single ones. Without, a batch is what one worker has collected, [P, T] or [T], first come, first served, while the
-    others go on and so does this one: at most two batches ahead of the learner.
+    others continue and so does this one: at most two batches ahead of the learner.
 
     A worker whose process dies, or hangs for longer than ``step_timeout``, is replaced, with other seeds, and its
-    unfinished trajectories are not gone on with: a warning says so, and ``lost_episodes`` counts them. One that dies
+    unfinished trajectories end there: a warning says so, and ``lost_episodes`` counts them. One that dies
     three times without progress ends the run. Observations come through shared memory.
 
     Args:

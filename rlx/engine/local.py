@@ -78,13 +78,13 @@ class _Workers:
         # Spawned, not forked: a fork of a process with threads may inherit a held lock.
         context = main_module.context("spawn")
         self._advances, self._sender = context.Pipe(duplex=False)
-        self._leash, self._hand = context.Pipe(duplex=False)
+        self._child_end, self._parent_end = context.Pipe(duplex=False)
         # A thread that blocks Ctrl-C and other signals that end a group of processes starts the workers, and with them
         # multiprocessing's tracker of semaphores. So no worker is left half started, for which the pool would wait
         # forever, and none is reached by the signal, for they inherit the mask: their parent ends them.
         held = (signal.SIG_BLOCK, _GROUP_SIGNALS)
         self._starter = ThreadPoolExecutor(1, "starter of workers", signal.pthread_sigmask, held)
-        workers = partial(ProcessPoolExecutor, initializer=_become_worker, initargs=(self._sender, self._leash))
+        workers = partial(ProcessPoolExecutor, initializer=_become_worker, initargs=(self._sender, self._child_end))
         self._pool = self._starter.submit(workers, jobs, context).result()
         self._starter.submit(signal.pthread_sigmask, *held).result()  # starting the tracker unblocks some of them
         self._relay = threading.Thread(target=self._relay_progress, args=(progress,), daemon=True)
@@ -98,12 +98,12 @@ class _Workers:
     def end(self, *, at_once: bool) -> None:
         """End the processes, when all is done or at once, and wait until they have ended."""
         if at_once:
-            self._hand.close()
+            self._parent_end.close()
         self._starter.shutdown()
         self._pool.shutdown(wait=True, cancel_futures=at_once)
         self._sender.send(None)
         self._relay.join()
-        for end in (self._advances, self._sender, self._leash, self._hand):
+        for end in (self._advances, self._sender, self._child_end, self._parent_end):
             end.close()
 
     def _relay_progress(self, progress: Progress) -> None:
@@ -131,19 +131,19 @@ class _Relayed:
 _worker_progress: _Relayed | None = None
 
 
-def _become_worker(sender: "Connection[_Advance, None]", leash: "Connection[None, None]") -> None:
+def _become_worker(sender: "Connection[_Advance, None]", pipe: "Connection[None, None]") -> None:
     global _worker_progress  # a process pool has no other way to hand something to its workers
     _worker_progress = _Relayed(sender)
-    threading.Thread(target=_die_with, args=(leash,), name="leash", daemon=True).start()
+    threading.Thread(target=_die_with_parent, args=(pipe,), name="parent watch", daemon=True).start()
 
 
-def _die_with(leash: "Connection[None, None]") -> None:
+def _die_with_parent(pipe: "Connection[None, None]") -> None:
     """End this process when the other end of the pipe is closed, by hand or because its process was killed.
 
     A pool's worker notices only when its task is done, and would go on writing beside the next run.
     """
     with suppress(EOFError, OSError):
-        leash.recv()
+        pipe.recv()
     os._exit(1)
 
 

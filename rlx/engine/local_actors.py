@@ -215,7 +215,7 @@ def serve(fds: str) -> None:
     signal.signal(signal.SIGTERM, _exit)
     pipe: Connection[bytes, bytes] = Connection(fd)
     tasks: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, tasks), name="leash", daemon=True).start()
+    threading.Thread(target=_listen, args=(pipe, tasks), name="actor's listener", daemon=True).start()
     function = made(lambda: unpickled(tasks.get()))
     try:
         try:

@@ -63,18 +63,18 @@ class Recipe:
 
     def to_json(self) -> Mapping[str, Any]:
         """Return the recipe as the lineage tells it: enough to see whether another one would give the same."""
-        told: dict[str, Any] = {"transforms": [described(transform) for transform in self.transforms]}
+        entry: dict[str, Any] = {"transforms": [described(transform) for transform in self.transforms]}
         if code := {one.code.name: one.code.sha256 for one in self.transforms if isinstance(one, UserCode)}:
-            told["code"] = code
+            entry["code"] = code
         if self.steps is not None:
-            told["steps"] = self.steps
-        return told
+            entry["steps"] = self.steps
+        return entry
 
 
 def _notes(dataset: Dataset, changes: Sequence[Transform | Learner]) -> Mapping[str, Any]:
     """Return the notes of the data, with the changes of the rewards since."""
     notes = dict(dataset.manifest.notes)
-    told = [text for text in map(described, changes) if text.partition(":")[0] in _OF_REWARDS]
-    if told:
-        notes["rewards"] = ", then ".join([*([str(notes["rewards"])] if "rewards" in notes else []), *told])
+    texts = [text for text in map(described, changes) if text.partition(":")[0] in _OF_REWARDS]
+    if texts:
+        notes["rewards"] = ", then ".join([*([str(notes["rewards"])] if "rewards" in notes else []), *texts])
     return notes

@@ -43,7 +43,7 @@ class RemoteRun:
         for answer in answers.values():
             if isinstance(answer, SourceError) and not isinstance(answer, SourceNotFoundError):
                 raise answer
-        return _told(answers)
+        return _given(answers)
 
     def stats(self, names: Sequence[str]) -> dict[str, FileStat]:
         """Return the server's metadata of files; files for which it fails are left out.
@@ -51,7 +51,7 @@ class RemoteRun:
         Raises:
             SourceError: it fails for all of them: they do not exist, or access is denied.
         """
-        return _told(_each(self.base.stat, names))
+        return _given(_each(self.base.stat, names))
 
 
 def _each(ask: Callable[[str], R], names: Sequence[str]) -> dict[str, R | SourceError]:
@@ -67,13 +67,13 @@ def _each(ask: Callable[[str], R], names: Sequence[str]) -> dict[str, R | Source
         return dict(zip(names, requests.map(answer, names), strict=True))
 
 
-def _told(answers: Mapping[str, R | SourceError]) -> dict[str, R]:
+def _given(answers: Mapping[str, R | SourceError]) -> dict[str, R]:
     """Return the answers that are no errors; raises the first error if all are."""
-    told = {name: answer for name, answer in answers.items() if not isinstance(answer, SourceError)}
+    given = {name: answer for name, answer in answers.items() if not isinstance(answer, SourceError)}
     errors = [answer for answer in answers.values() if isinstance(answer, SourceError)]
-    if errors and not told:
+    if errors and not given:
         raise errors[0]
-    return told
+    return given
 
 
 def find_remote(base: Location, game: str, run: int, layout: str | None) -> RemoteRun:

@@ -18,7 +18,7 @@ Finals = dict[tuple[int, int], Arrays]
 
 
 class Rollout:
-    """Rollout of an environment, batch after batch; episodes, and the policy's state, go on from one batch to the next.
+    """Rollout of an environment in batches; episodes, and the policy's state, continue from one batch to the next.
 
     Args:
         environment: the environment to step.

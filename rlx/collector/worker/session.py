@@ -25,7 +25,7 @@ class Session:
         environment: the environment to step.
         policy: what chooses.
         seed: of everything.
-        number: of the session: a run that goes on must not repeat itself.
+        number: of the session: a resumed run must not repeat itself.
         first_env: number of the first environment, where others have the numbers before it.
         drop: names of what the policy writes that is not kept.
         info_keys: entries of ``info`` that are kept.

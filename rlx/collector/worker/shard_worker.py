@@ -133,7 +133,7 @@ class ShardWorker:
         shard full.
 
         Args:
-            task: which. None where the run cannot go on: then the shard ends with the episodes that have ended.
+            task: which. None where the run ends early: then the shard ends with the episodes that have ended.
 
         Raises:
             CollectError: the environment failed, the policy does not fit it, or a reward would be rounded.
