@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.files.location import open_location
+from rlx.files.opening import open_location
 from rlx.pipeline.pull import pull
 from rlx.pipeline.push import push
 from rlx.progress import Silent
