@@ -20,6 +20,7 @@ from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler.draws import Worker, worker_here
+from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
@@ -361,8 +362,12 @@ class ReplayBuffer(Preprocessing):
         return {**draw.info, "index": draw.rows}
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
-        """Return the values that are written into a batch beside the stored steps."""
-        return draw.info
+        """Return the values that are written into a batch beside the stored steps.
+
+        Beside priorities, rows replace the ``index`` that steps of a dataset bring along: it is what
+        ``update_priority`` takes.
+        """
+        return self._info(draw) if PRIORITY_WEIGHT in draw.info else draw.info
 
     def __getitem__(self, index: Any) -> Any:
         """Return the steps at rows, transformed; or a key of all steps.

@@ -3,9 +3,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
+from rlx.buffer import CompressedStorage, LazyTensorStorage, ListStorage, ReplayBuffer, TensorDictReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.errors import SamplingError
 from tests.buffer.sampler.chance import drawn_like
@@ -208,3 +211,16 @@ def test_states_that_do_not_fit() -> None:
         PrioritizedSampler(10, 1, 1).load_state_dict(saved(sampler.state_dict()))
     with pytest.raises(SamplingError, match=r"alpha and eps \(0.5, 1e-08\), found those of \(1, 1e-08\)"):
         PrioritizedSampler(20, 0.5, 1).load_state_dict(saved(sampler.state_dict()))
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage, CompressedStorage])
+def test_the_index_of_a_batch_takes_priorities(kind: Any, storage: Any) -> None:
+    """Also in memory, and where steps bring the index that they had in a dataset."""
+    steps = TensorDict({"value": torch.arange(50), "index": torch.arange(20, 70)}, [50])
+    buffer = kind(storage=storage(100), sampler=PrioritizedSampler(100, 1.0, 0.0, seed=0), batch_size=400)
+    buffer.extend(steps)
+    batch = buffer.sample()
+    assert torch.equal(batch["index"], batch["value"])
+    buffer.update_priority(batch["index"], (batch["value"] == 7).double())
+    assert set(buffer.sample()["value"].tolist()) == {7}
