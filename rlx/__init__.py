@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from rlx.api.converting import convert as convert
     from rlx.api.dataset import Dataset as Dataset
     from rlx.api.downloading import download as download
+    from rlx.api.examining import doctor as doctor
+    from rlx.api.inspecting import inspect as inspect
     from rlx.api.listing import list_runs as list_runs
     from rlx.api.merging import merge as merge
     from rlx.api.opening import open as open
     from rlx.api.preprocessing import preprocess as preprocess
+    from rlx.api.sampling import sample as sample
     from rlx.api.splitting import split as split
     from rlx.api.transferring import pull as pull
     from rlx.api.transferring import push as push
+    from rlx.api.viewing import view as view
     from rlx.buffer import ReplayBuffer as ReplayBuffer
     from rlx.collector import Collector as Collector
 
@@ -40,16 +44,20 @@ __all__ = [
     "collect",
     "convert",
     "datasets",
+    "doctor",
     "download",
     "errors",
+    "inspect",
     "list_runs",
     "merge",
     "preprocess",
     "pull",
     "push",
     "repair",
+    "sample",
     "split",
     "verify",
+    "view",
 ]
 
 # Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage:
@@ -60,7 +68,9 @@ _MODULES = {
     "ReplayBuffer": "rlx.buffer",
     "collect": "rlx.api.collecting",
     "convert": "rlx.api.converting",
+    "doctor": "rlx.api.examining",
     "download": "rlx.api.downloading",
+    "inspect": "rlx.api.inspecting",
     "list_runs": "rlx.api.listing",
     "merge": "rlx.api.merging",
     "open": "rlx.api.opening",
@@ -68,8 +78,10 @@ _MODULES = {
     "pull": "rlx.api.transferring",
     "push": "rlx.api.transferring",
     "repair": "rlx.api.checking",
+    "sample": "rlx.api.sampling",
     "split": "rlx.api.splitting",
     "verify": "rlx.api.checking",
+    "view": "rlx.api.viewing",
 }
 _PACKAGES = ["buffer", "collector", "datasets", "errors"]
 

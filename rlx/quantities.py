@@ -50,13 +50,15 @@ def plural(count: int, noun: str) -> str:
     """Return a number of things.
 
     Example:
-        >>> plural(1, "shard"), plural(12_000, "trajectory"), plural(2, "key")
-        ('1 shard', '12,000 trajectories', '2 keys')
+        >>> plural(1, "shard"), plural(12_000, "trajectory"), plural(2, "key"), plural(2, "batch")
+        ('1 shard', '12,000 trajectories', '2 keys', '2 batches')
     """
     if count == 1:
         return f"1 {noun}"
     ends_in_ies = noun.endswith("y") and noun[-2:-1] not in "aeiou"
-    return f"{count:,} {noun[:-1]}ies" if ends_in_ies else f"{count:,} {noun}s"
+    if ends_in_ies:
+        return f"{count:,} {noun[:-1]}ies"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def number(value: float | None) -> str:

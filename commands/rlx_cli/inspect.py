@@ -1,30 +1,24 @@
 """``rlx inspect``: show the manifest, statistics and trajectories of a dataset."""
 
-import math
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlx.api.lineage import pasteable, with_destination
-from rlx.errors import DatasetExistsError, UnknownFormatError
 from rlx.quantities import number, plural, shape, size
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
 from rlx_cli.rows import Listing, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
     from rich.table import Table
 
-    from rlx.manifest import Manifest
-    from rlx.store.trajectories import Trajectories
 
 _TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
-_PART_ROWS = 4096
 
 
 def inspect(
@@ -56,78 +50,25 @@ def inspect(
     are counted separately. Reads only the manifest; --trajectories also reads the trajectory table, and --plot also
     reads rewards and actions.
     """
-    from rlx.store.finding import find_dataset
+    import rlx
 
     output: Output = ctx.obj
-    path, manifest = find_dataset(dataset)
-    document = _document(str(path), manifest)
+    found = rlx.inspect(dataset, stats=stats, trajectories=trajectories, plot=plot)
+    document = replace(found, trajectory=None).to_json()
     parts: list[str | Table | Listing] = [*_overview(document)]
-    if stats:
-        from rlx.store.statistics import OF_ALL, summary
+    if found.stats is not None:
+        from rlx.store.statistics import OF_ALL
 
-        document["stats"] = summary(manifest.shards)
-        shown = document["stats"]
+        shown = found.stats
         if not document["episodes"]["pieces"]:
             shown = {name: figures for name, figures in shown.items() if name not in OF_ALL.values()}
         parts += ["", *_stats_tables(shown)]
-    if trajectories:
-        table_parts = _trajectories(dataset)
-        document["trajectory"] = Rows(table_parts())
-        parts += ["", Listing(_TRAJECTORY_COLUMNS, lambda: _trajectory_lines(table_parts()))]
+    if (rows := found.trajectory) is not None:
+        document["trajectory"] = Rows(rows.parts())
+        parts += ["", Listing(_TRAJECTORY_COLUMNS, lambda: _trajectory_lines(rows.parts()))]
     if plot is not None:
-        _write_plot(dataset, plot)
-        document["plot"] = str(plot)
         parts += ["", f"plots in {plot}"]
     output.show(document, *parts)
-
-
-def _write_plot(dataset: str, path: Path) -> None:
-    from rlx.files.atomic import whole
-    from rlx.store.dataset import Dataset
-    from rlx.viewer.plots import plots_png
-
-    if path.suffix.lower() != ".png":
-        raise UnknownFormatError(f"{path.name}: expected a name that ends in .png")
-    if path.is_dir():
-        raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
-    plots = plots_png(Dataset(dataset, partial=True))
-    with whole(path) as partial:
-        partial.write_bytes(plots)
-
-
-def _document(path: str, manifest: "Manifest") -> dict[str, Any]:
-    from rlx.store.codec import Codec
-
-    raw_bytes = manifest.schema.raw_bytes(manifest.steps, manifest.trajectories)
-    shards = [
-        {
-            "name": shard.name,
-            "steps": shard.steps,
-            "trajectories": shard.trajectories,
-            "bytes": shard.bytes,
-            "dropped": dict(shard.dropped),
-            "origin": dict(shard.origin),
-        }
-        for shard in manifest.shards
-    ]
-    return {
-        "id": manifest.id,
-        "path": path,
-        "format_version": manifest.format_version,
-        "store": manifest.store,
-        "codec": str(Codec.from_json(manifest.codec)),
-        "steps": manifest.steps,
-        "trajectories": manifest.trajectories,
-        "episodes": _episodes(manifest),
-        "shards": shards,
-        "missing_shards": manifest.missing,
-        "bytes": manifest.bytes,
-        "raw_bytes": raw_bytes,
-        "ratio": round(raw_bytes / manifest.bytes, 3) if manifest.bytes else None,
-        "schema": manifest.schema.to_json(),
-        "notes": dict(manifest.notes),
-        "lineage": [dict(step) for step in manifest.lineage],
-    }
 
 
 def _overview(document: dict[str, Any]) -> "list[str | Table]":
@@ -189,19 +130,6 @@ def _space(space: "Mapping[str, Any] | None") -> str:
     return f"{space.get('type', '')}({inner})" if len(inner) <= 60 else str(space.get("type", ""))
 
 
-def _episodes(manifest: "Manifest") -> dict[str, Any]:
-    """Return the numbers of whole episodes and pieces, and the mean return and length of whole episodes."""
-    from rlx.store.statistics import Episodes
-
-    found = Episodes.of(manifest.shards)
-    means = (moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths))
-    return {
-        "whole": found.whole,
-        "pieces": found.pieces,
-        **dict(zip(("mean_return", "mean_length"), means, strict=True)),
-    }
-
-
 def _whole(episodes: "Mapping[str, Any]") -> str:
     if episodes["whole"] is None:
         return "unknown: rlx 0.1.0 did not count whole episodes"
@@ -224,37 +152,6 @@ def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
             rows = [(value, f"{count:,}", f"{count / total:.1%}") for value, count in counts.items()]
             parts += ["", table([name, ">steps", ">share"], rows)]
     return parts
-
-
-def _trajectories(dataset: str) -> "Callable[[], Iterator[dict[str, Any]]]":
-    """Return an iterator factory over parts of the trajectory table, after opening it to detect damage."""
-    from rlx.store.dataset import Dataset
-
-    opened = Dataset(dataset, partial=True)
-    return partial(_parts, opened.trajectories, opened.manifest)
-
-
-def _parts(rows: "Trajectories", manifest: "Manifest") -> "Iterator[dict[str, Any]]":
-    columns: dict[str, NDArray[Any]] = {
-        "start": rows.start,
-        "length": rows.length,
-        "return": rows.returns,
-        "terminated": rows.terminated,
-        "truncated": rows.truncated,
-        "episode": rows.episode,
-        "from_reset": rows.from_reset,
-        "final_recorded": rows.final_recorded,
-        "cut": rows.cut,
-        "whole": rows.whole,
-    }
-    stop = 0
-    for shard in manifest.shards:
-        first, stop = stop, stop + shard.trajectories
-        for low in range(first, stop, _PART_ROWS):
-            high = min(low + _PART_ROWS, stop)
-            part: dict[str, Any] = {name: column[low:high].tolist() for name, column in columns.items()}
-            part["return"] = [value if math.isfinite(value) else None for value in part["return"]]
-            yield {"id": list(range(low, high)), "shard": shard.name, **part}
 
 
 def _trajectory_lines(parts: "Iterable[Mapping[str, Any]]") -> "Iterator[tuple[str, ...]]":

@@ -1,6 +1,5 @@
 """``rlx view``: show a dataset in a browser, or write it as images, a video or a page."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlx.quantities import plural, size
-from rlx_cli.exit_codes import UsageError
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 
 if TYPE_CHECKING:
-    from rlx.store.dataset import Dataset
-
-_FILM_SUFFIXES = (".gif", ".mp4")
+    from rlx.viewer.files import ViewFile
 
 
 def view(
@@ -26,7 +22,7 @@ def view(
         int | None,
         typer.Option("--episode", min=0, metavar="N", help="Episode to show.", show_default="best, median and worst"),
     ] = None,
-    out: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(
             "--output",
@@ -60,53 +56,31 @@ def view(
     the best, the median and the worst episode. An HTML file works offline and
     contains some episodes with all their frames.
     """
+    import rlx
     from rlx.store.dataset import Dataset
 
-    output: Output = ctx.obj
-    if fps is not None and (out is None or out.suffix.lower() not in _FILM_SUFFIXES):
-        raise UsageError("--fps requires a video: expected -o FILE.gif or FILE.mp4", hint="rlx view --help")
+    shown: Output = ctx.obj
     opened = Dataset(dataset)
-    if out is None:
-        _serve(output, opened, port, episode, browse=not no_browser)
-    else:
-        _write(output, opened, out, episode, fps)
+    if output is not None:
+        with showing(shown, f"view {output.name}") as progress:
+            written = rlx.view(opened, episode=episode, output=output, fps=fps, port=port, progress=progress)
+        _show_file(shown, opened.manifest.id, written)
+        return
+    # A browser in this terminal would not help, and a program that reads the URL has none.
+    no_browser = no_browser or not sys.stdout.isatty()
+    with rlx.view(opened, episode=episode, fps=fps, port=port, no_browser=no_browser) as viewer:
+        shown.say("hint", "Ctrl-C stops the server")
+        try:
+            shown.show(viewer.to_json(), f"{opened.manifest.id}: {viewer.url}")
+            sys.stdout.flush()
+            viewer.wait()
+        except KeyboardInterrupt:
+            shown.stderr.print()
 
 
-def _write(output: Output, dataset: "Dataset", out: Path, episode: int | None, fps: int | None) -> None:
-    from rlx.viewer.files import DEFAULT_FPS, write_view
-
-    with showing(output, f"view {out.name}") as progress:
-        written = write_view(dataset, out, episode=episode, fps=fps or DEFAULT_FPS, progress=progress)
+def _show_file(output: Output, name: str, written: "ViewFile") -> None:
     shown = ", ".join(f"{one:,}" for one in written.episodes)
     what = f"{'episode' if len(written.episodes) == 1 else 'episodes'} {shown}" if shown else "no episode"
     frames = "" if written.frames is None else f", {plural(written.frames, 'frame')}"
     frames += f", one for every {written.every} steps" if written.every > 1 else ""
-    output.show(written.to_json(), f"{dataset.manifest.id}: {what}{frames}, {size(written.bytes)}", str(out))
-
-
-def _serve(output: Output, dataset: "Dataset", port: int, episode: int | None, *, browse: bool) -> None:
-    import webbrowser
-
-    from rlx.viewer.server import HOST, ViewServer
-
-    try:
-        server = ViewServer(dataset, port, episode)
-    except OSError as exc:
-        raise UsageError(
-            f"cannot listen on port {port} of {HOST}: {exc.strerror}", hint="--port 0 uses any free port"
-        ) from exc
-    with server:
-        output.show({"url": server.url}, f"{dataset.manifest.id}: {server.url}")
-        sys.stdout.flush()
-        if browse and _has_screen():
-            webbrowser.open(server.url)
-        output.say("hint", "Ctrl-C stops the server")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            output.stderr.print()
-
-
-def _has_screen() -> bool:
-    """Return whether a graphical browser may exist; one inside this terminal would not help."""
-    return sys.stdout.isatty() and (sys.platform != "linux" or bool(os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}))
+    output.show(written.to_json(), f"{name}: {what}{frames}, {size(written.bytes)}", str(written.file))

@@ -4,9 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlx.block import Block
 from rlx.checks.episodes import Clocks, Duplicates, Flags, Lengths
 from rlx.checks.finding import Check, Finding, Severity
@@ -58,16 +55,6 @@ class Examination:
     trajectories: int
     findings: Sequence[Finding]
     digests: Mapping[bytes, int]
-
-    @property
-    def ok(self) -> bool:
-        """Whether no error was found."""
-        return not any(finding.severity == Severity.ERROR for finding in self.findings)
-
-    @property
-    def to_drop(self) -> NDArray[np.int64]:
-        """[n] numbers of the trajectories that ``--fix`` leaves out, ascending."""
-        return np.unique(np.concatenate([np.empty(0, np.int64), *(one.trajectories for one in self.findings)]))
 
 
 def digests(blocks: Iterable[Block], schema: Schema) -> Mapping[bytes, int]:

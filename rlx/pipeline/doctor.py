@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx import manifest
 from rlx.block import Block
-from rlx.checks.examination import Examination, Subject, digests, examine
+from rlx.checks.examination import Subject, digests, examine
 from rlx.checks.finding import Finding, Severity
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.files.urls import is_url
@@ -19,7 +19,6 @@ from rlx.formats.common.source import Source
 from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
@@ -30,39 +29,86 @@ _MAX_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Fixed:
+    """A copy of a dataset without the trajectories that have errors.
+
+    Args:
+        dataset: its directory.
+        trajectories: how many it has.
+        left_out: how many it lacks.
+    """
+
+    dataset: Path
+    trajectories: int
+    left_out: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on."""
+        return {"dataset": str(self.dataset), "trajectories": self.trajectories, "left_out": self.left_out}
+
+
+@dataclass(frozen=True, slots=True)
 class Checkup:
     """The findings in a dataset.
 
     Args:
         id: its name.
         path: where it lies.
-        examination: what the checks found.
-        dropped: rows of foreign files that give no step, by reason.
-        total: trajectories that it has; those of foreign files are not counted beforehand, and None.
+        steps: steps that were checked.
+        trajectories: trajectories that were checked.
+        of_trajectories: trajectories that it has; of files of another project, those that were checked.
+        findings: the problems, errors first.
+        dropped_rows: rows of foreign files that give no step, by reason.
+        fixed: the copy without the trajectories that have errors, if one was written.
     """
 
     id: str
     path: str
-    examination: Examination
-    dropped: Mapping[str, int]
-    total: int | None = None
+    steps: int
+    trajectories: int
+    of_trajectories: int
+    findings: Sequence[Finding]
+    dropped_rows: Mapping[str, int]
+    fixed: Fixed | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no error was found."""
+        return not self.errors
+
+    @property
+    def errors(self) -> int:
+        """Number of findings that mislead a learner."""
+        return self._count(Severity.ERROR)
+
+    @property
+    def warnings(self) -> int:
+        """Number of findings that may mislead a learner."""
+        return self._count(Severity.WARNING)
+
+    @property
+    def notes(self) -> int:
+        """Number of findings to know about."""
+        return self._count(Severity.NOTE)
+
+    def _count(self, severity: Severity) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of ``rlx doctor --json``."""
-        found = self.examination
-        counts = Counter(str(finding.severity) for finding in found.findings)
+        """Return the keys that scripts rely on."""
         return {
             "id": self.id,
             "path": self.path,
-            "ok": found.ok,
-            "steps": found.steps,
-            "trajectories": found.trajectories,
-            "of_trajectories": self.total if self.total is not None else found.trajectories,
-            "errors": counts["error"],
-            "warnings": counts["warning"],
-            "notes": counts["note"],
-            "findings": [finding.to_json() for finding in found.findings],
-            "dropped_rows": dict(self.dropped),
+            "ok": self.ok,
+            "steps": self.steps,
+            "trajectories": self.trajectories,
+            "of_trajectories": self.of_trajectories,
+            "errors": self.errors,
+            "warnings": self.warnings,
+            "notes": self.notes,
+            "findings": [finding.to_json() for finding in self.findings],
+            "dropped_rows": dict(self.dropped_rows),
+            **({} if self.fixed is None else {"fixed": self.fixed.to_json()}),
         }
 
 
@@ -95,12 +141,19 @@ def doctor(
     if opened.steps is not None:
         progress.expect("steps", opened.steps)
     found = examine(_until_damage(opened.blocks, problems), opened.subject, others=others, progress=progress)
-    found = replace(found, findings=[*problems, *found.findings])
-    return Checkup(opened.subject.name, opened.where, found, dropped, opened.total)
+    return Checkup(
+        opened.subject.name,
+        opened.where,
+        found.steps,
+        found.trajectories,
+        found.trajectories if opened.total is None else opened.total,
+        [*problems, *found.findings],
+        dropped,
+    )
 
 
-def fix(path: str, checkup: Checkup, destination: Path, options: Options, progress: Progress | None = None) -> Report:
-    """Write a dataset without the trajectories that findings say to leave out; nothing is invented.
+def fix(path: str, checkup: Checkup, destination: Path, options: Options, progress: Progress | None = None) -> Fixed:
+    """Write a copy of a dataset without the trajectories that findings say to leave out; nothing is invented.
 
     Args:
         path: the dataset's directory or id.
@@ -114,10 +167,11 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
         DatasetExistsError: the destination holds something else.
     """
     dataset = Dataset(path)
-    if checkup.examination.trajectories != len(dataset.trajectories):
+    if checkup.trajectories != len(dataset.trajectories):
         raise DatasetError("--fix needs a look at every trajectory", hint="leave --sample out")
     keeps = np.ones(len(dataset.trajectories), bool)
-    keeps[checkup.examination.to_drop] = False
+    for finding in checkup.findings:
+        keeps[finding.trajectories] = False
     if not keeps.any():
         raise DatasetError(f"{path}: every trajectory has an error, so nothing would be left")
     parts = {}
@@ -127,11 +181,12 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
         if kept.any():
             parts[number] = ShardPart(dataset, place, None if kept.all() else np.flatnonzero(kept))
     whole = dataset.manifest
-    dropped = {finding.check: len(finding.trajectories) for finding in checkup.examination.findings}
+    dropped = {finding.check: len(finding.trajectories) for finding in checkup.findings}
     recipe = {"doctor": {check: count for check, count in dropped.items() if count}}
     assembly = Assembly(whole.id, whole.schema, whole.notes, parts)
     options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
-    return assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
+    report = assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
+    return Fixed(destination, report.trajectories, left_out=int((~keeps).sum()))
 
 
 @dataclass(frozen=True, slots=True)

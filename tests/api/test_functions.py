@@ -1,8 +1,10 @@
 """The functions of rlx do what the commands do, and return what ``--json`` prints."""
 
 import functools
+import io
 import json
 import shutil
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from rlx.errors import (
     OptionError,
     PartialError,
     SourceNotFoundError,
+    UnknownFormatError,
 )
 from rlx.store.layout import SHARDS
 from rlx.transform.rewards import ClipReward
@@ -226,6 +229,84 @@ def test_preprocess(tmp_path: Path, cli: Cli) -> None:
             rlx.preprocess(dataset, tmp_path / "new", **wrong)
     with pytest.raises(OptionError, match="no destination given"):
         rlx.preprocess(dataset, transform="filter:whole")  # type: ignore[call-overload]
+
+
+def test_inspect(tmp_path: Path, cli: Cli) -> None:
+    dataset = made(tmp_path / "a")
+    found = rlx.inspect(dataset)
+    assert (found.steps, found.stats, found.trajectory) == (16, None, None)
+    assert found.to_json() == shown(cli, "inspect", dataset)
+    found = rlx.inspect(str(dataset), stats=True, trajectories=True, plot=tmp_path / "a.png")
+    options = ("--stats", "--trajectories", "--plot", tmp_path / "a.png")
+    assert found.to_json() == shown(cli, "inspect", dataset, *options)
+    assert found.trajectory is not None
+    assert [row["length"] for row in found.trajectory] == found.trajectory.columns.length.tolist() == [3, 5, 8]
+    assert all(hasattr(found, key) for key in found.to_json())
+    with pytest.raises(UnknownFormatError):
+        rlx.inspect(dataset, plot="a.gif")
+
+
+def test_sample(tmp_path: Path, cli: Cli) -> None:
+    dataset = made(tmp_path / "a")
+    drawn = rlx.sample(dataset, batch_size=4, slice_len=2, seed=3)
+    options = ("--batch-size", 4, "--slice-len", 2, "--seed", 3)
+    assert drawn.to_json() == shown(cli, "sample", dataset, *options)
+    assert drawn.batch is not None
+    assert drawn.batch.batch_size == (4,)
+    assert all(hasattr(drawn, key) for key in drawn.to_json())
+    ours, theirs = tmp_path / "ours.npz", tmp_path / "theirs.npz"
+    written = rlx.sample([dataset, rlx.open(dataset)], batches=3, batch_size=8, seed=1, output=ours)
+    printed = shown(cli, "sample", dataset, dataset, "--batches", 3, "--batch-size", 8, "--seed", 1, "--output", theirs)
+    assert written.to_json() | {"output": str(theirs)} == printed
+    assert (written.batch, written.head, written.steps) == (None, None, 24)
+    assert ours.read_bytes() == theirs.read_bytes()
+    with (tmp_path / "stream").open("wb") as file:
+        rlx.sample([dataset, dataset], batches=3, batch_size=8, seed=1, output=file, format="npz")
+    assert (tmp_path / "stream").read_bytes() == ours.read_bytes()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"batches": 2}, "`batches` requires `output`"),
+        ({"gamma": 0.9}, "`gamma` requires `n_step`"),
+        ({"slice_len": 2, "num_slices": 2}, "`slice_len` and `num_slices` are mutually exclusive"),
+        ({"format": "npz"}, "`format` requires `output`"),
+        ({"output": io.BytesIO()}, "requires `format`"),
+        ({"output": io.BytesIO(), "format": "zarr"}, "zarr is a directory"),
+        ({"batch_size": 0}, "`batch_size` 0: expected at least 1"),
+    ]
+    for wrong, message in cases:
+        with pytest.raises(OptionError, match=message):
+            rlx.sample(dataset, **wrong)
+
+
+def test_view(tmp_path: Path, pong: Path, cli: Cli) -> None:
+    written = rlx.view(pong, output=tmp_path / "pong.png")
+    assert written.to_json() == shown(cli, "view", pong, "-o", tmp_path / "pong.png")
+    with rlx.view(rlx.open(pong), no_browser=True) as viewer, urllib.request.urlopen(viewer.url) as answer:
+        assert b"Pong/5" in answer.read()
+        port = int(viewer.url.rsplit(":", 1)[1].strip("/"))
+        with pytest.raises(OptionError, match=f"cannot listen on port {port}"):
+            rlx.view(pong, port=port, no_browser=True)
+    rlx.view(pong, port=port, no_browser=True).close()  # the port is free again
+    with pytest.raises(OptionError, match="`fps` requires a video"):
+        rlx.view(pong, output=tmp_path / "pong.png", fps=3)
+
+
+def test_doctor(tmp_path: Path, cli: Cli) -> None:
+    dataset, progress = made(tmp_path / "a"), Reported()
+    other = write_dataset(tmp_path / "b", [[make_block([3]), make_block([3])]]).path
+    found = rlx.doctor(dataset, progress=progress)
+    assert (found.steps, found.trajectories, progress.units) == (16, 3, {"steps"})
+    assert found.to_json() == shown(cli, "doctor", dataset)
+    found = rlx.doctor(other, against=dataset, fix=True, output=tmp_path / "ours")
+    printed = shown(cli, "doctor", other, "--against", dataset, "--fix", "-o", tmp_path / "theirs")
+    assert found.fixed is not None
+    assert found.to_json()["fixed"] | {"dataset": str(tmp_path / "theirs")} == printed["fixed"]
+    assert {**found.to_json(), "fixed": None} == {**printed, "fixed": None}
+    assert all(hasattr(found, key) for key in printed)
+    ours, theirs = (rlx.open(tmp_path / name).manifest for name in ("ours", "theirs"))
+    assert ours.lineage == theirs.lineage
+    for wrong in ({"fix": True}, {"output": tmp_path / "new"}, {"sample": 0}, {"from_": "minary"}):
+        with pytest.raises(OptionError):
+            rlx.doctor(dataset, **wrong)
 
 
 def test_merge(tmp_path: Path, cli: Cli) -> None:
