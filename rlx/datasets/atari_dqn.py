@@ -7,7 +7,7 @@ from rlx.buffer.protocol import Sampler, Writer
 from rlx.buffer.replay_buffer import Collate
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.compose import Transform
-from rlx.datasets.base import DatasetExperienceReplay, Download
+from rlx.datasets.base import DatasetExperienceReplay, Download, is_complete
 from rlx.errors import DatasetNotFoundError, PartialError
 from rlx.formats.rl_unplugged import reader as rl_unplugged
 from rlx.home import home
@@ -95,7 +95,7 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
         path = above / dataset_id
         if download is False:
             _expect(path, dataset_id)
-        elif download == "force" or not _is_whole(path):
+        elif download == "force" or not is_complete(path):
             self._fetch(dataset_id, path, source=source, num_procs=num_procs, overwrite=download == "force")
         dataset = Dataset(path)
         sampling = Sampling(
@@ -135,10 +135,6 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
                 f"{dataset_id}: shards failed: {failed}; the others are safe in {path}",
                 hint="construct it again to resume",
             )
-
-
-def _is_whole(path: Path) -> bool:
-    return (path / FILE_NAME).exists() and not Manifest.load(path).missing
 
 
 def _expect(path: Path, dataset_id: str) -> None:

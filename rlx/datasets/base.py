@@ -11,10 +11,16 @@ import torch
 from rlx.buffer.replay_buffer import BufferOptions
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.writer import ImmutableDatasetWriter
+from rlx.manifest import FILE_NAME, Manifest
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 
 Download = bool | Literal["force"]
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a directory holds a dataset whose shards are all there."""
+    return (path / FILE_NAME).exists() and not Manifest.load(path).missing
 
 
 class DatasetExperienceReplay(TensorDictReplayBuffer):

@@ -17,12 +17,11 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.storage.tensors import MappedStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.buffer.transform.neighbourhood import path, wanted
-from rlx.datasets.base import DatasetExperienceReplay, Download
+from rlx.datasets.base import DatasetExperienceReplay, Download, is_complete
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
 from rlx.files.atomic import whole
 from rlx.formats.minari.reader import ID, MAIN_DATA, find_runs
 from rlx.home import home
-from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
@@ -90,10 +89,10 @@ class MinariExperienceReplay(DatasetExperienceReplay):
         above = home() / "minari" if root is None else Path(root).expanduser()
         converted = above / dataset_id
         self._split_path = above / f"{dataset_id}_split" if split_trajs else None
-        is_whole = (converted / FILE_NAME).exists() and not Manifest.load(converted).missing
-        if download is False and not is_whole:
+        is_converted = is_complete(converted)
+        if download is False and not is_converted:
             raise DatasetNotFoundError(f"no dataset {dataset_id} in {above}, and download=False")
-        if download == "force" or not is_whole:
+        if download == "force" or not is_converted:
             _convert(dataset_id, converted, overwrite=download == "force")
             if self._split_path is not None and self._split_path.exists():
                 shutil.rmtree(self._split_path)

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
+from rlx.collector.environment.actions import ActionCheck, RandomPolicy
 from rlx.collector.environment.protocol import Environment
 from rlx.collector.environment.space import Arrays, flatten
-from rlx.collector.policy.protocol import ActionCheck, RandomPolicy
 from rlx.errors import CollectError
 
 FLAGS = ("done", "terminated", "truncated")

@@ -1,17 +1,19 @@
-"""Policies by name: ``random``, ``module:name``, ``file.py:name``, ``file.pt2``, ``file.pt:module:factory``."""
+"""Policies by name, such as ``random`` or ``file.py:name``; any callable as a policy; and how policies explore."""
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from rlx import named_object
+from rlx.collector.environment.actions import RandomPolicy
 from rlx.collector.environment.protocol import Environment
 from rlx.collector.environment.space import Arrays, Space
-from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, RandomPolicy, Situation
+from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, Situation
 from rlx.errors import CollectError, PolicyNotFoundError
 
 _TENSORDICTS = ("TensorDict", "TensorDictBase")
@@ -192,3 +194,25 @@ def _loaded(text: str) -> Any:
 
         return load_weights(Path(weights + ".pt"), load_object(factory))
     return load_object(text)
+
+
+@contextmanager
+def exploring(exploration_type: str) -> Iterator[None]:
+    """Let policies of tensordict and TorchRL sample, or not, as ``exploration_type`` says.
+
+    Args:
+        exploration_type: name of an ``InteractionType``, such as ``"RANDOM"`` or ``"DETERMINISTIC"``.
+    """
+    if "tensordict" not in sys.modules:  # then no policy asks how to explore, and importing it takes seconds
+        yield
+        return
+    from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (not imported here)
+
+    with set_interaction_type(InteractionType[exploration_type], **_of_this_thread(set_interaction_type)):
+        yield
+
+
+@cache
+def _of_this_thread(set_interaction_type: Callable[..., Any]) -> dict[str, Any]:
+    """Return arguments that leave other threads alone, such as a learner's; of tensordicts that support them."""
+    return {"thread_local": True} if "thread_local" in inspect.signature(set_interaction_type).parameters else {}

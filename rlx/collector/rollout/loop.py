@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.collector.environment.actions import ActionCheck
 from rlx.collector.environment.protocol import Environment
 from rlx.collector.environment.space import Arrays, dtype_of, flatten, leaves
-from rlx.collector.policy.protocol import ActionCheck, Choice, Policy, Situation
+from rlx.collector.policy.protocol import Choice, Policy, Situation
 from rlx.collector.rollout.infos import Infos
 from rlx.collector.rollout.policy_outputs import IS_INIT, Written, column
 from rlx.collector.rollout.steps import Steps

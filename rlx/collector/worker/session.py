@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.collector.environment.protocol import Environment
-from rlx.collector.policy.exploration import exploring
-from rlx.collector.policy.spec import PolicySpec
+from rlx.collector.policy.spec import PolicySpec, exploring
 from rlx.collector.rollout.episodes import Episode, Episodes
 from rlx.collector.rollout.infos import InfoKeys, Infos
 from rlx.collector.rollout.layout import Layout, layout_of

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlx.collector.environment.actions import RandomPolicy
 from rlx.collector.environment.opening import EnvSource, open_environment
-from rlx.collector.policy.exploration import exploring
-from rlx.collector.policy.protocol import FunctionPolicy, Policy, RandomActions, RandomPolicy
-from rlx.collector.policy.spec import as_policy, has_torch
+from rlx.collector.policy.protocol import FunctionPolicy, Policy, RandomActions
+from rlx.collector.policy.spec import as_policy, exploring, has_torch
 from rlx.collector.rollout.even import EvenRollout
 from rlx.collector.rollout.infos import InfoKeys, Infos
 from rlx.collector.rollout.loop import Rollout

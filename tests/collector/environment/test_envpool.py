@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rlx.collector.environment.actions import RandomPolicy
 from rlx.collector.environment.envpool import ATARI
 from rlx.collector.environment.opening import open_environment
-from rlx.collector.policy.protocol import FunctionPolicy, RandomPolicy
+from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import Steps
 from rlx.errors import CollectError
