@@ -12,14 +12,14 @@ def datasets(incomplete: str) -> list[str]:
 
 def games(incomplete: str) -> list[str]:
     """Return the games of downloadable runs."""
-    from rlx.formats.rl_unplugged.reader import GAMES
+    from rlx.formats.rl_unplugged.layout import GAMES
 
     return _beginning(GAMES, incomplete)
 
 
 def runs(incomplete: str) -> list[str]:
     """Return downloadable runs: ``Pong/5``."""
-    from rlx.formats.rl_unplugged.reader import GAMES, RUNS
+    from rlx.formats.rl_unplugged.layout import GAMES, RUNS
 
     return _beginning((f"{game}/{run}" for game in GAMES for run in RUNS), incomplete)
 

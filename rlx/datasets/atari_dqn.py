@@ -9,7 +9,7 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.datasets.base import DatasetExperienceReplay, Download, is_complete
 from rlx.errors import DatasetNotFoundError, PartialError
-from rlx.formats.rl_unplugged import reader as rl_unplugged
+from rlx.formats.rl_unplugged import layout as rl_unplugged
 from rlx.home import home
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.download import download as download_run

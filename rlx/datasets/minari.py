@@ -20,7 +20,8 @@ from rlx.buffer.transform.neighbourhood import path, wanted
 from rlx.datasets.base import DatasetExperienceReplay, Download, is_complete
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
 from rlx.files.atomic import whole
-from rlx.formats.minari.reader import ID, MAIN_DATA, find_runs
+from rlx.formats.minari.layout import ID, MAIN_DATA
+from rlx.formats.minari.reader import find_runs
 from rlx.home import home
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options

@@ -9,8 +9,8 @@ from rlx.files.atomic import whole
 from rlx.formats.common.batches import Columns, DirectoryExporter, Exporter
 from rlx.formats.h5.writer import H5Exporter
 from rlx.formats.jsonl.writer import JsonlExporter
-from rlx.formats.npz.batch_writer import NpzExporter
-from rlx.formats.parquet.batch_writer import ParquetExporter
+from rlx.formats.npz.writer import NpzExporter
+from rlx.formats.parquet.writer import ParquetExporter
 from rlx.formats.pt.writer import PtExporter
 from rlx.formats.zarr.writer import ZarrExporter
 

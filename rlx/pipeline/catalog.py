@@ -6,7 +6,7 @@ from typing import Any
 from rlx.errors import RlxError
 from rlx.files.opening import open_source
 from rlx.files.retry import RetryPolicy
-from rlx.formats.rl_unplugged import reader as rl_unplugged
+from rlx.formats.rl_unplugged import layout as rl_unplugged
 from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
 from rlx.pipeline.local_runs import find_runs

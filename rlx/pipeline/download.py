@@ -15,7 +15,7 @@ from rlx.files.disk import check_room
 from rlx.files.location import Location
 from rlx.files.opening import open_source
 from rlx.formats.common.source import Source
-from rlx.formats.rl_unplugged import reader as rl_unplugged
+from rlx.formats.rl_unplugged import layout as rl_unplugged
 from rlx.manifest import Manifest
 from rlx.pipeline.delivery import TRANSFERS, Fetching
 from rlx.pipeline.ingest import AtHand, Ingest

@@ -11,15 +11,21 @@ from rlx.formats.buffer import reader as buffer_checkpoint
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
 from rlx.formats.common.provenance import LocalRun, with_spaces
+from rlx.formats.d3rlpy import layout as d3rlpy_layout
 from rlx.formats.d3rlpy import reader as d3rlpy
+from rlx.formats.d4rl import layout as d4rl_layout
 from rlx.formats.d4rl import reader as d4rl
+from rlx.formats.dopamine import layout as dopamine_layout
 from rlx.formats.dopamine import reader as dopamine
 from rlx.formats.lerobot import reader as lerobot
+from rlx.formats.minari import layout as minari_layout
 from rlx.formats.minari import reader as minari
 from rlx.formats.npz import reader as npz
 from rlx.formats.parquet import reader as parquet
+from rlx.formats.rl_unplugged import layout as rl_unplugged_layout
 from rlx.formats.rl_unplugged import reader as rl_unplugged
 from rlx.formats.rlds import reader as rlds
+from rlx.formats.robomimic import layout as robomimic_layout
 from rlx.formats.robomimic import reader as robomimic
 from rlx.formats.torchrl import reader as torchrl_memmap
 from rlx.pipeline.format_choice import FormatChoice
@@ -62,7 +68,7 @@ _FORMATS: Mapping[str, ForeignFormat] = MappingProxyType(
 _MARKS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "minari": ("data/metadata.json", "data/main_data.hdf5", "main_data.hdf5"),
-        "d4rl": d4rl.KEYS,
+        "d4rl": d4rl_layout.KEYS,
         "robomimic": ("data", "mask"),
         "d3rlpy": ("version", "num_episodes", "columns"),
         "lerobot": ("meta/info.json", "meta/episodes"),
@@ -71,7 +77,12 @@ _MARKS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 LAYOUTS = (*_RUNS, *_FORMATS)
-_HDF5 = "; or ".join([minari.LAYOUT, *(one.LAYOUT.removeprefix("expected ") for one in (d4rl, robomimic, d3rlpy))])
+_HDF5 = "; or ".join(
+    [
+        minari_layout.LAYOUT,
+        *(one.LAYOUT.removeprefix("expected ") for one in (d4rl_layout, robomimic_layout, d3rlpy_layout)),
+    ]
+)
 _SHOWN_NAMES = 20
 _SHOWN_BYTES = 8
 
@@ -140,7 +151,7 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
 def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
     """Return the error that what lies at a path resembles no format; raises another where it cannot be read."""
     if layout is not None:
-        expected = dopamine.LAYOUT if layout == "dopamine" else rl_unplugged.LAYOUT
+        expected = dopamine_layout.LAYOUT if layout == "dopamine" else rl_unplugged_layout.LAYOUT
         return SourceNotFoundError(f"no run found in {path}; {expected}")
     hint = f"--from {'|'.join(LAYOUTS)} gives a diagnosis"
     if not path.is_file():

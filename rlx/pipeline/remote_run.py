@@ -11,7 +11,8 @@ from rlx.files.file_stat import FetchedFile, FileStat
 from rlx.files.location import Location
 from rlx.formats.common.source import Layout
 from rlx.formats.dopamine.reader import DopamineLayout
-from rlx.formats.rl_unplugged.reader import GAMES, RLUnpluggedLayout, shard_file
+from rlx.formats.rl_unplugged.layout import GAMES, shard_file
+from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.progress import Silent
 
 _REQUESTS = 8

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.rl_unplugged.reader import shard_file
+from rlx.formats.rl_unplugged.layout import shard_file
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

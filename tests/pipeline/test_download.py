@@ -11,7 +11,8 @@ from rlx.errors import (
     DatasetLockedError,
     SourceNotFoundError,
 )
-from rlx.formats.rl_unplugged.reader import find_runs, shard_file
+from rlx.formats.rl_unplugged.layout import shard_file
+from rlx.formats.rl_unplugged.reader import find_runs
 from rlx.pipeline.download import plan_download
 from rlx.pipeline.options import Options
 from rlx.store.codec import Codec

@@ -23,8 +23,7 @@ from rlx.formats.common.extra_fields import RowType
 from rlx.formats.common.rows.runs import RowRuns
 from rlx.formats.common.rows.scan import Recording
 from rlx.formats.common.rows.ted_fields import ted_fields
-from rlx.formats.common.rows.ted_run import Leaf, Place, TedRun, make_run, scanned
-from rlx.formats.torchrl.leaves import NUMBERS
+from rlx.formats.common.rows.ted_run import NUMBERS, Leaf, Place, TedRun, make_run, scanned
 
 _MANIFEST = "buffer.json"
 _STATE = "state.pt"

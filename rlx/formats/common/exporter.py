@@ -109,6 +109,11 @@ def common_losses(
     return losses
 
 
+def has_finals(experience: Experience) -> bool:
+    """Return whether the final observation of any trajectory was recorded."""
+    return bool(experience.trajectories.final_recorded.any())
+
+
 def extra_fields(schema: Schema) -> list[str]:
     """Return names of the fields beside observations, actions, reward and flags."""
     known = {"reward", "terminated", "truncated", *observation_fields(schema), *action_fields(schema)}

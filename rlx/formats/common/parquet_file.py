@@ -12,6 +12,7 @@ from rlx.files.disk import check_readable
 from rlx.store.arrow import pyarrow
 
 _BUFFER_BYTES = 2**18
+_MAGIC = b"PAR1"
 
 
 class ParquetFile:
@@ -72,6 +73,14 @@ class ParquetFile:
 
     def _group(self, row: int) -> int:
         return int(np.searchsorted(self._groups, row, side="right")) - 1
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a path is that of a file that begins like Parquet, whole or damaged."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import h5py
 
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
@@ -20,25 +20,19 @@ from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape
 from rlx.formats.common.hdf5.extras import find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import texts
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
-from rlx.formats.d4rl import reader as d4rl
-from rlx.formats.d4rl.reader import D4RL
+from rlx.formats.d3rlpy.layout import COLUMNS, KEYS, LAYOUT, VERSION
+from rlx.formats.d4rl import layout as d4rl
+from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.schema import Field, Role, Schema
 
-_KEYS = ("version", "num_episodes", "columns")
-_COLUMNS = ("observations", "actions", "rewards", "terminated")
-_VERSION = "2.1"
 _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
 # Of several observations, the place in the tuple follows the episode's number.
 _OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})(?:_\d{1,9})?")
-LAYOUT = (
-    "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "
-    "observations_<i> [T, ...], actions_<i> [T, A], rewards_<i> [T, 1], terminated_<i>"
-)
 
 
 def recognises(path: Path) -> bool:
     """Return whether a file has what a dump of d3rlpy's version 2 begins with, or of its first version's flags."""
-    return hdf5_file.holds(path, _KEYS) or hdf5_file.holds(path, (*d4rl.KEYS, d4rl.EPISODE_ENDS))
+    return hdf5_file.holds(path, KEYS) or hdf5_file.holds(path, (*d4rl.KEYS, d4rl.EPISODE_ENDS))
 
 
 def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
@@ -49,17 +43,17 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
         CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
         SourceError: it is of a version that is not read, or has no episode.
     """
-    return d4rl.open_d4rl(path) if hdf5_file.holds(path, d4rl.KEYS[:1]) else _opened(path)
+    return open_d4rl(path) if hdf5_file.holds(path, d4rl.KEYS[:1]) else _opened(path)
 
 
 @expecting(LAYOUT)
 def _opened(path: Path) -> Hdf5Episodes:
     with hdf5_file.opened(path) as file:
-        if missing := [key for key in _KEYS if not hdf5_file.has(file, key)]:
+        if missing := [key for key in KEYS if not hdf5_file.has(file, key)]:
             raise CorruptShardError(f"{path}: {missing[0]} is missing")
         version = texts(file, "version")
-        if version != [_VERSION]:
-            raise SourceError(f"{path} is of d3rlpy's version {'.'.join(version)}, expected {_VERSION}")
+        if version != [VERSION]:
+            raise SourceError(f"{path} is of d3rlpy's version {'.'.join(version)}, expected {VERSION}")
         episode_count = int(hdf5_file.scalar(file, "num_episodes"))
         if episode_count < 1:
             raise SourceError(f"{path} has no episode")
@@ -71,10 +65,7 @@ def _opened(path: Path) -> Hdf5Episodes:
         paths |= {name: f"{path}_{{}}" for name, path in extras.keys.items()}
         notes: dict[str, Any] = {**said, "format": "d3rlpy 2.1", **without_outcome(episodes)}
         notes |= not_taken_note(extras.not_taken)
-    try:
         schema = Schema(fields)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
     return Hdf5Episodes(
         path.parent, path.name, schema, notes, paths, {}, episodes, tuple(range(len(episodes))), bounds, LAYOUT
@@ -113,7 +104,7 @@ def _extras(
     others: dict[str, str] = {}
     for name in hdf5_file.names(file):
         known_one = _OF_EPISODE.fullmatch(name)
-        if name in _KEYS or (known_one is not None and int(known_one[1]) < len(episodes)):
+        if name in KEYS or (known_one is not None and int(known_one[1]) < len(episodes)):
             continue
         leaves, left = leaves_of(file, [name])
         others |= left
@@ -128,7 +119,7 @@ def _extras(
     extras, _ = find_extras(file, whole, episodes[0].rows, known, said, "{}_0".format)
     for leaf, reason in others.items():
         extras.leave(leaf, reason)
-    missing = set(texts(file, "columns")) - {*_COLUMNS, *whole}
+    missing = set(texts(file, "columns")) - {*COLUMNS, *whole}
     for base in sorted({*(found.keys() - {*whole}), *missing}):
         extras.leave(base, NOT_A_ROW_PER_STEP)
     return extras

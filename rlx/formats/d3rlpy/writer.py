@@ -16,18 +16,17 @@ from rlx.formats.common.exporter import (
     common_losses,
     left_out,
     observation_fields,
+    rounded_rewards,
     without_finals,
 )
 from rlx.formats.common.hdf5.extras import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
-from rlx.formats.common.pictures import Arranged, channels_first
+from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.pieces import Piece
 from rlx.formats.common.provenance import provenance
+from rlx.formats.d3rlpy.layout import COLUMNS, KEYS, VERSION
 from rlx.progress import Progress
 from rlx.schema import Field, Schema
-
-_VERSION = "2.1"
-_COLUMNS = ("observations", "actions", "rewards", "terminated")
 
 
 class D3rlpyExporter:
@@ -58,8 +57,7 @@ class D3rlpyExporter:
             )
         if seams := int((~table.terminated & ~table.truncated).sum()):
             losses.append(f"that {seams:,} of {len(table):,} trajectories end without being truncated")
-        if np.result_type(schema["reward"].dtype, np.float32) != np.float32:
-            losses.append(f"rewards of {schema['reward'].dtype}: they are rounded to float32")
+        losses += rounded_rewards(schema)
         names = observation_fields(schema)
         for name in names:
             losses += _arranged(schema[name]).loss(name, schema[name])
@@ -73,7 +71,7 @@ class D3rlpyExporter:
         """Return whether a file says that d3rlpy's version 2 dumped it."""
         try:
             with h5py.File(path, "r") as file:
-                return {"columns", "num_episodes", "version"} <= set(file)
+                return set(KEYS) <= set(file)
         except OSError:
             return False
 
@@ -81,9 +79,9 @@ class D3rlpyExporter:
         """Write the file."""
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
-            output.file.create_dataset("columns", data=list(_COLUMNS))
+            output.file.create_dataset("columns", data=list(COLUMNS))
             output.file.create_dataset("num_episodes", data=len(experience.trajectories))
-            output.file.create_dataset("version", data=_VERSION)
+            output.file.create_dataset("version", data=VERSION)
             write_episodes(experience, lambda piece: _Episode(output, piece.trajectory, experience), progress)
 
 
@@ -108,7 +106,7 @@ class _Episode:
         for extra in extra_columns(schema, ()):
             if not extra.is_after:
                 field = schema[extra.name]
-                add(f"{extra.path}_{number}", extra.name, field.dtype, Arranged(field.shape, _as_they_are))
+                add(f"{extra.path}_{number}", extra.name, field.dtype, as_it_is(field))
         output.file.create_dataset(f"terminated_{number}", data=bool(table.terminated[number]))
 
     def append(self, piece: Piece) -> None:
@@ -119,10 +117,6 @@ class _Episode:
 def _arranged(field: Field) -> Arranged:
     """Return pictures with their channels first; a number as a vector of one."""
     return Arranged((1,), _columns) if field.shape == () else channels_first(field)
-
-
-def _as_they_are(rows: NDArray[Any]) -> NDArray[Any]:
-    return rows
 
 
 def _columns(rows: NDArray[Any]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
@@ -20,17 +20,9 @@ from rlx.formats.common.hdf5.extras import find_extras, leaves_of
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import different
 from rlx.formats.common.source import OneFile
+from rlx.formats.d4rl.layout import EPISODE_ENDS, KEYS, KNOWN, LAYOUT, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.schema import Field, Role, Schema
 
-KEYS = ("observations", "actions", "rewards", "terminals")
-# Flags that the first version of d3rlpy adds to the same layout; its episodes end where they are set.
-EPISODE_ENDS = "episode_terminals"
-_NEXT = "next_observations"
-LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
-_METADATA = "metadata/"
-# The table of trajectories that rlx's exporter writes: D4RL skips metadata.
-TABLE = f"{_METADATA}trajectories/"
-TABLE_COLUMNS = ("length", "episode", "from_reset", "final_recorded", "cut")
 _PIECE_ROWS = 2**16
 
 
@@ -105,15 +97,12 @@ def open_d4rl(path: Path) -> D4RL:
         fields, paths, after, extras = _fields(file, count, said)
         episodes = _tabled(file, count) or _scanned(file, count)
         notes: dict[str, Any] = {**said, "format": "D4RL", **without_outcome(episodes)}
-        if not any(hdf5_file.has(file, key) for key in ("timeouts", EPISODE_ENDS)):
+        if not any(hdf5_file.has(file, key) for key in (TIMEOUTS, EPISODE_ENDS)):
             notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
-            if hdf5_file.has(file, _NEXT):
+            if hdf5_file.has(file, NEXT):
                 notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
         notes |= not_taken_note(extras.not_taken)
-    try:
         schema = Schema(fields)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episodes.rows)
     return D4RL(path.parent, path.name, schema, notes, paths, after, episodes, bounds)
 
@@ -131,19 +120,18 @@ def _fields(
         fields[name], paths[name] = Field(found.dtype.name, shape, role), path
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     after = {}
-    if hdf5_file.has(file, _NEXT):
-        seen, then = (hdf5_file.numbers(file, name, rows=count) for name in ("observations", _NEXT))
+    if hdf5_file.has(file, NEXT):
+        seen, then = (hdf5_file.numbers(file, name, rows=count) for name in ("observations", NEXT))
         if (seen.dtype, seen.shape) != (then.dtype, then.shape):
             raise CorruptShardError(
-                f"{file.filename}: {_NEXT}: expected {seen.dtype}{list(seen.shape)} as observations, "
+                f"{file.filename}: {NEXT}: expected {seen.dtype}{list(seen.shape)} as observations, "
                 f"found {then.dtype}{list(then.shape)}"
             )
-        after["observation"] = _NEXT
-    known = {*KEYS, EPISODE_ENDS, _NEXT, "timeouts", "discrete_action", "version"}
-    names = [name for name in hdf5_file.names(file) if name not in known]
+        after["observation"] = NEXT
+    names = [name for name in hdf5_file.names(file) if name not in KNOWN]
     leaves, left = leaves_of(file, names)
     leaves = [leaf for leaf in leaves if not leaf.startswith(TABLE)]
-    steps = [leaf for leaf in leaves if not leaf.startswith(_METADATA)]
+    steps = [leaf for leaf in leaves if not leaf.startswith(METADATA)]
     extras, after_extras = find_extras(file, steps, count, fields, said)
     for leaf, reason in {**dict.fromkeys([*leaves], NOT_OF_STEPS), **left}.items():
         if leaf not in steps:
@@ -162,7 +150,7 @@ def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
     if not kinds or lengths.ndim != 1 or not ((lengths > 0) & (lengths <= count)).all() or lengths.sum() != count:
         return None
     last = np.cumsum(lengths) - 1
-    terminals, timeouts = (_flags(file, name, count) for name in ("terminals", "timeouts"))
+    terminals, timeouts = (_flags(file, name, count) for name in ("terminals", TIMEOUTS))
     ends = terminals | timeouts
     ends[last] = False
     if ends.any():
@@ -172,7 +160,7 @@ def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
         number=table["episode"],
         terminated=terminals[last],
         truncated=timeouts[last],
-        final_recorded=table["final_recorded"] if hdf5_file.has(file, _NEXT) else False,
+        final_recorded=table["final_recorded"] if hdf5_file.has(file, NEXT) else False,
         from_reset=table["from_reset"],
         cut=table["cut"],
     )
@@ -184,11 +172,11 @@ def _scanned(file: h5py.File, count: int) -> EpisodeTable:
     """
     terminals = _flags(file, "terminals", count)
     ends = terminals.copy()
-    recorded = next((name for name in ("timeouts", EPISODE_ENDS) if hdf5_file.has(file, name)), None)
+    recorded = next((name for name in (TIMEOUTS, EPISODE_ENDS) if hdf5_file.has(file, name)), None)
     if recorded is not None:
         ends |= _flags(file, recorded, count)
     timeouts = ends & ~terminals
-    if hdf5_file.has(file, _NEXT):
+    if hdf5_file.has(file, NEXT):
         ends |= _seams(file, count)
     ends[-1] = True
     last = np.flatnonzero(ends)
@@ -199,7 +187,7 @@ def _scanned(file: h5py.File, count: int) -> EpisodeTable:
         number=np.arange(len(last)),
         terminated=terminals[last],
         truncated=timeouts[last],
-        final_recorded=hdf5_file.has(file, _NEXT),
+        final_recorded=hdf5_file.has(file, NEXT),
         from_reset=from_reset,
     )
 
@@ -217,7 +205,7 @@ def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
 def _seams(file: h5py.File, count: int) -> NDArray[np.bool_]:
     """Return [N] whether the row after each row is not its next observation."""
     seams = np.zeros(count, bool)
-    seen, after = hdf5_file.numbers(file, "observations"), hdf5_file.numbers(file, _NEXT)
+    seen, after = hdf5_file.numbers(file, "observations"), hdf5_file.numbers(file, NEXT)
     rows = max(1, min(_PIECE_ROWS, 2**22 * count // max(1, seen.nbytes)))
     for start in range(0, count - 1, rows):
         stop = min(start + rows, count - 1)

@@ -11,6 +11,7 @@ from rlx.formats.common.exporter import (
     action_fields,
     check_names,
     common_losses,
+    has_finals,
     left_out,
     observation_fields,
 )
@@ -18,14 +19,11 @@ from rlx.formats.common.hdf5.extras import ExtraColumn, extra_columns, without_r
 from rlx.formats.common.hdf5.output import created
 from rlx.formats.common.pieces import pieces
 from rlx.formats.common.provenance import provenance
+from rlx.formats.d4rl.layout import KEYS, KNOWN, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.progress import Progress
 from rlx.schema import Schema
 
-_KEYS = frozenset({"observations", "actions", "rewards", "terminals"})
-_NEXT = "next_observations"
-_GROUP = "metadata/trajectories/"
-_TABLE = ("length", "episode", "from_reset", "final_recorded", "cut")
-_TAKEN = frozenset({*_KEYS, _NEXT, "timeouts", "metadata", "next", "episode_terminals", "discrete_action", "version"})
+_TAKEN = KNOWN | {METADATA.rstrip("/"), "next"}
 
 
 class D4RLExporter:
@@ -40,14 +38,14 @@ class D4RLExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return final observations, if none was recorded, and fields whose names mean something else in D4RL."""
         _check(experience)
-        losses = common_losses(experience, final=not _has_next(experience), unrecorded=False, starts=False)
+        losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
         return losses + left_out(without_room(experience.schema, _extras(experience.schema)))
 
     def owns(self, path: Path) -> bool:
         """Return whether a file has the datasets that every file of D4RL has."""
         try:
             with h5py.File(path, "r") as file:
-                return set(file) >= _KEYS
+                return set(file) >= set(KEYS)
         except OSError:
             return False
 
@@ -60,8 +58,8 @@ class D4RLExporter:
             "actions": action,
             "rewards": "reward",
             "terminals": "terminated",
-            "timeouts": "truncated",
-            **({_NEXT: observation} if _has_next(experience) else {}),
+            TIMEOUTS: "truncated",
+            **({NEXT: observation} if has_finals(experience) else {}),
         }
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
@@ -71,18 +69,14 @@ class D4RLExporter:
                 extra: output.rows(extra.path, steps, schema[extra.name].shape, schema[extra.name].dtype)
                 for extra in _extras(schema)
             }
-            for name in _TABLE:
-                output.file.create_dataset(_GROUP + name, data=experience.trajectories.columns()[name])
+            for name in TABLE_COLUMNS:
+                output.file.create_dataset(TABLE + name, data=experience.trajectories.columns()[name])
             for piece in pieces(experience.blocks(), schema):
                 for column, name in columns.items():
-                    rows[column].append(piece.next(name) if column == _NEXT else piece.rows(name))
+                    rows[column].append(piece.next(name) if column == NEXT else piece.rows(name))
                 for extra, column_rows in extras.items():
                     column_rows.append(extra.rows(piece))
                 progress.advance("steps", piece.steps)
-
-
-def _has_next(experience: Experience) -> bool:
-    return bool(experience.trajectories.final_recorded.any())
 
 
 def _extras(schema: Schema) -> list[ExtraColumn]:

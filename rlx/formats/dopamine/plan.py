@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.formats.dopamine.ring import EPISODE_ENDS, RingFile, file_name, find_suffixes, load_ring_file
+from rlx.formats.dopamine.layout import ADD_COUNT, EPISODE_ENDS, INVALID_RANGE, REWARD, TERMINAL, file_name
+from rlx.formats.dopamine.ring import RingFile, find_suffixes, load_ring_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,10 @@ class _Builder:
     def _check_alike(self, previous: RingFile, file: RingFile) -> None:
         if file.capacity != previous.capacity:
             expected = f"expected {previous.capacity:,} rows as in the file before"
-            raise self._corrupt("$store$_terminal", file, f"{expected}, found {file.capacity:,}")
+            raise self._corrupt(TERMINAL, file, f"{expected}, found {file.capacity:,}")
         if file.padding != previous.padding:
             expected = f"expected a stack of {previous.padding + 1}"
-            raise self._corrupt("invalid_range", file, f"{expected}, found {file.padding + 1}")
+            raise self._corrupt(INVALID_RANGE, file, f"{expected}, found {file.padding + 1}")
 
     def _true_add_count(self, file: RingFile, *, is_last: bool) -> int:
         """Return rows written to the run; the buffer logged at the end of training says only where its cursor
@@ -181,10 +182,10 @@ class _Builder:
         if file.suffix == 0 or file.add_count >= file.capacity:
             reached = self._files[-1][1] if self._files else 0
             if file.add_count <= reached:
-                raise self._corrupt("add_count", file, f"expected more than {reached:,} rows, {found}")
+                raise self._corrupt(ADD_COUNT, file, f"expected more than {reached:,} rows, {found}")
             return file.add_count
         if not is_last:
-            raise self._corrupt("add_count", file, f"expected at least {file.capacity:,} rows, {found}")
+            raise self._corrupt(ADD_COUNT, file, f"expected at least {file.capacity:,} rows, {found}")
         if self._previous is None:
             # Alone, it is a ring full of rows; which lap is unknown, but not the first.
             return file.add_count + (file.suffix + 1) * file.capacity
@@ -203,9 +204,9 @@ class _Builder:
         slots = file.slots(start, stop)
         action, reward, terminal = file.action[slots], file.reward[slots], file.terminal[slots]
         if len(terminal) and terminal.max() > 1:
-            raise self._corrupt("$store$_terminal", file, f"expected 0 or 1, found {terminal.max()}")
+            raise self._corrupt(TERMINAL, file, f"expected 0 or 1, found {terminal.max()}")
         if not np.isfinite(reward).all():
-            raise self._corrupt("$store$_reward", file, "expected finite numbers, found others")
+            raise self._corrupt(REWARD, file, "expected finite numbers, found others")
         is_zero = (action == 0) & (reward == 0) & (terminal == 0)
         terminals = start + np.flatnonzero(terminal)
         padding = np.arange(1, file.padding + 1)
@@ -215,7 +216,7 @@ class _Builder:
         bad = here[~is_zero[here - start]]
         if len(bad):
             slot = bad[0] % file.capacity
-            raise self._corrupt("$store$_terminal", file, f"expected zero padding in slot {slot}, found a step")
+            raise self._corrupt(TERMINAL, file, f"expected zero padding in slot {slot}, found a step")
         is_zero[here - start] = False  # known padding need not be searched
         self._padding_due = due[due >= stop]
         self._terminals.append(terminals)

@@ -19,21 +19,26 @@ from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.formats.common.provenance import told_beside, told_names
 from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.formats.dopamine.blocks import pack, read_block
-from rlx.formats.dopamine.episodes import trajectories
+from rlx.formats.dopamine.episodes import pack, read_block, trajectories
+from rlx.formats.dopamine.layout import (
+    ADD_COUNT,
+    EPISODE_ENDS,
+    FOLDER,
+    LAYOUT,
+    OBSERVATION,
+    SMALL_ARRAYS,
+    STORE,
+    array_name,
+    file_name,
+)
 from rlx.formats.dopamine.npy_stream import NpyStream
 from rlx.formats.dopamine.plan import Plan, make_plan
-from rlx.formats.dopamine.ring import EPISODE_ENDS, OBSERVATION, SMALL_ARRAYS, STORE, file_name, find_arrays
+from rlx.formats.dopamine.ring import find_arrays
 from rlx.formats.dopamine.rows import Rows
 from rlx.schema import Role, Schema
 
 # 200 iterations of at least 250,000 steps fill a ring of a million 50 times; the buffer at the end makes 51.
 PUBLIC_SUFFIXES = range(51)
-LAYOUT = (
-    "expected Dopamine's layout: in replay_logs for every number N of a file $store$_observation_ckpt.N.gz [C, ...], "
-    "$store$_action_ckpt.N.gz [C], $store$_reward_ckpt.N.gz [C], $store$_terminal_ckpt.N.gz [C], "
-    "add_count_ckpt.N.gz, invalid_range_ckpt.N.gz, each a gzipped npy"
-)
 _ATARI = ("uint8", (84, 84))
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 
@@ -157,16 +162,6 @@ class Dopamine:
         return found
 
 
-def array_name(name: str) -> str:
-    """Return name of the array that holds a field, which cannot have a slash in it.
-
-    Example:
-        >>> array_name("params/loc")
-        '$store$_params.loc'
-    """
-    return STORE + name.replace("/", ".")
-
-
 @dataclass(frozen=True, slots=True)
 class DopamineLayout:
     """How the DQN Replay Dataset names the files of one run.
@@ -192,7 +187,7 @@ class DopamineLayout:
 
     @property
     def _folder(self) -> str:
-        return f"{self.prefix}{self.game}/{self.run}/replay_logs"
+        return f"{self.prefix}{self.game}/{self.run}/{FOLDER}"
 
 
 def find_runs(directory: Path) -> list[Dopamine]:
@@ -203,16 +198,16 @@ def find_runs(directory: Path) -> list[Dopamine]:
             their ``dqn``.
     """
     directory = directory.absolute()
-    patterns = ["/".join([*"*" * depth, "replay_logs"]) for depth in range(4)]
+    patterns = ["/".join([*"*" * depth, FOLDER]) for depth in range(4)]
     folders = [directory, *(folder for pattern in patterns for folder in sorted(directory.glob(pattern)))]
     return [
         Dopamine(directory, folder.relative_to(directory).as_posix(), _id_of(folder))
         for folder in folders
-        if folder.is_dir() and any(folder.glob(file_name("add_count", "*")))
+        if folder.is_dir() and any(folder.glob(file_name(ADD_COUNT, "*")))
     ]
 
 
 def _id_of(folder: Path) -> str:
     """Return game and run, the names of the two directories above."""
-    words = folder.parts[-3:-1] if folder.name == "replay_logs" else folder.parts[-1:]
+    words = folder.parts[-3:-1] if folder.name == FOLDER else folder.parts[-1:]
     return "/".join(word for word in words if _WORD.fullmatch(word)) or "run"

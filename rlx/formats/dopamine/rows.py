@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
 from rlx.formats.common.extra_fields import RowType
+from rlx.formats.dopamine.layout import ACTION, OBSERVATION, REWARD, SMALL_DTYPES, file_name
 from rlx.formats.dopamine.npy_stream import NpyStream, read_npy
 from rlx.formats.dopamine.plan import Plan
-from rlx.formats.dopamine.ring import OBSERVATION, SMALL_DTYPES, file_name
 
 
 class Rows:
@@ -77,8 +77,8 @@ class Rows:
     def is_blank(self, row: int) -> bool:
         """Return whether a row has a zero observation, action and reward."""
         action, reward = np.empty(1, np.int32), np.empty(1, np.float32)
-        self.read_column("$store$_action", row, action)
-        self.read_column("$store$_reward", row, reward)
+        self.read_column(ACTION, row, action)
+        self.read_column(REWARD, row, reward)
         return not (action.any() or reward.any() or self._observations(row, 1).any())
 
     def check_blank(self, start: int, stop: int) -> None:

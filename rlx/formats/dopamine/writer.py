@@ -22,15 +22,22 @@ from rlx.formats.common.exporter import (
 )
 from rlx.formats.common.pieces import Piece, pieces
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
-from rlx.formats.dopamine.ring_log import STACK, RingLog
+from rlx.formats.dopamine.layout import (
+    ACTION,
+    ADD_COUNT,
+    FOLDER,
+    OBSERVATION,
+    REWARD,
+    SMALL_DTYPES,
+    TERMINAL,
+    array_name,
+    file_name,
+)
+from rlx.formats.dopamine.ring import STACK, RingLog
 from rlx.progress import Progress
 from rlx.schema import Schema
 
 _CAPACITY = 1_000_000
-_FOLDER = "replay_logs"
-_OBSERVATION, _ACTION, _REWARD, _TERMINAL = (
-    f"$store$_{name}" for name in ("observation", "action", "reward", "terminal")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +70,8 @@ class DopamineExporter:
 
     def owns(self, path: Path) -> bool:
         """Return whether a directory holds ``replay_logs`` and nothing else that rlx did not write."""
-        return (path / _FOLDER / "add_count_ckpt.0.gz").is_file() and {entry.name for entry in path.iterdir()} <= {
-            _FOLDER,
+        return (path / FOLDER / file_name(ADD_COUNT, 0)).is_file() and {entry.name for entry in path.iterdir()} <= {
+            FOLDER,
             FILE_NAME,
         }
 
@@ -72,16 +79,14 @@ class DopamineExporter:
         """Write the directory."""
         schema, table = experience.schema, experience.trajectories
         (observation,), (action,) = observation_fields(schema), action_fields(schema)
-        folder = path / _FOLDER
+        folder = path / FOLDER
         folder.mkdir(parents=True)
         save_provenance(path, experience, self.losses(experience))
         rows = int(table.length.sum()) + (STACK - 1) * len(table)
         seen = schema[observation]
         columns = {
-            _OBSERVATION: (seen.dtype, seen.shape),
-            _ACTION: ("int32", ()),
-            _REWARD: ("float32", ()),
-            _TERMINAL: ("uint8", ()),
+            OBSERVATION: (seen.dtype, seen.shape),
+            **{array: (dtype, ()) for array, dtype in SMALL_DTYPES.items()},
             **{array: (schema[name].dtype, schema[name].shape) for name, array in _extras(schema).items()},
         }
         with RingLog(folder, self.capacity or min(_CAPACITY, rows + 1), columns) as log:
@@ -90,10 +95,10 @@ class DopamineExporter:
                     log.append({name: np.zeros((STACK - 1, *shape), dtype) for name, (dtype, shape) in columns.items()})
                 log.append(
                     {
-                        _OBSERVATION: piece.rows(observation),
-                        _ACTION: _small(piece.rows(action), action),
-                        _REWARD: piece.rows("reward"),
-                        _TERMINAL: _ends(piece),
+                        OBSERVATION: piece.rows(observation),
+                        ACTION: _small(piece.rows(action), action),
+                        REWARD: piece.rows("reward"),
+                        TERMINAL: _ends(piece),
                         **{array: piece.rows(name) for name, array in _extras(schema).items()},
                     }
                 )
@@ -104,8 +109,8 @@ def _extras(schema: Schema) -> dict[str, str]:
     """Return name of the array of every extra field that has a place: numbers, under a name that is its own."""
     arrays: dict[str, str] = {}
     for name in extra_fields(schema):
-        array = f"$store$_{name.replace('/', '.')}"
-        if not schema[name].is_text and array not in {_OBSERVATION, _ACTION, _REWARD, _TERMINAL, *arrays.values()}:
+        array = array_name(name)
+        if not schema[name].is_text and array not in {OBSERVATION, ACTION, REWARD, TERMINAL, *arrays.values()}:
             arrays[name] = array
     return arrays
 

@@ -1,4 +1,4 @@
-"""The features that a dataset of LeRobot says it has, and which fields of a step they make."""
+"""The columns that a dataset of LeRobot says it has, and which fields of a step they make."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.formats.common.extra_fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
+from rlx.formats.common.parquet_file import opened
 from rlx.formats.common.pictures import MalformedPictureError, decode_picture
+from rlx.formats.lerobot.layout import DONE, EPISODE, FRAME, INDEX, INFO, TASK, TASK_INDEX, TASKS, TERMINATED, TRUNCATED
 from rlx.schema import TEXT, Field, Role
 from rlx.store.arrow import to_rows
 
-DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
-TASK = "task"
-# Columns derived from the position of a step.
-_DERIVED = frozenset({"frame_index", "episode_index", "index"})
-_NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, "task_index"})
+_DERIVED = frozenset({FRAME, EPISODE, INDEX})
+_NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, TASK_INDEX})
 # Keys of info.json that are read, or derived from the files.
 _OF_FILES = """
 codebase_version total_episodes total_frames total_tasks total_chunks total_videos chunks_size data_files_size_in_mb
@@ -26,6 +25,9 @@ video_files_size_in_mb data_path video_path features
 """
 _INFO_OF_FILES = frozenset(_OF_FILES.split())
 _MAX_SIZE = 2**32
+# Pandas' name of an unnamed index, as LeRobot's is in some releases.
+_TASK_COLUMNS = (TASK, "__index_level_0__")
+_SCANNED_ROWS = 2**14
 Told = Any
 
 
@@ -156,12 +158,12 @@ def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: 
         if can_be_noted(said):
             noted[name] = said
         else:
-            extras.leave(f"meta/info.json: {name}", NOT_OF_STEPS)
+            extras.leave(f"{INFO}: {name}", NOT_OF_STEPS)
     columns: dict[str, Any] = {}
     for field_name, feature in features.items():
         names = info["features"].get(feature.name, {}).get("names") if feature.tasks is None else None
         columns[feature.name] = {"field": field_name} | ({"names": names} if names and can_be_noted(names) else {})
-    return {**noted, "features": {name: said for name, said in columns.items() if name != "task_index"}}
+    return {**noted, "features": {name: said for name, said in columns.items() if name != TASK_INDEX}}
 
 
 def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
@@ -225,3 +227,28 @@ def _told_field(told: Told, name: str, feature: Feature) -> Field | None:
         return None
     is_alike = field.dtype == feature.dtype and (field.shape or (1,)) == feature.shape
     return field if is_alike else None
+
+
+def read_tasks(root: Path) -> Feature | None:
+    """Return the column of the tasks; None where a dataset has no table of them.
+
+    Raises:
+        CorruptShardError: the table is damaged, or has no texts in it.
+    """
+    path = root / TASKS
+    if not path.is_file():
+        return None
+    texts: dict[int, str] = {}
+    with opened(path) as file:
+        name = next((name for name in _TASK_COLUMNS if name in file.names), TASK)
+        for batch in file.batches((TASK_INDEX, name), _SCANNED_ROWS):
+            try:
+                numbers, found = to_rows(batch[TASK_INDEX], ()), to_rows(batch[name], ())
+            except ValueError as exc:
+                raise CorruptShardError(f"{path}: {TASK_INDEX} or {name}: {exc}") from exc
+            if numbers.dtype.kind not in "iu" or found.dtype != object:
+                raise CorruptShardError(
+                    f"{path}: expected whole numbers and texts, found {numbers.dtype} and {found.dtype}"
+                )
+            texts.update(zip(numbers.tolist(), found.tolist(), strict=True))
+    return Feature(TASK_INDEX, TEXT, (1,), is_image=False, tasks=texts)

@@ -10,12 +10,21 @@ from numpy.typing import NDArray
 
 from rlx.errors import ExportError
 from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures, encode
+from rlx.formats.lerobot.layout import (
+    DONE,
+    EPISODE,
+    FRAME,
+    INDEX,
+    TASK,
+    TASK_INDEX,
+    TERMINATED,
+    TIMESTAMP,
+    TRUNCATED,
+)
 from rlx.formats.lerobot.statistics import PictureStatistics, VectorStatistics
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.arrow import from_rows, pyarrow
 
-DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
-TASK, TIMESTAMP = "task", "timestamp"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MAX_DIMENSIONS = 5
 
@@ -154,7 +163,7 @@ def defaults() -> dict[str, Feature]:
     """Return the features that LeRobot wants of every dataset."""
     number = feature_of(Field("int64", (), Role.STEP))
     clock = feature_of(Field("float32", (), Role.STEP))
-    return {"timestamp": clock, **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), number)}
+    return {TIMESTAMP: clock, **dict.fromkeys((FRAME, EPISODE, INDEX, TASK_INDEX), number)}
 
 
 def _called(name: str, field: Field) -> str:

@@ -13,14 +13,23 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.files.location import checked_name
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.rows.episodes import RowEpisode
-from rlx.formats.lerobot.columns import DONE, TERMINATED, TRUNCATED
+from rlx.formats.lerobot.layout import (
+    DATA_CHUNK,
+    DATA_FILE,
+    DATA_PATH,
+    DONE,
+    EPISODE,
+    EPISODES,
+    FIRST_INDEX,
+    INFO,
+    LENGTH,
+    STOP_INDEX,
+    TERMINATED,
+    TIMESTAMP,
+    TRUNCATED,
+)
 from rlx.store.arrow import to_rows
 
-PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-TIMESTAMP = "timestamp"
-_EPISODES = "meta/episodes"
-_EPISODE, _LENGTH = "episode_index", "length"
-_CHUNK, _FILE = "data/chunk_index", "data/file_index"
 _SCANNED_ROWS = 2**14
 _MAX_NUMBER = 2**40
 
@@ -64,8 +73,8 @@ def episode_columns(root: Path) -> list[str]:
     """Return names of the columns of the table of episodes that say something of them beside place, statistics and
     tasks.
     """
-    path = next(iter(sorted((root / _EPISODES).glob("*/*.parquet"))))
-    known = {_EPISODE, _LENGTH, "tasks", "dataset_from_index", "dataset_to_index"}
+    path = next(iter(sorted((root / EPISODES).glob("*/*.parquet"))))
+    known = {EPISODE, LENGTH, "tasks", FIRST_INDEX, STOP_INDEX}
     with opened(path) as file:
         return [
             name for name in file.names if name not in known and name.split("/")[0] not in ("data", "meta", "stats")
@@ -75,20 +84,20 @@ def episode_columns(root: Path) -> list[str]:
 def _episode_table(root: Path) -> list[list[int]]:
     """Return number and length of every episode, number of the chunk and of the file that it lies in."""
     columns: list[list[int]] = [[], [], [], []]
-    paths = sorted((root / _EPISODES).glob("*/*.parquet"))
+    paths = sorted((root / EPISODES).glob("*/*.parquet"))
     if not paths:
-        raise SourceError(f"{root / _EPISODES} has no */*.parquet")
+        raise SourceError(f"{root / EPISODES} has no */*.parquet")
     for path in paths:
         with opened(path) as file:
-            names = (_EPISODE, _LENGTH, _CHUNK, _FILE)
+            names = (EPISODE, LENGTH, DATA_CHUNK, DATA_FILE)
             for batch in file.batches(names, _SCANNED_ROWS):
                 for column, name in zip(columns, names, strict=True):
                     column += _numbers(path, name, batch[name])
     numbers, lengths = columns[:2]
     if numbers != list(range(len(numbers))):
-        raise CorruptShardError(f"{root / _EPISODES}: {_EPISODE}: expected 0, 1, 2 and so on, found {numbers[:20]}")
+        raise CorruptShardError(f"{root / EPISODES}: {EPISODE}: expected 0, 1, 2 and so on, found {numbers[:20]}")
     if bad := [length for length in lengths if not 0 < length < _MAX_NUMBER]:
-        raise CorruptShardError(f"{root / _EPISODES}: {_LENGTH}: expected at least one step, found {bad[0]}")
+        raise CorruptShardError(f"{root / EPISODES}: {LENGTH}: expected at least one step, found {bad[0]}")
     return columns
 
 
@@ -107,13 +116,13 @@ def _scanned(
             )
         stops, row = np.cumsum(lengths), 0
         times = [TIMESTAMP] if fps is not None and TIMESTAMP in file.names else []
-        for batch in file.batches([_EPISODE, *flags, *times], _SCANNED_ROWS):
-            numbers = np.array(_numbers(path, _EPISODE, batch[_EPISODE]))
+        for batch in file.batches([EPISODE, *flags, *times], _SCANNED_ROWS):
+            numbers = np.array(_numbers(path, EPISODE, batch[EPISODE]))
             rows = np.arange(row, row + len(numbers))
             place = np.searchsorted(stops, rows, side="right")
             if (numbers != np.array([number for number, _ in episodes])[place]).any():
                 raise CorruptShardError(
-                    f"{path}: {_EPISODE}: expected the episodes in order, each as long as it is said"
+                    f"{path}: {EPISODE}: expected the episodes in order, each as long as it is said"
                 )
             told = {flag: _flags(path, flag, batch[flag]) for flag in flags}
             last = stops[(stops > row) & (stops <= row + len(numbers))] - row - 1
@@ -153,7 +162,7 @@ def _name(template: Any, chunk: int, file: int) -> str:
     for key, value in (("chunk_index", chunk), ("file_index", file)):
         name = name.replace(f"{{{key}:03d}}", f"{value:03d}").replace(f"{{{key}}}", str(value))
     if "{" in name or "}" in name:
-        raise CorruptShardError(f"meta/info.json: data_path: expected {PATH}, found {template!r:.100}")
+        raise CorruptShardError(f"{INFO}: data_path: expected {DATA_PATH}, found {template!r:.100}")
     checked_name(name)
     return name
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.formats.lerobot.features import Feature
+from rlx.formats.lerobot.layout import DATA_CHUNK, DATA_FILE, EPISODE, FIRST_INDEX, LENGTH, STOP_INDEX
 from rlx.formats.lerobot.statistics import QUANTILES
 from rlx.store.arrow import pyarrow
 
@@ -131,13 +132,13 @@ class Episodes:
         """End the episode."""
         chunk, file = self._files.place
         row: dict[str, Any] = {
-            "episode_index": number,
+            EPISODE: number,
             "tasks": list(self._tasks),
-            "length": steps,
-            "data/chunk_index": self._place[0],
-            "data/file_index": self._place[1],
-            "dataset_from_index": self._steps,
-            "dataset_to_index": self._steps + steps,
+            LENGTH: steps,
+            DATA_CHUNK: self._place[0],
+            DATA_FILE: self._place[1],
+            FIRST_INDEX: self._steps,
+            STOP_INDEX: self._steps + steps,
         }
         for called, statistics in self._now.items():
             described = {**statistics.described(), "count": [steps]}
@@ -166,8 +167,8 @@ def _schema(features: Mapping[str, Feature]) -> Any:
     arrow, _ = pyarrow()
     number, numbers = arrow.int64(), arrow.list_(arrow.float64())
     channels = arrow.list_(arrow.list_(numbers))
-    before = ("length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
-    fields = [("episode_index", number), ("tasks", arrow.list_(arrow.string())), *((name, number) for name in before)]
+    before = (LENGTH, DATA_CHUNK, DATA_FILE, FIRST_INDEX, STOP_INDEX)
+    fields = [(EPISODE, number), ("tasks", arrow.list_(arrow.string())), *((name, number) for name in before)]
     for called, feature in features.items():
         if feature.field.is_text:
             continue

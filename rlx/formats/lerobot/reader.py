@@ -22,25 +22,24 @@ from rlx.formats.common.provenance import FILE_NAME, KEY, told_beside
 from rlx.formats.common.rows.episodes import without_outcome
 from rlx.formats.common.rows.stream import Batch, RowStream
 from rlx.formats.common.source import batch_rows, id_of
-from rlx.formats.lerobot.columns import (
-    DONE,
-    TASK,
-    TERMINATED,
-    TRUNCATED,
-    Feature,
-    described,
-    fields_of,
-    is_told,
-    picture_file,
-    read_features,
-)
-from rlx.formats.lerobot.files import PATH, TIMESTAMP, DataFile, data_files, episode_columns, unknown_columns
-from rlx.formats.lerobot.finals import FILE_NAME as FINALS
+from rlx.formats.lerobot.columns import Feature, described, fields_of, is_told, picture_file, read_features, read_tasks
+from rlx.formats.lerobot.files import DataFile, data_files, episode_columns, unknown_columns
 from rlx.formats.lerobot.finals import with_finals
-from rlx.formats.lerobot.tasks import TASK_INDEX, read_tasks
+from rlx.formats.lerobot.layout import (
+    DATA_PATH,
+    DONE,
+    EPISODES,
+    FINALS,
+    INFO,
+    TASK,
+    TASK_INDEX,
+    TASKS,
+    TERMINATED,
+    TIMESTAMP,
+    TRUNCATED,
+)
 from rlx.schema import Field, Role, Schema
 
-_INFO = Path("meta/info.json")
 _LAYOUT = (
     "expected LeRobot's layout, v3.0: meta/info.json with features, meta/episodes/*/*.parquet with length and place of "
     "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, a row a step"
@@ -140,7 +139,7 @@ class _Columns:
 
 def recognises(path: Path) -> bool:
     """Return whether a directory is a dataset of LeRobot, of whatever version."""
-    return (path / _INFO).is_file()
+    return (path / INFO).is_file()
 
 
 @expecting(_LAYOUT)
@@ -153,18 +152,18 @@ def open_lerobot(path: Path) -> LeRobot:
         SourceError: it is of another version, has no episode, or keeps observations as video.
     """
     path = path.absolute()
-    info = read_object(path / _INFO)
+    info = read_object(path / INFO)
     if not str(version := info.get("codebase_version")).startswith("v3."):
         raise SourceError(
-            f"{path / _INFO}: codebase_version: expected v3.0, found {version!r:.40}",
+            f"{path / INFO}: codebase_version: expected v3.0, found {version!r:.40}",
             hint="python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id ID brings it up to date",
         )
     told = read_object(path / FILE_NAME).get(KEY) if (path / FILE_NAME).is_file() else None
-    found, extras = read_features(info, path / _INFO)
+    found, extras = read_features(info, path / INFO)
     flags = [name for name in (DONE, TERMINATED, TRUNCATED) if name in found]
     fps = info.get("fps")
     fps = fps if isinstance(fps, int | float) and fps > 0 and TIMESTAMP in found else None
-    data = tuple(data_files(path, info.get("data_path", PATH), flags, fps))
+    data = tuple(data_files(path, info.get("data_path", DATA_PATH), flags, fps))
     if not data:
         raise SourceError(f"{path} has no episode")
     if not is_told(told, TIMESTAMP) and (told is not None or (fps and not any(file.is_timed for file in data))):
@@ -173,12 +172,12 @@ def open_lerobot(path: Path) -> LeRobot:
         if (tasks := read_tasks(path)) is not None:
             found[TASK] = tasks
         else:
-            extras.leave(TASK_INDEX, "meta/tasks.parquet is missing")
+            extras.leave(TASK_INDEX, f"{TASKS} is missing")
     with opened(path / data[0].name) as file:
         for name in unknown_columns(file, [*info["features"], *found]):
-            extras.leave(name, "not among the features of meta/info.json")
+            extras.leave(name, f"not among the features of {INFO}")
     for name in episode_columns(path):
-        extras.leave(f"meta/episodes: {name}", NOT_OF_STEPS)
+        extras.leave(f"{EPISODES}: {name}", NOT_OF_STEPS)
     fields, features = fields_of(found, told, extras)
     notes: dict[str, Any] = {**told_beside(path), "format": "LeRobot"}
     if told is None:
@@ -191,17 +190,17 @@ def open_lerobot(path: Path) -> LeRobot:
     notes |= not_taken_note(extras.not_taken)
     if (missing := missing_field(fields)) is not None:
         reasons = ", ".join(f"{name} ({reason})" for name, reason in extras.not_taken.items())
-        raise SourceError(f"{path / _INFO}: features: {missing} is missing; not taken are {reasons or 'none'}")
+        raise SourceError(f"{path / INFO}: features: {missing} is missing; not taken are {reasons or 'none'}")
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     try:
         schema = Schema(fields)
     except SchemaMismatchError as exc:
-        raise SourceError(f"{path / _INFO}: features: {exc}") from exc
+        raise SourceError(f"{path / INFO}: features: {exc}") from exc
     episodes = with_finals(path, [episode for file in data for episode in file.episodes])
     for name, count in (("total_episodes", len(episodes)), ("total_frames", sum(one.rows for one in episodes))):
         if info.get(name) != count:
             raise CorruptShardError(
-                f"{path / _INFO}: {name}: expected {count:,} as meta/episodes lists, found {info.get(name)!r:.80}"
+                f"{path / INFO}: {name}: expected {count:,} as meta/episodes lists, found {info.get(name)!r:.80}"
             )
     notes |= without_outcome(episodes)
     left = iter(episodes)

@@ -12,29 +12,30 @@ from numpy.typing import NDArray
 from rlx.formats.common.exporter import Experience, common_losses, left_out
 from rlx.formats.common.pieces import Piece, small_pieces
 from rlx.formats.common.provenance import save_provenance
-from rlx.formats.lerobot.features import (
+from rlx.formats.lerobot.features import Feature, defaults, feature_of, features_of, has_tasks, is_timed, names_of
+from rlx.formats.lerobot.finals import FinalObservations
+from rlx.formats.lerobot.layout import (
+    DATA_PATH,
     DONE,
+    EPISODE,
+    EPISODES,
+    FILE,
+    FRAME,
+    INDEX,
+    INFO,
     TASK,
+    TASK_INDEX,
+    TASKS,
     TERMINATED,
     TIMESTAMP,
     TRUNCATED,
-    Feature,
-    defaults,
-    feature_of,
-    features_of,
-    has_tasks,
-    is_timed,
-    names_of,
 )
-from rlx.formats.lerobot.finals_writer import FinalObservations
 from rlx.formats.lerobot.numbered_files import Episodes, NumberedFiles
 from rlx.progress import Progress
 from rlx.schema import Field, Role
 from rlx.store.arrow import pyarrow
 
 VERSION = "v3.0"
-_INFO = Path("meta/info.json")
-_FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 # Nothing says how fast the steps followed each other, and LeRobot cannot do without.
 _FPS = 10
 _SPLIT = re.compile(r"\d{1,12}:(\d{1,12})")
@@ -61,7 +62,7 @@ class LeRobotExporter:
 
     def owns(self, path: Path) -> bool:
         """Return whether a directory is a dataset of LeRobot."""
-        return (path / _INFO).is_file() and (path / "data").is_dir()
+        return (path / INFO).is_file() and (path / "data").is_dir()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the directory."""
@@ -74,8 +75,8 @@ class LeRobotExporter:
         extra = {"features": {called: name for name, called in names.items()}}
         save_provenance(path, experience, self.losses(experience), extra)
         limit = _FILE_MEGABYTES * 2**20
-        data = NumberedFiles(path / "data", _FILE, _schema(features), limit, _CHUNK_FILES)
-        episodes = Episodes(path / "meta/episodes", _FILE, features, limit, _CHUNK_FILES)
+        data = NumberedFiles(path / "data", FILE, _schema(features), limit, _CHUNK_FILES)
+        episodes = Episodes(path / EPISODES, FILE, features, limit, _CHUNK_FILES)
         tasks: dict[str, int] = {}
         seen = [name for name in experience.schema.names(Role.OBSERVATION) if name in names]
         finals = FinalObservations(path, {name: features[names[name]] for name in seen}, names)
@@ -91,9 +92,9 @@ class LeRobotExporter:
                     finals.add(piece, is_cut=bool(table.cut[piece.trajectory]))
                     episodes.finish(piece.trajectory, piece.start + piece.steps)
                 progress.advance("steps", piece.steps)
-        _save_tasks(path / "meta/tasks.parquet", list(tasks))
+        _save_tasks(path / TASKS, list(tasks))
         _save(path / "meta/stats.json", episodes.statistics())
-        _save(path / _INFO, _info(features, len(table), int(table.length.sum()), len(tasks), noted))
+        _save(path / INFO, _info(features, len(table), int(table.length.sum()), len(tasks), noted))
 
 
 def _fps(noted: Any) -> float | None:
@@ -114,11 +115,11 @@ def _numbered(
         rows[DONE] = np.logical_or(piece.data["terminated"], piece.data["truncated"])
         rows[TRUNCATED], rows[TERMINATED] = piece.data["truncated"], piece.data["terminated"]
         rows.setdefault(TIMESTAMP, (place / fps).astype(np.float32))
-        rows["frame_index"] = place
-        rows["episode_index"] = np.full(count, piece.trajectory)
-        rows["index"] = np.arange(index, index + count)
+        rows[FRAME] = place
+        rows[EPISODE] = np.full(count, piece.trajectory)
+        rows[INDEX] = np.arange(index, index + count)
         numbers = [tasks.setdefault(text, len(tasks)) for text in _tasks(experience, piece)]
-        rows["task_index"] = np.broadcast_to(np.array(numbers, np.int64), count)
+        rows[TASK_INDEX] = np.broadcast_to(np.array(numbers, np.int64), count)
         yield rows, piece
         index += count
 
@@ -164,7 +165,7 @@ def _info(features: Mapping[str, Feature], episodes: int, steps: int, tasks: int
         "chunks_size": _CHUNK_FILES,
         "data_files_size_in_mb": _FILE_MEGABYTES,
         "video_files_size_in_mb": 200,
-        "data_path": f"data/{_FILE}.parquet",
+        "data_path": DATA_PATH,
         "video_path": None,
         "features": columns,
     }
@@ -173,7 +174,7 @@ def _info(features: Mapping[str, Feature], episodes: int, steps: int, tasks: int
 def _save_tasks(path: Path, tasks: Sequence[str]) -> None:
     """Return a table that pandas reads with the tasks as its index."""
     arrow, parquet = pyarrow()
-    columns = [("task_index", "int64", "int64"), ("task", "unicode", "object")]
+    columns = [(TASK_INDEX, "int64", "int64"), ("task", "unicode", "object")]
     described = {
         "index_columns": ["task"],
         "column_indexes": [],
@@ -185,7 +186,7 @@ def _save_tasks(path: Path, tasks: Sequence[str]) -> None:
         "pandas_version": "2.0.0",
     }
     numbers = arrow.array(range(len(tasks)), arrow.int64())
-    table = arrow.table({"task_index": numbers, "task": arrow.array(tasks, arrow.string())})
+    table = arrow.table({TASK_INDEX: numbers, "task": arrow.array(tasks, arrow.string())})
     parquet.write_table(table.replace_schema_metadata({"pandas": json.dumps(described)}), path, compression="snappy")
 
 

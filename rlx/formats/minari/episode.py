@@ -1,7 +1,8 @@
-"""One episode of a Minari dataset in blocks."""
+"""The episodes of a Minari dataset: their fields, by those of the first episode, and one episode in blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -12,10 +13,166 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.checks import check_field
+from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import TextRows, is_text
-from rlx.formats.minari.fields import CUT, Leaf, is_jpeg
-from rlx.schema import Field, Role, Schema
+from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS
+from rlx.formats.minari.space import Space, describe, is_image, leaf_space
+from rlx.schema import TEXT, Field, Role, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A dataset of an episode of T steps.
+
+    Args:
+        path: in the episode's group.
+        first: row that belongs to the first step.
+        extra: how many rows more than T there are.
+    """
+
+    path: str
+    first: int = 0
+    extra: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MinariFields:
+    """The contents of the episodes.
+
+    Args:
+        fields: by name.
+        leaves: where the episodes keep each of them.
+        lossy: names of those whose pictures are JPEG.
+        not_taken: reason for everything else.
+    """
+
+    fields: Mapping[str, Field]
+    leaves: Mapping[str, Leaf]
+    lossy: list[str]
+    not_taken: Mapping[str, str]
+
+
+def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], told: Any) -> MinariFields:
+    """Return the fields of the episodes of a file.
+
+    Args:
+        file: the open file.
+        count: of its episodes.
+        spaces: of ``observations`` and ``actions``.
+        told: the notes of rlx, if it wrote them: which infos are its own fields, with a row more than steps.
+
+    Raises:
+        CorruptShardError: the first episode lacks a dataset, or has observations or actions of another kind.
+    """
+    episode = hdf5_file.group(file, "episode_0")
+    steps = hdf5_file.attribute(episode, STEPS)
+    leaves: dict[str, Leaf] = {}
+    fields: dict[str, Field] = {}
+    extras = ExtraFields()
+    lossy: list[str] = []
+    for group, ours, role in GROUPS:
+        for path in hdf5_file.leaves(episode, group):
+            below = path[len(group) + 1 :]
+            found, space = hdf5_file.dataset(episode, path), leaf_space(spaces.get(group), below)
+            name = f"{ours}/{below}" if below else ours
+            if not extras.add(path, name, _kind(found, space), role):
+                continue
+            fields[name] = Field(extras.fields[name].dtype, extras.fields[name].shape, role, describe(space))
+            leaves[name] = Leaf(path, extra=int(role == Role.OBSERVATION))
+            if is_jpeg(found, fields[name]):
+                lossy.append(name)
+    for group, ours, _ in GROUPS[:2]:
+        if not any(name.split("/")[0] == ours for name in fields):
+            raise CorruptShardError(f"{file.filename}: {episode.name}/{group}: expected numbers or text")
+    own = _own_fields(told)
+    for path in _others(episode):
+        found = hdf5_file.dataset(episode, path)
+        name, role, leaf = _placed(path, len(found) - steps if found.ndim else None, own)
+        if leaf is None:
+            extras.leave(path, NOT_A_ROW_PER_STEP)
+        elif extras.add(path, name, _kind(found, None), role):
+            fields[name], leaves[name] = extras.fields[name], leaf
+    not_taken = {**extras.not_taken, **_unknown(file, count, episode)}
+    return MinariFields(fields, leaves, lossy, not_taken)
+
+
+def is_jpeg(found: h5py.Dataset, field: Field) -> bool:
+    """Return whether the rows are not the pictures of this field, but JPEG files of them."""
+    return len(field.shape) >= 2 and not field.is_text and found.ndim <= 2
+
+
+def _kind(found: h5py.Dataset, space: Space | None) -> RowType | None:
+    """Return dtype and shape of the rows of a dataset; None where they are neither numbers nor text."""
+    if is_image(space) and found.ndim <= 2:
+        assert space is not None
+        return "uint8", tuple(space["shape"])
+    if is_text(found):
+        return (TEXT, found.shape[1:]) if space is None or space.get("type") == "Text" else None
+    return (found.dtype.name, found.shape[1:]) if hdf5_file.is_numbers(found) else None
+
+
+def _others(episode: h5py.Group) -> Iterator[str]:
+    """Yield paths of the datasets that are no observations, actions, rewards or flags."""
+    known = {group for group, *_ in GROUPS}
+    for name in hdf5_file.names(episode):
+        if name not in known:
+            yield from hdf5_file.leaves(episode, name)
+
+
+def _placed(path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]) -> tuple[str, Role, Leaf | None]:
+    """Return name and role of a further dataset, and where its rows are; None where they are not those of steps.
+
+    Minari's infos include those of the reset: a row more than steps, as observations have.
+    """
+    if path in own and extra == 1:
+        name, role = own[path]
+        return name, role, Leaf(path, first=int(role == Role.NEXT), extra=1)
+    is_info = path.startswith(f"{INFOS}/")
+    name = path.replace(INFOS, "info", 1) if is_info else path
+    if is_info and extra == 1:
+        return name, Role.OBSERVATION, Leaf(path, extra=1)
+    role = Role.NEXT if is_info else Role.STEP
+    return name, role, Leaf(path) if extra == 0 else None
+
+
+def _own_fields(told: Any) -> dict[str, tuple[str, Role]]:
+    """Return name and role of the fields of rlx's own by the paths of infos that they were written to."""
+    try:
+        named = {str(path): str(name) for path, name in told["infos"].items()}
+        roles = {name: Role(told["schema"][name]["role"]) for name in named.values()}
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return {}
+    return {path: (name, roles[name]) for path, name in named.items()}
+
+
+def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:
+    """Return reason for every attribute of an episode, and for every member that the first episode lacks."""
+    known = _members(first)
+    found: dict[str, str] = {}
+    for number in range(count):
+        episode = hdf5_file.group(file, f"episode_{number}")
+        for name in hdf5_file.marks(episode):
+            if name not in ATTRIBUTES:
+                found[f"episode_*: attribute {name}"] = NOT_OF_STEPS
+        for group, names in known.items():
+            if group and not hdf5_file.has(episode, group):
+                continue
+            there = hdf5_file.names(hdf5_file.group(episode, group) if group else episode)
+            for name in set(there) - names:
+                found[f"{group}/{name}" if group else name] = "not in every episode"
+    return found
+
+
+def _members(episode: h5py.Group) -> dict[str, set[str]]:
+    """Return names of the members of an episode's group and of every group below it, by path."""
+    members: dict[str, set[str]] = {"": set(hdf5_file.names(episode))}
+    for name in members[""]:
+        for path in hdf5_file.leaves(episode, name):
+            parts = path.split("/")
+            for depth in range(1, len(parts)):
+                members.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
+    return members
 
 
 class Episode:
@@ -34,7 +191,7 @@ class Episode:
         self._stack = ExitStack()
         self._datasets = {name: hdf5_file.dataset(group, leaf.path) for name, leaf in leaves.items()}
         self.steps = self._rows("reward")
-        if (said := hdf5_file.attribute(group, "total_steps")) != self.steps:
+        if (said := hdf5_file.attribute(group, STEPS)) != self.steps:
             raise self._corrupt("reward", f"{said:,} rows as total_steps of the episode says", f"{self.steps:,}")
         for name, field in schema.fields.items():
             expected = self.steps + leaves[name].extra

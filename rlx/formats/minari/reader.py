@@ -13,23 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
-
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, can_be_noted, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, told_notes
+from rlx.formats.common.rows.episodes import shard_bounds
 from rlx.formats.common.source import block_steps
-from rlx.formats.minari.episode import Episode
-from rlx.formats.minari.fields import Leaf, fields_of
+from rlx.formats.minari.episode import Episode, Leaf, fields_of
+from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS
 from rlx.formats.minari.space import Space
 from rlx.schema import Schema
 
-METADATA = "metadata.json"
-MAIN_DATA = "main_data.hdf5"
-STEPS_PER_SHARD = 100_000
 _MAX_METADATA_BYTES = 64 * 2**20
 # Keys of the metadata that are read, or derived from the data.
 _METADATA = """
@@ -39,12 +35,6 @@ dataset_size
 _KNOWN = frozenset({*_METADATA.split(), KEY})
 _EPISODE = re.compile(r"episode_\d{1,12}")
 _MAX_DEPTH = 5
-ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
-LAYOUT = (
-    "expected Minari's layout: data/metadata.json with total_episodes, total_steps and minari_version, and in "
-    "data/main_data.hdf5 for every episode i a group episode_<i> with the attribute total_steps, "
-    "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]"
-)
 # Minari itself reads the versions that it knows, one by one; these two wrote the same.
 _VERSIONS = re.compile(r"0\.[45](\.\w+)*")
 
@@ -123,19 +113,16 @@ def open_minari(directory: Path) -> Minari:
             raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} episodes, found {count:,}")
         found = fields_of(file, count, spaces, metadata.get(KEY))
         others += [f"attribute {name}" for name in hdf5_file.marks(file)]
-        bounds, steps = _shard_bounds(file, count)
-        if (said := _total(metadata, "total_steps", root)) != steps:
-            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} steps, found {steps:,}")
-    try:
+        steps = [hdf5_file.attribute(hdf5_file.group(file, f"episode_{number}"), STEPS) for number in range(count)]
+        if (said := _total(metadata, "total_steps", root)) != sum(steps):
+            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} steps, found {sum(steps):,}")
         schema = Schema(found.fields)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{root / MAIN_DATA}: {exc}") from exc
     notes = {**told_notes(metadata.get(KEY)), **_origin(metadata)}
     described, not_taken = _description(metadata)
     notes |= {"minari": described} if described else {}
     notes |= {"lossy_jpeg": found.lossy} if found.lossy else {}
     notes |= not_taken_note({**found.not_taken, **dict.fromkeys([*others, *not_taken], NOT_OF_STEPS)})
-    return Minari(root, _id(metadata, root), schema, notes, found.leaves, bounds)
+    return Minari(root, _id(metadata, root), schema, notes, found.leaves, shard_bounds(steps))
 
 
 def find_runs(directory: Path) -> list[Minari]:
@@ -207,14 +194,3 @@ def _description(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     others = {name: said for name, said in metadata.items() if name not in _KNOWN}
     kept = {name: said for name, said in others.items() if can_be_noted(said)}
     return kept, [f"{METADATA}: {name}" for name in others if name not in kept]
-
-
-def _shard_bounds(file: h5py.File, count: int) -> tuple[tuple[int, ...], int]:
-    """Return first episode of every shard and the number of episodes; how many steps they have in all."""
-    bounds, steps, before = [0], 0, 0
-    for number in range(count):
-        if steps - before >= STEPS_PER_SHARD:
-            bounds.append(number)
-            before = steps
-        steps += hdf5_file.attribute(hdf5_file.group(file, f"episode_{number}"), "total_steps")
-    return (*bounds, count), steps

@@ -1,8 +1,12 @@
-"""The spaces that a Minari dataset declares, as far as rlx needs them: which leaf is a picture, and its values."""
+"""Spaces as Minari's metadata describe them: which leaf is a picture, which values it may have."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import numpy as np
+
+from rlx.schema import Field
 
 _MIN_IMAGE_SIDE = 32
 _MAX_CHARSET = 1000  # characters
@@ -78,3 +82,89 @@ def _numbers(values: Any) -> list[float]:
     if isinstance(values, list):
         return [number for value in values for number in _numbers(value)]
     return [values] if isinstance(values, int | float) and not isinstance(values, bool) else []
+
+
+def space_of(field: Field, shape: tuple[int, ...]) -> Space:
+    """Return the space of a field whose rows are written with this shape.
+
+    Where the schema does not say which values there may be, it is a Box of all that the dtype can hold: how many
+    actions there are is never guessed.
+
+    Example:
+        >>> from rlx.schema import Role
+        >>> space_of(Field("int64", (), Role.STEP, {"type": "Discrete", "n": 6}), ())
+        {'type': 'Discrete', 'dtype': 'int64', 'start': 0, 'n': 6}
+        >>> space_of(Field("float32", (2,), Role.STEP), (2,))["high"]
+        [inf, inf]
+    """
+    said = field.space or {}
+    kind = said.get("type")
+    if kind == "Discrete" and shape == () and isinstance(said.get("n"), int):
+        return {"type": "Discrete", "dtype": "int64", "start": said.get("start", 0), "n": said["n"]}
+    if kind == "MultiDiscrete" and np.shape(said.get("nvec", 0)) == shape:
+        start = said.get("start", np.zeros(shape, int).tolist())
+        return {"type": "MultiDiscrete", "dtype": field.dtype, "nvec": said["nvec"], "start": start}
+    if field.is_text:
+        return {"type": "Text"} | {key: said[key] for key in ("min_length", "max_length", "charset") if key in said}
+    if field.dtype == "bool" or (kind == "MultiBinary" and shape):
+        return {"type": "MultiBinary", "n": _counts(said.get("n"), shape)} if shape else _flag()
+    low, high = (_bound(field, said.get(key), key, shape) for key in ("low", "high"))
+    return {"type": "Box", "dtype": field.dtype, "shape": list(shape), "low": low, "high": high}
+
+
+def text_space(space: Space, longest: int, characters: Collection[str]) -> Space:
+    """Return the space of texts, where the schema does not say which: of those that there are.
+
+    Example:
+        >>> text_space({"type": "Text", "max_length": 8}, 3, "ba")
+        {'type': 'Text', 'min_length': 0, 'max_length': 8, 'charset': 'ab'}
+    """
+    seen = {"min_length": 0, "max_length": max(1, longest), "charset": "".join(sorted(characters))}
+    return {"type": "Text", **{key: space.get(key, said) for key, said in seen.items()}}
+
+
+def nested(leaves: Mapping[str, Space]) -> Space:
+    """Return the space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them.
+
+    Example:
+        >>> nested({"a/_index_0": {"type": "x"}, "a/_index_1": {"type": "y"}})
+        {'type': 'Dict', 'subspaces': {'a': {'type': 'Tuple', 'subspaces': [{'type': 'x'}, {'type': 'y'}]}}}
+    """
+    if "" in leaves:
+        return leaves[""]
+    children: dict[str, dict[str, Space]] = {}
+    for path, space in leaves.items():
+        first, _, rest = path.partition("/")
+        children.setdefault(first, {})[rest] = space
+    subspaces = {name: nested(below) for name, below in children.items()}
+    indices = [f"_index_{number}" for number in range(len(subspaces))]
+    if set(subspaces) == set(indices):
+        return {"type": "Tuple", "subspaces": [subspaces[index] for index in indices]}
+    return {"type": "Dict", "subspaces": subspaces}
+
+
+def _counts(said: Any, shape: tuple[int, ...]) -> Any:
+    """Return n of a MultiBinary as the schema has it; where it does not say, a number for vectors, else the shape."""
+    if said is not None and np.atleast_1d(said).tolist() == list(shape):
+        return said
+    return shape[0] if len(shape) == 1 else list(shape)
+
+
+def _flag() -> Space:
+    return {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2}
+
+
+def _bound(field: Field, said: Any, which: str, shape: tuple[int, ...]) -> Any:
+    """Return one number for every number of a row."""
+    if said is None or np.shape(said) not in ((), shape):
+        said = _limit(np.dtype(field.dtype), which)
+    if np.shape(said) == shape:
+        return said
+    return np.full(shape, said, dtype=object).tolist()
+
+
+def _limit(dtype: np.dtype[Any], which: str) -> float:
+    if dtype.kind == "f":
+        return math.inf if which == "high" else -math.inf
+    limits = np.iinfo(dtype)
+    return int(limits.max if which == "high" else limits.min)

@@ -29,19 +29,20 @@ from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_epis
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.pieces import Piece
 from rlx.formats.common.provenance import KEY, provenance
-from rlx.formats.minari.space_writer import Space, is_image, nested, space_of, text_space
+from rlx.formats.minari.layout import CUT, GROUPS, INFOS, MAIN_DATA, METADATA, NUMBER, STEPS
+from rlx.formats.minari.space import Space, is_image, nested, space_of, text_space
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 
 # Of this layout the first: a reader has a list of those it takes, up to its own.
 _VERSION = "0.5.0"
-_MAIN_DATA = Path("data/main_data.hdf5")
-_METADATA = Path("data/metadata.json")
+_MAIN_DATA = Path("data") / MAIN_DATA
+_METADATA = Path("data") / METADATA
 _NAMESPACE = "namespace_metadata.json"
 _NAME = re.compile(r"[-_\w]+-v\d+")
 _NAMESPACE_NAME = re.compile(r"[-_\w]+")
 _MEGABYTE = 1e6
-_FLAGS = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
+_FLAGS = {group: field for group, field, role in GROUPS if role == Role.NEXT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ def _own_infos(leaves: Mapping[str, _Leaf]) -> dict[str, str]:
     return {
         path: leaf.name
         for path, leaf in infos.items()
-        if leaf.field.role != Role.OBSERVATION or leaf.name != path.replace("infos", "info", 1)
+        if leaf.field.role != Role.OBSERVATION or leaf.name != path.replace(INFOS, "info", 1)
     }
 
 
@@ -189,10 +190,10 @@ class _Episode:
     ) -> None:
         steps = int(experience.trajectories.length[piece.trajectory])
         group = output.file.create_group(f"episode_{piece.trajectory}", track_order=True)
-        group.attrs["id"] = piece.trajectory
-        group.attrs["total_steps"] = steps
+        group.attrs[NUMBER] = piece.trajectory
+        group.attrs[STEPS] = steps
         if experience.trajectories.cut[piece.trajectory]:
-            group.attrs["cut"] = True
+            group.attrs[CUT] = True
         self._leaves = leaves
         self._texts = texts
         self._rows: dict[str, Rows] = {
@@ -219,7 +220,7 @@ def _leaves(schema: Schema) -> dict[str, _Leaf]:
     taken: set[str] = set()
     # The infos of the environment keep their names, whatever else is called the same.
     for name in sorted(extra_fields(schema), key=lambda name: not name.startswith("info/")):
-        path = name.replace("info", "infos", 1) if name.startswith("info/") else f"infos/{name}"
+        path = name.replace("info", INFOS, 1) if name.startswith("info/") else f"{INFOS}/{name}"
         if not any(_is_within(path, other) or _is_within(other, path) for other in taken):
             leaves[path] = _Leaf(name, schema[name], as_it_is(schema[name]), is_info=True)
             taken.add(path)

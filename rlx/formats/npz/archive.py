@@ -18,9 +18,9 @@ from rlx.formats.common.extra_fields import RowType
 from rlx.formats.common.npy_header import MalformedNpyError, read_header
 from rlx.formats.common.provenance import told_notes
 from rlx.formats.common.rows.stream import Batch
+from rlx.formats.npz.layout import SUFFIX
 from rlx.schema import TEXT
 
-_SUFFIX = ".npy"
 _MAX_RATIO = 1032  # deflate's best: 258 bytes from two bits
 _MAX_MEMBERS = 1000
 _MAX_BATCH_BYTES = 2**24
@@ -38,9 +38,9 @@ class Archive:
         infos = archive.infolist()
         if len(infos) > _MAX_MEMBERS:
             raise CorruptShardError(f"{path}: expected at most {_MAX_MEMBERS:,} arrays, found {len(infos):,}")
-        self._infos = {info.filename.removesuffix(_SUFFIX): info for info in infos if info.filename.endswith(_SUFFIX)}
+        self._infos = {info.filename.removesuffix(SUFFIX): info for info in infos if info.filename.endswith(SUFFIX)}
         self._bytes = path.stat().st_size
-        self.others = [info.filename for info in infos if not info.filename.endswith(_SUFFIX)]
+        self.others = [info.filename for info in infos if not info.filename.endswith(SUFFIX)]
 
     @property
     def names(self) -> Sequence[str]:

@@ -36,17 +36,11 @@ from rlx.formats.common.rows.ted_names import (
 )
 from rlx.formats.common.source import OneFile, batch_rows
 from rlx.formats.npz.archive import Archive, Member, opened
+from rlx.formats.npz.layout import FINAL, GROUP, LAYOUT, TABLE
 from rlx.schema import Schema, is_action, is_observation
 
 _SCANNED_ROWS = 2**16
-_GROUP = "trajectories/"
-_FINAL = f"{_GROUP}final/"
-_TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b", "cut": "b"}
 _SCANNED = (TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
-_LAYOUT = (
-    "expected arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "
-    f"next/truncated [S]; and perhaps of a row a trajectory: trajectories/{', trajectories/'.join(_TABLE)}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,7 @@ class Npz(OneFile):
             CorruptShardError: it is damaged, or has NaN in it.
         """
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
-        with expecting(_LAYOUT), opened(self.path) as archive, ExitStack() as stack:
+        with expecting(LAYOUT), opened(self.path) as archive, ExitStack() as stack:
             batches = archive.batches(paths, batch_rows(self.schema))
             stream = stack.enter_context(closing(RowStream(archive.path, batches)))
             finals = {name: stack.enter_context(closing(archive.member(path))) for name, path in self.finals.items()}
@@ -141,7 +135,7 @@ def recognises(path: Path) -> bool:
         return False
 
 
-@expecting(_LAYOUT)
+@expecting(LAYOUT)
 def open_npz(path: Path) -> Npz:
     """Return the dataset in an archive.
 
@@ -152,9 +146,9 @@ def open_npz(path: Path) -> Npz:
     """
     with opened(path) as archive:
         types = {name: archive.type_of(name) for name in archive.names}
-        is_tabled = _GROUP + "length" in types
-        seen = [name.removeprefix(_FINAL) for name in types if name.startswith(_FINAL) and is_tabled]
-        table = {*(_GROUP + name for name in _TABLE), *(_FINAL + name for name in seen)} if is_tabled else set()
+        is_tabled = GROUP + "length" in types
+        seen = [name.removeprefix(FINAL) for name in types if name.startswith(FINAL) and is_tabled]
+        table = {*(GROUP + name for name in TABLE), *(FINAL + name for name in seen)} if is_tabled else set()
         steps = types["next/reward"][1][0] if types.get("next/reward", (None, ()))[1] else 0
         not_taken = dict.fromkeys(archive.others, NOT_OF_STEPS)
         kinds: dict[str, RowType | None] = {}
@@ -166,7 +160,7 @@ def open_npz(path: Path) -> Npz:
             else:
                 not_taken[name] = NOT_A_ROW_PER_STEP
         fields = ted_fields(kinds, str(path), seen)
-        not_taken |= {_FINAL + name: f"not every step has {name}" for name in seen if name not in fields.schema}
+        not_taken |= {FINAL + name: f"not every step has {name}" for name in seen if name not in fields.schema}
         counts = {path: _rows(types[path][1]) for path in (*fields.paths.values(), *fields.after.values())}
         flags = [flag for flag in (TERMINATED, TRUNCATED, DONE) if flag in types]
         counts |= {name: math.prod(types[name][1]) for name in (*flags, TRAJECTORY) if name in types}
@@ -174,7 +168,7 @@ def open_npz(path: Path) -> Npz:
             raise archive.wrong(bad[0], f"{steps:,} rows as next/reward", f"{counts[bad[0]]:,}")
         if not steps:
             raise SourceError(f"{path} has no step")
-        finals = {name: _FINAL + name for name in fields.schema if _FINAL + name in types}
+        finals = {name: FINAL + name for name in fields.schema if FINAL + name in types}
         if is_tabled:
             episodes = _tabled(archive, flags, steps, fields, finals)
         else:
@@ -210,16 +204,16 @@ def _tabled(
     archive: Archive, flags: Sequence[str], steps: int, fields: TedFields, finals: Mapping[str, str]
 ) -> EpisodeTable:
     """Return the episodes, by the table of trajectories."""
-    table = {name: archive.whole(_GROUP + name) for name in _TABLE if _GROUP + name in archive.names}
+    table = {name: archive.whole(GROUP + name) for name in TABLE if GROUP + name in archive.names}
     lengths = table["length"]
     for name, column in table.items():
-        if column.shape != (len(lengths),) or column.dtype.kind not in _TABLE[name]:
+        if column.shape != (len(lengths),) or column.dtype.kind not in TABLE[name]:
             raise archive.wrong(
-                _GROUP + name, f"[{len(lengths)}] of the kind {_TABLE[name]}", f"{column.dtype}{list(column.shape)}"
+                GROUP + name, f"[{len(lengths)}] of the kind {TABLE[name]}", f"{column.dtype}{list(column.shape)}"
             )
     # Checked one by one first: a sum of damaged lengths could overflow to the right total.
     if ((lengths < 1) | (lengths > steps)).any() or lengths.sum() != steps:
-        raise archive.wrong(_GROUP + "length", f"lengths that add up to {steps:,} steps", f"{int(lengths.sum()):,}")
+        raise archive.wrong(GROUP + "length", f"lengths that add up to {steps:,} steps", f"{int(lengths.sum()):,}")
     for name, final in finals.items():
         expected = (len(lengths), *fields.schema[name].shape)
         kind, shape = archive.type_of(final)

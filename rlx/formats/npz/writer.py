@@ -1,33 +1,35 @@
-"""A dataset as numpy's ``.npz``: an array a field, a row a step, and the table of trajectories."""
+"""numpy's ``.npz``: of a dataset, an array a field, a row a step, and the table of trajectories; of batches, an array a
+column: ``numpy.load(file)["next/reward"]``.
+"""
 
 import io
 import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
+from rlx.formats.common.batches import Columns, gathered, without_nul
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.pieces import Piece, pieces
 from rlx.formats.common.provenance import provenance
 from rlx.formats.common.rows.ted_names import ted_paths
+from rlx.formats.npz.layout import FINAL, GROUP, SUFFIX, TABLE
 from rlx.progress import Progress
 from rlx.schema import TEXT, Field, Role, Schema
 
-_SUFFIX = ".npy"
 _COMPRESSION_LEVEL = 1
 _COPIED_BYTES = 2**17
 _MAX_COMMENT_BYTES = 2**16 - 1
-_TABLE = ("length", "episode", "from_reset", "final_recorded", "cut")
 _TEXT_ROWS = 4096
 
 
@@ -52,7 +54,7 @@ class NpzDatasetExporter:
             return False
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-        return bool(names) and all(name.endswith(_SUFFIX) for name in names)
+        return bool(names) and all(name.endswith(SUFFIX) for name in names)
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the archive."""
@@ -139,7 +141,7 @@ def _arrays(experience: Experience) -> dict[str, _Array]:
         path: _Array(schema[name].dtype, (steps, *schema[name].shape)) for name, path in ted_paths(schema).items()
     }
     for name in schema.names(Role.OBSERVATION):
-        arrays[_final(name)] = _Array(schema[name].dtype, (len(table), *schema[name].shape))
+        arrays[FINAL + name] = _Array(schema[name].dtype, (len(table), *schema[name].shape))
     return arrays
 
 
@@ -149,23 +151,19 @@ def _rows(schema: Schema, piece: Piece) -> Iterator[tuple[str, NDArray[np.generi
         yield path, piece.rows(name)
     if piece.is_last:
         for name in schema.names(Role.OBSERVATION):
-            yield _final(name), piece.next(name)[-1:]
-
-
-def _final(name: str) -> str:
-    return f"trajectories/final/{name}"
+            yield FINAL + name, piece.next(name)[-1:]
 
 
 def _table(experience: Experience) -> Iterator[tuple[str, NDArray[np.generic]]]:
     columns = experience.trajectories.columns()
-    for name in _TABLE:
-        yield f"trajectories/{name}", columns[name]
+    for name in TABLE:
+        yield GROUP + name, columns[name]
 
 
 @contextmanager
 def _member(archive: zipfile.ZipFile, name: str, array: _Array) -> Iterator[IO[bytes]]:
     # Named by a text, a member gets a time that is always the same.
-    with archive.open(name + _SUFFIX, "w", force_zip64=True) as member:
+    with archive.open(name + SUFFIX, "w", force_zip64=True) as member:
         member.write(array.header())
         yield member
 
@@ -174,3 +172,17 @@ def _comment(experience: Experience) -> bytes:
     said = provenance(experience, [])
     text = json.dumps(said, sort_keys=True).encode()
     return text if len(text) <= _MAX_COMMENT_BYTES else json.dumps({**said, "notes": {}}, sort_keys=True).encode()
+
+
+class NpzExporter:
+    """Writer of a compressed ``.npz``; holds all rows in memory. Texts are numpy's Unicode strings, all of one
+    width."""
+
+    def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
+        """Write one array a column."""
+        columns = gathered(batches)
+        arrays: dict[str, Any] = {
+            name: without_nul(name, rows, "npz").astype(str) if rows.dtype == object else rows
+            for name, rows in columns.items()
+        }
+        np.savez_compressed(file, **arrays)

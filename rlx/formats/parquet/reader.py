@@ -13,7 +13,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import RowType, not_taken_note
-from rlx.formats.common.parquet_file import ParquetFile, opened
+from rlx.formats.common.parquet_file import ParquetFile, is_parquet, opened
 from rlx.formats.common.provenance import KEY, told_notes
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
@@ -28,7 +28,6 @@ _LAYOUT = (
     "expected Parquet of a row a step: columns observation, action, next/reward, next/terminated, next/truncated, "
     "numbers or lists of as many numbers in every row"
 )
-_MAGIC = b"PAR1"
 _SCANNED_ROWS = 4096
 
 
@@ -102,11 +101,8 @@ class _Columns:
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file is Parquet of steps; it is not where pyarrow is not installed."""
-    if not path.is_file() or path.stat().st_size < len(_MAGIC):
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+    """Return whether a file is Parquet; pyarrow need not be installed."""
+    return is_parquet(path)
 
 
 @expecting(_LAYOUT)

@@ -1,15 +1,18 @@
-"""A dataset as Parquet: a row a step, columns by TED path, and a row group an episode, or for several short ones."""
+"""Parquet: of a dataset, a row a step, columns by TED path, and a row group an episode, or for several short ones; of
+batches, arrays as nested lists of fixed size, one level per dimension."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.formats.common.batches import Columns
 from rlx.formats.common.exporter import Experience
+from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.pieces import Piece, small_pieces
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
@@ -22,7 +25,6 @@ from rlx.store.arrow import arrow_type, from_rows, pyarrow
 _GROUP_STEPS = 1000
 _GROUP_BYTES = 2**24
 _MAX_INDEXED_ROW_BYTES = 64
-_MAGIC = b"PAR1"
 
 
 class ParquetDatasetExporter:
@@ -40,10 +42,7 @@ class ParquetDatasetExporter:
 
     def owns(self, path: Path) -> bool:
         """Return whether a file is Parquet."""
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+        return is_parquet(path)
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the file."""
@@ -105,3 +104,24 @@ def _batch(arrow: ModuleType, schema: Schema, piece: Piece, index: int, cut: NDA
     columns[INDEX] = from_rows(np.arange(index, index + count))
     columns |= {path: from_rows(np.full(count, value)) for path, value in constants.items()}
     return arrow.RecordBatch.from_pydict(columns)
+
+
+class ParquetExporter:
+    """Writer of one column per column, and one row group per batch."""
+
+    def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
+        """Write one column a column; their names keep the ``/``.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+        """
+        arrow, parquet = pyarrow()
+        writer = None
+        try:
+            for batch in batches:
+                table = arrow.table({name: from_rows(rows) for name, rows in batch.items()})
+                writer = writer or parquet.ParquetWriter(file, table.schema, compression="zstd")
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()

@@ -5,7 +5,6 @@ is 0 the episode terminated, and that row's action and reward are filler; otherw
 led to is unknown.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,36 +24,10 @@ from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.formats.common.tf_example import Feature, MalformedExampleError, parse_example
 from rlx.formats.common.tfrecord import records
 from rlx.formats.rl_unplugged.frames import FRAME_SHAPE, MalformedPngError, decode_frames
+from rlx.formats.rl_unplugged.layout import FEATURES, FILE, GAMES, GAMES_MISSING, LAYOUT, RUNS, num_shards, shard_file
 from rlx.schema import Schema
 from rlx.suggestion import did_you_mean
 
-LAYOUT = (
-    "expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN, a gzipped TFRecord of an episode an example with "
-    "observations (PNG), actions, clipped_rewards and discounts, T of each"
-)
-URL = "https://storage.googleapis.com/rl_unplugged/atari_episodes_ordered"
-RUNS = (1, 2, 3, 4, 5)
-_GAMES = """
-Alien Amidar Assault Asterix Atlantis BankHeist BattleZone BeamRider Boxing Breakout Carnival Centipede
-ChopperCommand CrazyClimber DemonAttack DoubleDunk Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero
-IceHockey Jamesbond Kangaroo Krull KungFuMaster MsPacman NameThisGame Phoenix Pong Pooyan Qbert Riverraid
-RoadRunner Robotank Seaquest SpaceInvaders StarGunner TimePilot UpNDown VideoPinball WizardOfWor YarsRevenge
-Zaxxon
-"""
-_GAMES_MISSING = """
-AirRaid Asteroids Berzerk Bowling ElevatorAction JourneyEscape MontezumaRevenge Pitfall PrivateEye Skiing
-Solaris Tennis Tutankham Venture
-"""
-GAMES = tuple(_GAMES.split())
-# Games of the DQN Replay Dataset that RL Unplugged left out.
-GAMES_MISSING = tuple(_GAMES_MISSING.split())
-# Those that are not read follow from the others: both rewards are clipped, and the returns are their sums.
-_FEATURES = frozenset(
-    (
-        *("actions", "checkpoint_idx", "clipped_episode_return", "clipped_rewards", "discounts", "episode_idx"),
-        *("episode_return", "observations", "unclipped_rewards"),
-    )
-)
 NOTES: Mapping[str, Any] = MappingProxyType(
     {
         "rewards": "clipped to [-1, 1]",
@@ -66,25 +39,8 @@ NOTES: Mapping[str, Any] = MappingProxyType(
         "Gulcehre et al. 2020, RL Unplugged",
     }
 )
-_FEWER_SHARDS = frozenset({"Carnival", "Gravitar", "StarGunner"})
 _SCHEMA = Schema.of(observation=("uint8", FRAME_SHAPE), action=("int64", ()))
-_FILE = re.compile(r"run_([1-5])-(\d{5})-of-(\d{5})")
 _EPISODES_PER_CHECKPOINT = 10**10
-
-
-def num_shards(game: str) -> int:
-    """Return shards of each run of a game: 50, of three games 49."""
-    return 49 if game in _FEWER_SHARDS else 50
-
-
-def shard_file(game: str, run: int, shard: int) -> str:
-    """Return name of a shard's file below the root.
-
-    Example:
-        >>> shard_file("Pong", 5, 0)
-        'Pong/run_5-00000-of-00050'
-    """
-    return f"{game}/run_{run}-{shard:05d}-of-{num_shards(game):05d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +84,7 @@ class RLUnplugged:
         """That rewards are clipped, what truncated means here, whom to cite, and features that others have added."""
         if not self.present:
             return NOTES
-        added = sorted(_features(self.root / shard_file(self.game, self.run, self.present[0])) - _FEATURES)
+        added = sorted(_features(self.root / shard_file(self.game, self.run, self.present[0])) - FEATURES)
         return {**NOTES, **not_taken_note(dict.fromkeys(added, "not a feature of RL Unplugged"))}
 
     def shards(self) -> Sequence[int]:
@@ -212,7 +168,7 @@ def _directories(parent: Path) -> list[Path]:
 def _runs_of_game(directory: Path) -> list[RLUnplugged]:
     shards: dict[int, list[int]] = {}
     for path in sorted(directory.iterdir()):
-        match = _FILE.fullmatch(path.name)
+        match = FILE.fullmatch(path.name)
         if match and path.is_file():
             run, shard, of = (int(number) for number in match.groups())
             if of == num_shards(directory.name) and shard < of:

@@ -11,11 +11,10 @@ from rlx.errors import CorruptShardError
 from rlx.formats.common.checks import check_field
 from rlx.formats.common.source import block_steps
 from rlx.formats.common.tf_example import Feature as Values
-from rlx.formats.rlds.features import CUT, Feature, MalformedFeatureError
+from rlx.formats.rlds.features import Feature, MalformedFeatureError
+from rlx.formats.rlds.layout import CUT, EPISODE_ID, FIRST, LAST, TERMINAL
 from rlx.schema import Role, Schema
 
-LAST, TERMINAL, FIRST = "is_last", "is_terminal", "is_first"
-ID = "episode_id"
 SPLIT = "split"
 
 
@@ -58,7 +57,7 @@ class Episode:
                 f"found {len(terminal):,} and {len(first):,}"
             )
         self._terminated, self._from_reset = bool(terminal[-1]), bool(first[0])
-        self._number = self._number_at(ID, place)
+        self._number = self._number_at(EPISODE_ID, place)
         self._is_cut = bool(self._number_at(CUT, 0)) and not self._terminated
         for name, feature in features.items():
             found = feature.count(self._feature(name))

@@ -1,7 +1,7 @@
-"""The features that a dataset of RLDS says its steps have, and the values of one feature in an example."""
+"""The features of RLDS's steps: how a dataset describes them, and the values of one in an example, both ways."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,16 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.pictures import MalformedPictureError, decode_picture
+from rlx.formats.common.batches import tree
+from rlx.formats.common.pictures import Arranged, MalformedPictureError, as_it_is, as_pictures, decode_picture, encode
+from rlx.formats.common.tf_example import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
 from rlx.formats.common.tf_example import Feature as Values
-from rlx.schema import TEXT
+from rlx.formats.rlds.layout import CUT, DISCOUNT, EPISODE_ID, FLAGS, STEPS
+from rlx.schema import TEXT, Field, Role, Schema
 
-# Of an episode that rlx wrote: whether its recording was cut.
-CUT = "cut"
 _MAX_DEPTH = 16
 _MAX_SIZE = 2**32
 _KINDS = "biuf"
 _MAX_ITEM_BYTES = 8
+_DISCOUNT_FIELD = Field("float32", (), Role.NEXT)
+_RESERVED = frozenset({*FLAGS, DISCOUNT})
+# An example knows these types and no others; the rest is kept as its bytes.
+_EXACT = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float32"})
+_MAX_LISTED_BYTES = 1024
+_MODULE = "tensorflow_datasets.core.features"
 
 
 class MalformedFeatureError(ValueError):
@@ -38,6 +45,13 @@ class Feature:
     dtype: str
     shape: tuple[int, ...]
     encoding: str
+
+    @property
+    def kind(self) -> int:
+        """Of list that its values make in an example."""
+        if self.encoding != "none":
+            return BYTES_LIST
+        return FLOAT_LIST if self.dtype == "float32" else INT64_LIST
 
     def count(self, values: Values) -> int:
         """Return how many rows an example has of it."""
@@ -88,6 +102,33 @@ class Feature:
         if len(value) != expected:
             raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(value):,}")
         return np.frombuffer(value, self.dtype).reshape(self.shape)
+
+    def add(self, spool: ExampleSpool, name: str, rows: NDArray[Any]) -> None:
+        """Add rows [n, *shape] to an example."""
+        if self.encoding == "image":
+            spool.add_bytes(name, encode(rows))
+        elif self.encoding == "text":
+            spool.add_bytes(name, (str(text).encode() for text in rows.flat))
+        elif self.encoding == "bytes":
+            spool.add_bytes(name, (row.tobytes() for row in np.ascontiguousarray(rows)))
+        else:
+            spool.add_numbers(name, rows)
+
+    def described(self) -> dict[str, Any]:
+        """Return the feature as ``features.json`` has it."""
+        shape = {"dimensions": [str(size) for size in self.shape]} if self.shape else {}
+        if self.encoding == "image":
+            return {
+                "pythonClassName": f"{_MODULE}.image_feature.Image",
+                "image": {"shape": shape, "dtype": "uint8", "encodingFormat": "png"},
+            }
+        if self.encoding == "text" and not shape:
+            return {"pythonClassName": f"{_MODULE}.text_feature.Text", "text": {}}
+        encoding = "none" if self.encoding == "text" else self.encoding
+        return {
+            "pythonClassName": f"{_MODULE}.tensor_feature.Tensor",
+            "tensor": {"shape": shape, "dtype": self.dtype, "encoding": encoding},
+        }
 
 
 def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
@@ -156,3 +197,53 @@ def _is_number(dtype: str) -> bool:
 
 def _found(values: Values) -> str:
     return f"{len(values):,} texts" if isinstance(values, list) else f"{len(values):,} numbers"
+
+
+def written_fields(schema: Schema) -> dict[str, Arranged]:
+    """Return how the rows of every field are arranged that there is a place for, by its name among those of a step."""
+    names = [name for name in schema if name not in ("terminated", "truncated") and name.split("/")[0] not in _RESERVED]
+    if schema.fields.get(DISCOUNT) == _DISCOUNT_FIELD:
+        names.append(DISCOUNT)
+    return {name: as_pictures(schema[name]) or as_it_is(schema[name]) for name in names}
+
+
+def features_of(schema: Schema) -> dict[str, Feature]:
+    """Return the features of these fields, and those that RLDS defines for a step."""
+    flags = {name: _feature_of(Field("bool", (), Role.STEP)) for name in FLAGS}
+    return {
+        **flags,
+        DISCOUNT: _feature_of(_DISCOUNT_FIELD),
+        **{name: _feature_of(schema[name]) for name in written_fields(schema)},
+    }
+
+
+def _feature_of(field: Field) -> Feature:
+    pictures = as_pictures(field)
+    if pictures is not None:
+        return Feature("uint8", pictures.shape, "image")
+    if field.is_text:
+        return Feature(TEXT, field.shape, "text")
+    is_listed = field.dtype in _EXACT and field.row_bytes < _MAX_LISTED_BYTES
+    return Feature(field.dtype, field.shape, "none" if is_listed else "bytes")
+
+
+def described(features: Mapping[str, Feature], *, tells_cuts: bool) -> dict[str, Any]:
+    """Return ``features.json`` of episodes whose steps have these features, and which perhaps say whether they were
+    cut.
+    """
+    steps = _nested(tree(features), lambda feature: feature.described())
+    episode = _feature_of(Field("int64", (), Role.STEP)).described()
+    dataset = {
+        "pythonClassName": f"{_MODULE}.dataset_feature.Dataset",
+        "sequence": {"feature": steps, "length": "-1"},
+    }
+    cut = {CUT: _feature_of(Field("bool", (), Role.STEP)).described()} if tells_cuts else {}
+    return _dict({EPISODE_ID: episode, **cut, STEPS: dataset})
+
+
+def _nested(node: Mapping[str, Any], leaf: Callable[[Feature], dict[str, Any]]) -> dict[str, Any]:
+    return _dict({name: leaf(one) if isinstance(one, Feature) else _nested(one, leaf) for name, one in node.items()})
+
+
+def _dict(features: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pythonClassName": f"{_MODULE}.features_dict.FeaturesDict", "featuresDict": {"features": features}}

@@ -7,8 +7,8 @@ from typing import Any
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.location import checked_name
+from rlx.formats.rlds.layout import FILE_FORMAT, TEMPLATE
 
-_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _MAX_SHARDS = 100_000
 _MAX_EXAMPLES = 2**40
 
@@ -40,8 +40,8 @@ def files_of(info: Mapping[str, Any], place: Path, split: str | None = None) -> 
         CorruptShardError: it does not describe splits and files.
         SourceError: the files are of another format, or the split or an episode is missing.
     """
-    if (found := info.get("fileFormat") or "tfrecord") != "tfrecord":
-        raise SourceError(f"{place}: fileFormat: expected tfrecord, found {found!r:.40}")
+    if (found := info.get("fileFormat") or FILE_FORMAT) != FILE_FORMAT:
+        raise SourceError(f"{place}: fileFormat: expected {FILE_FORMAT}, found {found!r:.40}")
     try:
         files = [one for described in info["splits"] for one in _split_files(info["name"], described)]
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
@@ -61,9 +61,9 @@ def _split_files(dataset: str, split: Mapping[str, Any]) -> Iterator[SplitFile]:
         raise ValueError(f"shardLengths {counts!r:.80}")
     for shard, count in enumerate(counts):
         index, of = f"{shard:05d}", f"{len(counts):05d}"
-        values = {"DATASET": dataset, "SPLIT": split["name"], "FILEFORMAT": "tfrecord"}
+        values = {"DATASET": dataset, "SPLIT": split["name"], "FILEFORMAT": FILE_FORMAT}
         values |= {"SHARD_INDEX": index, "NUM_SHARDS": of, "SHARD_X_OF_Y": f"{index}-of-{of}"}
-        name = _filled(split.get("filepathTemplate") or _TEMPLATE, values)
+        name = _filled(split.get("filepathTemplate") or TEMPLATE, values)
         checked_name(name)
         yield SplitFile(name, str(split["name"]), count)
 

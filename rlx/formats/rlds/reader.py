@@ -19,20 +19,14 @@ from rlx.formats.common.provenance import KEY, told_notes
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import MalformedExampleError, parse_example
 from rlx.formats.common.tfrecord import records
-from rlx.formats.rlds.episode import FIRST, ID, LAST, SPLIT, TERMINAL, Episode
-from rlx.formats.rlds.features import CUT, Feature, MalformedFeatureError, episode_features, steps_features
+from rlx.formats.rlds.episode import SPLIT, Episode
+from rlx.formats.rlds.features import Feature, MalformedFeatureError, episode_features, steps_features
 from rlx.formats.rlds.files import SplitFile, files_of
+from rlx.formats.rlds.layout import CUT, DISCOUNT, EPISODE_ID, FEATURES, FLAGS, INFO, LAYOUT, METADATA
 from rlx.schema import TEXT, Field, Role, Schema
 
-_INFO, _FEATURES, _METADATA = "dataset_info.json", "features.json", "metadata.json"
-_LAYOUT = (
-    "expected a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json, *.tfrecord-* of an "
-    "example an episode: steps/observation, action, reward, is_first, is_last, is_terminal, T + 1 rows of each"
-)
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_VALUES = 2**24
-DISCOUNT = "discount"
-_FLAGS = frozenset({FIRST, LAST, TERMINAL})
 _ADDED = ("terminated", "truncated")
 SINGLE = "single_step_episode"
 
@@ -77,7 +71,7 @@ class RLDS:
         file = self.found[shard]
         path, expected = self.root / file.name, file.episodes
         first, found = sum(one.episodes for one in self.found[:shard]), 0
-        with expecting(_LAYOUT):
+        with expecting(LAYOUT):
             for number, record in enumerate(records(path)):
                 try:
                     values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
@@ -89,15 +83,15 @@ class RLDS:
                     raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
                 found = number + 1
             if found != expected:
-                raise CorruptShardError(f"{path}: expected {expected:,} episodes as in {_INFO}, found {found:,}")
+                raise CorruptShardError(f"{path}: expected {expected:,} episodes as in {INFO}, found {found:,}")
 
 
 def recognises(path: Path) -> bool:
     """Return whether a directory is one version of a dataset of TensorFlow Datasets."""
-    return (path / _INFO).is_file() and (path / _FEATURES).is_file()
+    return (path / INFO).is_file() and (path / FEATURES).is_file()
 
 
-@expecting(_LAYOUT)
+@expecting(LAYOUT)
 def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
     """Return the dataset in the directory of one of its versions; the field ``split`` tells its splits apart.
 
@@ -111,15 +105,15 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
         SourceError: it is kept in another file format, or has no such split or no episode.
     """
     path = path.absolute()
-    info = read_object(path / _INFO)
-    files = files_of(info, path / _INFO, split)
-    described, place = read_object(path / _FEATURES), path / _FEATURES
+    info = read_object(path / INFO)
+    files = files_of(info, path / INFO, split)
+    described, place = read_object(path / FEATURES), path / FEATURES
     found = steps_features(described, str(place))
-    told = read_object(path / _METADATA).get(KEY) if (path / _METADATA).is_file() else None
-    if missing := [name for name in (FIRST, LAST, TERMINAL, "reward") if not found.get(name)]:
+    told = read_object(path / METADATA).get(KEY) if (path / METADATA).is_file() else None
+    if missing := [name for name in (*FLAGS, "reward") if not found.get(name)]:
         raise CorruptShardError(f"{place}: steps/{missing[0]} is missing, or no numbers of a known shape")
     first, roles = _first(path, files), _roles(told)
-    known = _FLAGS if DISCOUNT in roles or told is None else _FLAGS | {DISCOUNT}
+    known = FLAGS if DISCOUNT in roles or told is None else (*FLAGS, DISCOUNT)
     extras, features = ExtraFields(_ADDED), {}
     for name, feature in found.items():
         if name in known:
@@ -131,10 +125,10 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
         elif extras.add(name, name, (feature.dtype, feature.shape), _role(name, roles)):
             features[name] = feature
     for name in episode_features(described):
-        if name not in (ID, CUT):
+        if name not in (EPISODE_ID, CUT):
             extras.leave(name, NOT_OF_STEPS)
-    if first and ID in first and not isinstance(first[ID], np.ndarray):
-        extras.leave(ID, "not a whole number: episodes are numbered in their order")
+    if first and EPISODE_ID in first and not isinstance(first[EPISODE_ID], np.ndarray):
+        extras.leave(EPISODE_ID, "not a whole number: episodes are numbered in their order")
     splits = {one.split for one in files}
     if is_split := len(splits) > 1:
         is_split = extras.add(f"the splits {', '.join(sorted(splits))}", SPLIT, (TEXT, ()), Role.STEP)

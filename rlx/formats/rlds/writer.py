@@ -16,12 +16,24 @@ from rlx.formats.common.exporter import Experience, common_losses, left_out
 from rlx.formats.common.pieces import Piece, pieces
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.tf_example import INT64_LIST, ExampleSpool, ExampleTooLongError
-from rlx.formats.rlds.features_writer import CUT, DISCOUNT, EPISODE_ID, STEPS, Feature, described, features_of, flags
+from rlx.formats.rlds.features import described, features_of, written_fields
+from rlx.formats.rlds.layout import (
+    CUT,
+    DISCOUNT,
+    EPISODE_ID,
+    FEATURES,
+    FILE_FORMAT,
+    FIRST,
+    INFO,
+    LAST,
+    METADATA,
+    STEPS,
+    TEMPLATE,
+    TERMINAL,
+)
 from rlx.progress import Progress
 from rlx.schema import Role
 
-_INFO, _FEATURES, _METADATA = "dataset_info.json", "features.json", "metadata.json"
-_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _SPLIT = "train"
 _VERSION = "1.0.0"
 _SHARD_BYTES = 2**28
@@ -45,28 +57,28 @@ class RLDSExporter:
             losses.append(f"that {seams:,} of {len(table):,} trajectories end without being truncated")
         if both := int((table.terminated & table.truncated).sum()):
             losses.append(f"that {both:,} of {len(table):,} trajectories were truncated as they terminated")
-        features = features_of(schema)
-        losses += left_out([name for name in schema if name not in {*features, "terminated", "truncated"}])
-        return losses + [loss for name, one in features.items() for loss in one.arranged.loss(name, one.field)]
+        written = written_fields(schema)
+        losses += left_out([name for name in schema if name not in {*written, "terminated", "truncated"}])
+        return losses + [loss for name, arranged in written.items() for loss in arranged.loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
         """Return whether a directory is a version of a dataset of TensorFlow Datasets."""
-        return (path / _INFO).is_file() and (path / _FEATURES).is_file()
+        return (path / INFO).is_file() and (path / FEATURES).is_file()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the directory, what says which files there are last."""
         path.mkdir()
-        features = {**flags(), **features_of(experience.schema)}
+        features = features_of(experience.schema)
         name = _NO_WORD.sub("_", f"rlx_{experience.id.lower()}").strip("_")
         cut = experience.trajectories.cut
-        _save(path / _FEATURES, described(features, tells_cuts=bool(cut.any())))
-        _save(path / _METADATA, {KEY: provenance(experience, self.losses(experience))})
-        shards = _Shards(path, f"{name}-{_SPLIT}.tfrecord")
+        _save(path / FEATURES, described(features, tells_cuts=bool(cut.any())))
+        _save(path / METADATA, {KEY: provenance(experience, self.losses(experience))})
+        shards = _Shards(path, f"{name}-{_SPLIT}.{FILE_FORMAT}")
         kinds = {f"{STEPS}/{feature}": one.kind for feature, one in features.items()}
         kinds |= {EPISODE_ID: INT64_LIST, **({CUT: INT64_LIST} if cut.any() else {})}
         with shards, ExampleSpool(kinds, path) as spool:
             for piece in pieces(experience.blocks(), experience.schema):
-                for feature, rows in _rows(experience, features, piece).items():
+                for feature, rows in _rows(experience, piece).items():
                     features[feature].add(spool, f"{STEPS}/{feature}", rows)
                 if piece.is_last:
                     spool.add_numbers(EPISODE_ID, np.array([piece.episode]))
@@ -76,24 +88,25 @@ class RLDSExporter:
                 progress.advance("steps", piece.steps)
         split = {
             "name": _SPLIT,
-            "filepathTemplate": _TEMPLATE,
+            "filepathTemplate": TEMPLATE,
             "numBytes": str(sum(shards.sizes)),
             "shardLengths": [str(count) for count in shards.lengths],
         }
-        info = {"name": name, "version": _VERSION, "fileFormat": "tfrecord", "splits": [split]}
-        _save(path / _INFO, {**info, "description": f"{experience.id}, written by rlx {version('rlx')}"})
+        info = {"name": name, "version": _VERSION, "fileFormat": FILE_FORMAT, "splits": [split]}
+        _save(path / INFO, {**info, "description": f"{experience.id}, written by rlx {version('rlx')}"})
 
 
-def _rows(experience: Experience, features: dict[str, Feature], piece: Piece) -> dict[str, NDArray[Any]]:
-    """Yield the rows that a piece adds to each feature: one per step, and one more at the end of an episode."""
+def _rows(experience: Experience, piece: Piece) -> dict[str, NDArray[Any]]:
+    """Return the rows that a piece adds to each feature: one per step, and one more at the end of an episode."""
     schema, rows = experience.schema, piece.steps + piece.is_last
     found: dict[str, NDArray[Any]] = {}
-    for name in features.keys() & set(schema):
+    for name, arranged in written_fields(schema).items():
         if schema[name].role == Role.OBSERVATION:
-            found[name] = piece.stored(name)
+            column = piece.stored(name)
         else:
-            found[name] = schema[name].zeros(rows)
-            found[name][: piece.steps] = piece.rows(name)
+            column = schema[name].zeros(rows)
+            column[: piece.steps] = piece.rows(name)
+        found[name] = arranged.arrange(column)
     place = np.arange(piece.start, piece.start + rows)
     is_last = np.zeros(rows, bool)
     is_last[-1] = piece.is_last
@@ -101,7 +114,7 @@ def _rows(experience: Experience, features: dict[str, Feature], piece: Piece) ->
     discount = np.ones(rows, np.float32)
     if piece.is_last:
         discount[-2:] = [not terminated, 0]
-    found |= {"is_first": (place == 0) & piece.from_reset, "is_last": is_last, "is_terminal": is_last & terminated}
+    found |= {FIRST: (place == 0) & piece.from_reset, LAST: is_last, TERMINAL: is_last & terminated}
     return {DISCOUNT: discount, **found}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import h5py
 
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
@@ -16,15 +16,10 @@ from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape
 from rlx.formats.common.hdf5.extras import find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.formats.robomimic.layout import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, REWARDS, STEPS, TOLD
 from rlx.schema import TEXT, Field, Role, Schema
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
-_OBS, _NEXT, _DONES = "obs", "next_obs", "dones"
-_KNOWN = frozenset({_OBS, _NEXT, _DONES, "actions", "rewards"})
-# Attributes of a trajectory that rlx's exporter writes and robomimic skips.
-_TOLD = ("episode", "truncated", "from_reset", "final_recorded", "cut")
-_ATTRIBUTES = frozenset({"num_samples", *_TOLD})
-LAYOUT = "expected robomimic's layout: data/demo_<i> with actions [N, A], rewards [N], dones [N] and obs/<key> [N, ...]"
 
 
 def recognises(path: Path) -> bool:
@@ -52,7 +47,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             raise SourceError(f"{path} has no demonstration")
         said = hdf5_file.told(file)
         fields, paths, after, extras = _fields(file, demos, said)
-        has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{_NEXT}")
+        has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{NEXT}")
         episodes, has_early = [], False
         for number in demos:
             episode, is_early = _episode(file, number, final_recorded=has_next)
@@ -60,15 +55,12 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             has_early |= is_early
         if has_early:
             # Demonstrations may go on after a success; where they do, the flags themselves are of worth.
-            paths["dones"] = f"data/demo_{{}}/{_DONES}"
+            paths["dones"] = f"data/demo_{{}}/{DONES}"
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
         for other in others:
             extras.leave(other, NOT_OF_STEPS)
         notes = {**_notes(file, said), **without_outcome(episodes), **not_taken_note(extras.not_taken)}
-    try:
         schema = Schema(fields)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{path}: {exc}") from exc
     bounds = shard_bounds(episode.rows for episode in episodes)
     return Hdf5Episodes(
         path.parent, path.name, schema, notes, paths, after, tuple(episodes), tuple(demos), bounds, LAYOUT
@@ -93,10 +85,10 @@ def _fields(
     rest.
     """
     demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
-    keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, _OBS)]
+    keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, OBS)]
     names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
-    below = {name: f"{_OBS}/{key}" for key, name in names.items()} | {"action": "actions", "reward": "rewards"}
-    has_next = hdf5_file.has(demo, _NEXT)
+    below = {name: f"{OBS}/{key}" for key, name in names.items()} | {"action": ACTIONS, "reward": REWARDS}
+    has_next = hdf5_file.has(demo, NEXT)
     fields: dict[str, Field] = {}
     for name, path in below.items():
         found = hdf5_file.dataset(demo, path)
@@ -107,7 +99,7 @@ def _fields(
         fields[name] = Field(dtype, field_shape(found, is_number=name == "reward"), role)
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     extras, after = _extras(file, demos, [*fields, "dones"], said)
-    after |= {name: f"{_NEXT}/{key}" for key, name in names.items()} if has_next else {}
+    after |= {name: f"{NEXT}/{key}" for key, name in names.items()} if has_next else {}
     return (
         fields | extras.fields,
         {name: f"data/demo_{{}}/{path}" for name, path in (below | extras.keys).items()},
@@ -125,15 +117,15 @@ def _extras(
     links: dict[str, str] = {}
     for number in demos:
         demo = hdf5_file.group(file, f"data/demo_{number}")
-        more = [name for name in hdf5_file.names(demo) if name not in _KNOWN]
+        more = [name for name in hdf5_file.names(demo) if name not in KNOWN]
         leaves, left = leaves_of(demo, more)
         links |= left
-        rows = len(hdf5_file.numbers(demo, "actions"))
+        rows = len(hdf5_file.numbers(demo, ACTIONS))
         for leaf in leaves:
             found[leaf] = found.get(leaf, 0) + (rows_in(demo, leaf) == rows)
-        attributes |= {name for name in hdf5_file.marks(demo) if name not in _ATTRIBUTES}
+        attributes |= {name for name in hdf5_file.marks(demo) if name not in ATTRIBUTES}
     first = hdf5_file.group(file, f"data/demo_{demos[0]}")
-    rows = len(hdf5_file.numbers(first, "actions"))
+    rows = len(hdf5_file.numbers(first, ACTIONS))
     whole = [leaf for leaf, count in found.items() if count == len(demos)]
     extras, after = find_extras(first, whole, rows, known, said)
     unlike = dict.fromkeys(sorted(found.keys() - {*whole}), NOT_A_ROW_PER_STEP)
@@ -148,12 +140,12 @@ def _extras(
 def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[RowEpisode, bool]:
     """Return one demonstration, and whether a flag stands before its end."""
     demo = hdf5_file.group(file, f"data/demo_{number}")
-    rows = len(hdf5_file.numbers(demo, "actions"))
-    if hdf5_file.mark(demo, "num_samples") is not None and (said := hdf5_file.attribute(demo, "num_samples")) != rows:
+    rows = len(hdf5_file.numbers(demo, ACTIONS))
+    if hdf5_file.mark(demo, STEPS) is not None and (said := hdf5_file.attribute(demo, STEPS)) != rows:
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
-    dones = hdf5_file.read_finite(hdf5_file.numbers(demo, _DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
+    dones = hdf5_file.read_finite(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
     terminated = bool(rows and dones[-1].any())
-    told = {name: hdf5_file.attribute(demo, name) for name in _TOLD if hdf5_file.mark(demo, name) is not None}
+    told = {name: hdf5_file.attribute(demo, name) for name in TOLD if hdf5_file.mark(demo, name) is not None}
     episode = RowEpisode(
         told.get("episode", number),
         rows,

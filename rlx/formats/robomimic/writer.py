@@ -13,6 +13,7 @@ from rlx.formats.common.exporter import (
     action_fields,
     check_names,
     common_losses,
+    has_finals,
     left_out,
     observation_fields,
 )
@@ -21,11 +22,11 @@ from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
 from rlx.formats.common.pictures import channels_last
 from rlx.formats.common.pieces import Piece
 from rlx.formats.common.provenance import provenance
+from rlx.formats.robomimic.layout import ACTIONS, DONES, KNOWN, NEXT, OBS, REWARDS, STEPS, TOLD
 from rlx.progress import Progress
 from rlx.schema import Schema
 
-_TAKEN = frozenset({"obs", "next_obs", "actions", "rewards", "dones", "next"})
-_TOLD = ("episode", "truncated", "from_reset", "final_recorded", "cut")
+_TAKEN = KNOWN | {"next"}
 _GYM = 2  # robomimic's EnvType of environments that gym makes
 
 
@@ -47,7 +48,7 @@ class RobomimicExporter:
         check_names(self.title, schema)
         _action(schema)
         keys = _keys(schema)
-        losses = common_losses(experience, final=not _has_next(experience), unrecorded=False, starts=False)
+        losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
         losses += left_out(without_room(schema, extra_columns(schema, _TAKEN)))
         losses += [f"the name {name}: it becomes {key}" for name, key in keys.items() if name.count("/") > 1]
         return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
@@ -77,21 +78,21 @@ class _Demo:
     def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
         schema, steps = experience.schema, int(experience.trajectories.length[number])
         group = output.file.create_group(f"data/demo_{number}")
-        group.attrs["num_samples"] = steps
+        group.attrs[STEPS] = steps
         self._observations = [
             (
                 name,
                 arranged := channels_last(schema[name]),
                 output.rows(f"{group.name}/{kind}/{key}", steps, arranged.shape, schema[name].dtype),
-                kind == "next_obs",
+                kind == NEXT,
             )
-            for kind in (("obs", "next_obs") if _has_next(experience) else ("obs",))
+            for kind in ((OBS, NEXT) if has_finals(experience) else (OBS,))
             for name, key in _keys(schema).items()
         ]
         table = experience.trajectories.columns()
-        for name in _TOLD:
+        for name in TOLD:
             group.attrs[name] = table[name][number]
-        columns = {"actions": _action(schema), "rewards": "reward"}
+        columns = {ACTIONS: _action(schema), REWARDS: "reward"}
         self._extras = [
             (
                 extra,
@@ -103,7 +104,7 @@ class _Demo:
             (name, output.rows(f"{group.name}/{column}", steps, schema[name].shape or _row(name), schema[name].dtype))
             for column, name in columns.items()
         ]
-        self._dones = output.rows(f"{group.name}/dones", steps, (), np.int64)
+        self._dones = output.rows(f"{group.name}/{DONES}", steps, (), np.int64)
 
     def append(self, piece: Piece) -> None:
         for name, arranged, rows, is_next in self._observations:
@@ -130,10 +131,6 @@ def _keys(schema: Schema) -> dict[str, str]:
     if len(set(keys.values())) < len(keys):
         raise ExportError(f"robomimic would call two observations the same: {', '.join(sorted(keys))}")
     return keys
-
-
-def _has_next(experience: Experience) -> bool:
-    return bool(experience.trajectories.final_recorded.any())
 
 
 def _action(schema: Schema) -> str:

@@ -15,20 +15,16 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.files.json_file import read_object
 from rlx.formats.common.extra_fields import RowType
-from rlx.formats.common.rows.ted_run import Leaf
+from rlx.formats.common.rows.ted_run import NUMBERS, Leaf
+from rlx.formats.torchrl.layout import METADATA, SUFFIX, TEXT_CLASSES
 from rlx.schema import TEXT
 
-METADATA = "meta.json"
 _MAX_DEPTH = 16
 _MAX_SIZE = 2**48
 _MAX_TEXT_BYTES = 2**28
 _MAX_SPAN_BYTES = 2**20
 _MAX_GAP_BYTES = 2**14  # where rows lie further apart, each is read by itself
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_TEXT_CLASSES = ("NonTensorStack", "NonTensorData")
-# Names of the types that torch and numpy both have.
-_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))
-NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
 _DTYPES = {f"torch.{name}": name for name in NUMBERS}
 
 
@@ -61,7 +57,7 @@ class MemmapLeaves:
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
         """Return a file a leaf."""
-        return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}.memmap" for path, kind in kinds.items()]
+        return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}{SUFFIX}" for path, kind in kinds.items()]
 
     @contextmanager
     def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, Leaf]]:
@@ -144,7 +140,7 @@ def _leaves(root: Path, prefix: str, batch: tuple[int, ...], depth: int) -> Iter
             yield path, None
         elif "type" not in entry:
             yield path, _kind(entry, batch, f"{directory / METADATA}: {name}")
-        elif entry["type"] in _TEXT_CLASSES:
+        elif entry["type"] in TEXT_CLASSES:
             yield path, _text_kind(root, path, batch)
         elif (directory / name / METADATA).is_file():
             yield from _leaves(root, f"{path}/", batch, depth + 1)
@@ -209,7 +205,7 @@ def _shape(found: Any, place: object) -> tuple[int, ...]:
 def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
     """Return the file of a leaf, which must exist with the expected number of rows."""
     dtype, shape = kind
-    file = root / f"{path}.memmap"
+    file = root / f"{path}{SUFFIX}"
     if not file.is_file():
         raise SourceNotFoundError(f"{file} is missing")
     if not file.resolve().is_relative_to(root.resolve()):

@@ -14,18 +14,18 @@ from rlx.formats.common.exporter import Experience, common_losses
 from rlx.formats.common.pieces import Piece, pieces
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
+from rlx.formats.torchrl.layout import METADATA, SUFFIX, TEXT_CLASSES
 from rlx.progress import Progress
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
 
-_METADATA = "meta.json"
 _CLASS = "<class 'tensordict._td.TensorDict'>"
 _FLAGS = ("done", "terminated", "truncated")
 _FLAG = Field("bool", (1,), Role.NEXT)
 _NUMBER, _CLAIM = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
 _STACK = {
-    "_type": "<class 'tensordict.tensorclass.NonTensorStack'>",
+    "_type": f"<class 'tensordict.tensorclass.{TEXT_CLASSES[0]}'>",
     "_format_version": 1,
-    "_class": "tensordict:NonTensorStack",
+    "_class": f"tensordict:{TEXT_CLASSES[0]}",
 }
 
 
@@ -44,7 +44,7 @@ class TorchRLExporter:
 
     def owns(self, path: Path) -> bool:
         """Return whether a directory is a TensorDict of steps."""
-        return (path / _METADATA).is_file() and (path / "next" / _METADATA).is_file()
+        return (path / METADATA).is_file() and (path / "next" / METADATA).is_file()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the directory."""
@@ -66,7 +66,7 @@ class _NumberFile:
     """The raw bytes of a leaf, row after row."""
 
     def __init__(self, leaf: Path) -> None:
-        self._file = leaf.with_name(f"{leaf.name}.memmap").open("xb")
+        self._file = leaf.with_name(leaf.name + SUFFIX).open("xb")
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class _TextFile:
 
     def __init__(self, leaf: Path) -> None:
         leaf.mkdir(parents=True)
-        self._file = (leaf / _METADATA).open("x", encoding="utf-8")
+        self._file = (leaf / METADATA).open("x", encoding="utf-8")
         described = json.dumps({**_STACK, "stack_dim": 0, "device": None})
         self._file.write(described[:-1] + ', "data": [')
         self._separator = ""
@@ -137,7 +137,7 @@ def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None
     described: dict[str, Any] = {}
     for name, value in node.items():
         if isinstance(value, Field) and value.is_text:
-            described[name] = {"type": "NonTensorStack"}
+            described[name] = {"type": TEXT_CLASSES[0]}
         elif isinstance(value, Field):
             shape = [steps, *value.shape]
             described[name] = {"device": "cpu", "shape": shape, "dtype": f"torch.{value.dtype}", "is_nested": False}
@@ -145,4 +145,4 @@ def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None
             described[name] = {"type": "TensorDict"}
             _save_metadata(directory / name, value, steps)
     described |= {"shape": [steps], "device": "cpu", "_type": _CLASS}
-    (directory / _METADATA).write_text(json.dumps(described), encoding="utf-8")
+    (directory / METADATA).write_text(json.dumps(described), encoding="utf-8")

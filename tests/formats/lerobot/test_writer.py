@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from rlx.errors import ExportError
-from rlx.formats.lerobot import finals_writer as lerobot_finals
+from rlx.formats.lerobot import finals as lerobot_finals
 from rlx.formats.lerobot import numbered_files as lerobot_files
 from rlx.formats.lerobot import writer as lerobot
 from rlx.pipeline.convert import convert, open_source

@@ -11,9 +11,11 @@ import pytest
 from gymnasium import spaces
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.source import Source
 from rlx.formats.minari import reader as minari
-from rlx.formats.minari.reader import MAIN_DATA, METADATA, Minari, find_runs, open_minari
+from rlx.formats.minari.layout import MAIN_DATA, METADATA
+from rlx.formats.minari.reader import Minari, find_runs, open_minari
 from rlx.pipeline.convert import convert
 from rlx.pipeline.local_runs import find_run
 from rlx.pipeline.options import Options
@@ -48,7 +50,7 @@ class TestPictures(MinariContract):
 class TestShards(MinariContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(minari, "STEPS_PER_SHARD", 8)
+        monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 8)
         monkeypatch.setattr(minari, "block_steps", lambda _: 4)
         return write_dataset(tmp_path, "many-v0", lengths=[5, 3, 1, 30, 2, 2]) / "data"
 

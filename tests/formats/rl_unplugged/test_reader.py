@@ -13,15 +13,8 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.formats.common.source import MAX_BLOCK_STEPS, Layout
-from rlx.formats.rl_unplugged.reader import (
-    GAMES,
-    GAMES_MISSING,
-    RLUnplugged,
-    RLUnpluggedLayout,
-    find_runs,
-    num_shards,
-    shard_file,
-)
+from rlx.formats.rl_unplugged.layout import GAMES, GAMES_MISSING, num_shards, shard_file
+from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find_runs
 from rlx.pipeline.convert import open_source
 from scripts.make_sample import SAMPLE_RUN
 from scripts.rlu_writer import tf_example, write_shard

@@ -22,6 +22,9 @@ from rlx.formats.common.source import batch_rows, id_of
 from rlx.schema import Schema
 
 PADDING = "padding"
+# Names of the types that torch and numpy both have.
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))
+NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
 
 
 class Leaf(Protocol):

@@ -1,0 +1,26 @@
+"""Names of the files, groups and attributes of Minari's datasets."""
+
+import re
+
+from rlx.schema import Role
+
+METADATA = "metadata.json"
+MAIN_DATA = "main_data.hdf5"
+ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
+LAYOUT = (
+    "expected Minari's layout: data/metadata.json with total_episodes, total_steps and minari_version, and in "
+    "data/main_data.hdf5 for every episode i a group episode_<i> with the attribute total_steps, "
+    "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]"
+)
+# Minari's name, ours, and the rows of an episode of T steps: T, or T + 1.
+GROUPS = (
+    ("observations", "observation", Role.OBSERVATION),
+    ("actions", "action", Role.STEP),
+    ("rewards", "reward", Role.NEXT),
+    ("terminations", "terminated", Role.NEXT),
+    ("truncations", "truncated", Role.NEXT),
+)
+INFOS = "infos"
+# Of an episode: its number, its steps, and whether it was cut, which rlx adds.
+NUMBER, STEPS, CUT = "id", "total_steps", "cut"
+ATTRIBUTES = frozenset({NUMBER, STEPS, CUT})
