@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from rlx.api.arguments import BatchFormat, StrPath, check_choice, check_exclusive, check_number
 from rlx.errors import OptionError
-from rlx.formats.batch_formats import EXPORTERS, export, format_of
 from rlx.formats.common.batches import Columns, DirectoryExporter, columns_of
+from rlx.formats.registry import format_of, formats
+from rlx.formats.writing import export
 from rlx.pipeline.sampling import Sampling, draw
 from rlx.pipeline.sampling_room import check_file
 from rlx.store.dataset import Dataset
@@ -170,9 +171,9 @@ def sample(
     check_file(opened, sampling, chosen, path)
     counted = _Counted(draw(opened, sampling))
     if isinstance(output, str | os.PathLike):
-        export(counted, Path(output), EXPORTERS[chosen])
+        export(counted, Path(output), formats()[chosen].batches)
     else:
-        exporter = EXPORTERS[chosen]
+        exporter = formats()[chosen].batches
         assert not isinstance(exporter, DirectoryExporter)
         exporter.write(counted, output)
         output.flush()

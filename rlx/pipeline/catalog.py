@@ -6,10 +6,10 @@ from typing import Any
 from rlx.errors import RlxError
 from rlx.files.opening import open_source
 from rlx.files.retry import RetryPolicy
+from rlx.formats.finding import find_runs
 from rlx.formats.rl_unplugged import layout as rl_unplugged
 from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
-from rlx.pipeline.local_runs import find_runs
 from rlx.pipeline.remote_run import present_runs
 from rlx.secrets_in_urls import without_secrets
 from rlx.store.statistics import Episodes

@@ -9,9 +9,11 @@ from typing import Any
 from rlx import manifest
 from rlx.block import Block
 from rlx.formats.common.source import Source, block_steps
+from rlx.formats.finding import find_run
+from rlx.formats.registry import readable
 from rlx.manifest import ShardRecord
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.ingest import AtHand, Ingest
-from rlx.pipeline.local_runs import LAYOUTS, check_apart, find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.source_warnings import warn
@@ -23,7 +25,7 @@ from rlx.store.layout import SHARDS, shard_name
 from rlx.store.trajectories import Trajectories
 from rlx.store.writer import file_record
 
-FORMATS = ("rlx", *LAYOUTS)
+FORMATS = ("rlx", *readable())
 
 
 @dataclass(frozen=True, slots=True)

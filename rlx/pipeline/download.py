@@ -15,11 +15,12 @@ from rlx.files.disk import check_room
 from rlx.files.location import Location
 from rlx.files.opening import open_source
 from rlx.formats.common.source import Source
+from rlx.formats.finding import find_run
 from rlx.formats.rl_unplugged import layout as rl_unplugged
 from rlx.manifest import Manifest
 from rlx.pipeline.delivery import TRANSFERS, Fetching
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.ingest import AtHand, Ingest
-from rlx.pipeline.local_runs import check_apart, find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.remote_run import RemoteRun, find_remote
 from rlx.pipeline.report import Report

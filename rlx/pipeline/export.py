@@ -16,16 +16,17 @@ from rlx.formats.common.exporter import DatasetExporter
 from rlx.formats.common.extra_fields import not_taken
 from rlx.formats.common.pieces import pieces
 from rlx.formats.common.source import Source
-from rlx.formats.dataset_formats import DATASET_EXPORTERS, export_dataset
+from rlx.formats.registry import formats, writable
+from rlx.formats.writing import export_dataset
 from rlx.pipeline.convert import StoredDataset, open_source
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.finished_export import fingerprint, recorded_fingerprint
 from rlx.pipeline.ingest import chosen_shards
-from rlx.pipeline.local_runs import check_apart
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.store.trajectories import COLUMNS, Trajectories
 
-EXPORT_FORMATS = tuple(DATASET_EXPORTERS)
+EXPORT_FORMATS = tuple(writable("datasets"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def export(
     check_apart(source, destination)
     opened, root = open_source(source, source_format)
     numbers = chosen_shards(opened, shards)
-    exporter = exporter or DATASET_EXPORTERS[format]
+    exporter = exporter or formats()[format].datasets
     made_of = fingerprint(opened, root, numbers, exporter)
     experience = SelectedShards(opened, numbers, made_of)
     finished = not overwrite and made_of is not None and made_of == recorded_fingerprint(destination)

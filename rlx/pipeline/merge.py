@@ -8,8 +8,8 @@ from typing import Any
 
 from rlx.errors import DatasetError, SchemaMismatchError
 from rlx.pipeline.assembly import Assembly, ShardPart, assemble
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.ingest import number_ranges
-from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress

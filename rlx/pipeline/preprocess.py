@@ -7,8 +7,8 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, PartialError
 from rlx.manifest import Manifest
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.ingest import AtHand, Ingest
-from rlx.pipeline.local_runs import check_apart
 from rlx.pipeline.options import Options
 from rlx.pipeline.recipe import Recipe
 from rlx.pipeline.report import Report

@@ -17,7 +17,7 @@ from rlx.files.location import Location
 from rlx.files.opening import open_location
 from rlx.home import below_home
 from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.pipeline.local_runs import check_apart
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.report import Report
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress

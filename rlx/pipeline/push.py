@@ -24,7 +24,7 @@ from rlx.files.file_stat import FileStat
 from rlx.files.location import WritableLocation
 from rlx.files.opening import open_location
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
-from rlx.pipeline.local_runs import check_apart
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.report import Report
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress

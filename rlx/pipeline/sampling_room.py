@@ -43,7 +43,7 @@ def check_file(datasets: "Sequence[Dataset]", sampling: "Sampling", format: str,
     Args:
         datasets: to draw from.
         sampling: how.
-        format: name of the file format: one of ``rlx.formats.batch_formats.EXPORTERS``.
+        format: name of the file format of batches.
         path: the file or directory; None for a stream, which needs no room on a disk.
 
     Raises:

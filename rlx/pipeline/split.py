@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlx.errors import DatasetError, DatasetExistsError, OptionError
 from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset
-from rlx.pipeline.local_runs import check_apart
+from rlx.pipeline.destination import check_apart
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Progress

@@ -93,7 +93,7 @@ def test_hdf5_of_no_format(cli: Cli, tmp_path: Path) -> None:
         file["speed"], file["pixels/left"] = np.zeros(3), np.zeros(3)
     result = cli("convert", tmp_path / "a.h5", tmp_path / "b")
     assert (result.code, result.out) == (5, "")
-    assert result.err.startswith(f"error: no run found in {tmp_path / 'a.h5'}: found pixels, speed; expected Minari's")
+    assert result.err.startswith(f"error: no run found in {tmp_path / 'a.h5'}: found pixels, speed; expected d3rlpy's")
     assert all(LAYOUTS[format] in result.err for format in HDF5)
     assert not (tmp_path / "b").exists()
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import DatasetExistsError, DiskFullError, ExportError
-from rlx.formats.dataset_formats import DATASET_EXPORTERS
+from rlx.formats.registry import formats
 from rlx.pipeline import convert as convert_module
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import ExportReport, SelectedShards, export
@@ -226,7 +226,7 @@ class DatasetExporterContract:
             return
         report = self.export(whole_dataset(tmp_path / "data", sample).path, path)
         assert list(report.losses) == [*self.always, *self.lost.get(sample, [])]
-        title = DATASET_EXPORTERS[self.format].title
+        title = formats()[self.format].datasets.title
         assert [record.getMessage() for record in caplog.records] == [
             f"{title} cannot hold {loss}" for loss in report.losses
         ]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.formats import batch_formats as formats
+from rlx import formats
+from rlx.formats import registry as registry_of_formats
 from rlx.transform import registry
 from rlx_cli.app import app
 from tests.conftest import Cli
@@ -39,8 +40,16 @@ def test_the_transform(names: dict[str, Any], pong: Path, cli: Cli, tmp_path: Pa
     assert old.any()
 
 
-def test_the_format(names: dict[str, Any], pong: Path, cli: Cli, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(formats, "EXPORTERS", {**formats.EXPORTERS, "csv": names["CsvExporter"]()})
+def test_the_format(
+    pong: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "formats/csv"
+    folder.mkdir(parents=True)
+    for file, mark in (("__init__", "FORMAT = "), ("writer", "BATCHES = ")):
+        (folder / f"{file}.py").write_text(next(block.code for block in blocks(PAGE) if mark in block.code))
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(folder.parent)])
+    registry_of_formats.formats.cache_clear()
+    request.addfinalizer(registry_of_formats.formats.cache_clear)
     result = cli("sample", pong, "--batch-size", "5", "-o", tmp_path / "steps.csv")
     assert result.code == 0, result.err
     heading, *lines = (tmp_path / "steps.csv").read_text().splitlines()

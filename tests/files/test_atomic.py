@@ -14,8 +14,7 @@ import pytest
 from rlx.errors import DatasetExistsError, DatasetLockedError
 from rlx.files import lock
 from rlx.files.atomic import whole
-from rlx.formats.batch_formats import EXPORTERS
-from rlx.formats.dataset_formats import DATASET_EXPORTERS
+from rlx.formats.registry import writable
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
@@ -46,7 +45,7 @@ def dataset(path: Path, *, seed: int = 0, sample: str = "pictures") -> Path:
     return write_dataset(path, [[random_block(schema, seed=seed)]], schema=schema).path
 
 
-@pytest.mark.parametrize("format", DATASET_EXPORTERS)
+@pytest.mark.parametrize("format", writable("datasets"))
 def test_two_exports_to_one_target_do_not_mix(format: str, tmp_path: Path) -> None:
     sample = "pictures" if format == "dopamine" else "vectors"
     one, other = (dataset(tmp_path / str(seed), seed=seed, sample=sample) for seed in (0, 1))
@@ -73,9 +72,9 @@ def test_two_exports_to_one_target_do_not_mix(format: str, tmp_path: Path) -> No
 
 def commands() -> list[Sequence[str]]:
     """Every command that writes a target, without its dataset and with the target last."""
-    samples = [["sample", "-o", f"out.{format}"] for format in EXPORTERS]
+    samples = [["sample", "-o", f"out.{format}"] for format in writable("batches")]
     views = [["view", "-o", f"out.{format}"] for format in ("png", "gif", "mp4", "html")]
-    exports = [["convert", "--to", format, f"out{_SUFFIXES.get(format, '-v0')}"] for format in DATASET_EXPORTERS]
+    exports = [["convert", "--to", format, f"out{_SUFFIXES.get(format, '-v0')}"] for format in writable("datasets")]
     return [*samples, *views, ["inspect", "--plot", "out.png"], *exports, ["push", "out"]]
 
 

@@ -30,6 +30,7 @@ from typing import Any, Self
 
 import typer.main
 
+from rlx.formats.registry import formats, readable
 from rlx_cli import entry
 from tests.pipeline.datasets import ROOT
 
@@ -38,7 +39,9 @@ HUNG = 1000
 IMPORTED = (
     *("gymnasium", "pydantic", "rich.progress", "rich.table", "rich.text", "rich.console", "h5py", "PIL.Image", "av"),
     *("obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.checks.examination", "rlx.viewer.files"),
-    *("rlx.formats.dataset_formats", "rlx.formats.batch_formats", "rlx.pipeline.collect", "rlx.pipeline.convert"),
+    *("rlx.formats.finding", "rlx.formats.writing", "rlx.pipeline.collect", "rlx.pipeline.convert"),
+    *(f"{one.folder}.reader" for one in readable().values()),
+    *(f"{one.folder}.writer" for one in formats().values() if one.writes),
     *("rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.merge", "rlx.pipeline.preprocess"),
     *("rlx.pipeline.pull", "rlx.pipeline.push", "rlx.pipeline.sampling", "rlx.pipeline.split", "rlx_cli.app"),
 )

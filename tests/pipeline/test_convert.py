@@ -88,7 +88,7 @@ def test_several_runs_are_named(files: Path, tmp_path: Path) -> None:
     write_dopamine(files)
     with pytest.raises(SourceNotFoundError, match=r"2 runs in .*: Pong/1, Pong/5; expected one") as raised:
         converted(files, tmp_path / "set")
-    assert raised.value.hint == f"rlx download Pong/5 --source {files}"
+    assert raised.value.hint == f"rlx download Pong/1 --source {files}"
 
 
 def test_there_is_no_source(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rlx.errors import EngineError, SourceError
+from rlx.formats.finding import find_run
 from rlx.pipeline.ingest import AtHand, Ingest
-from rlx.pipeline.local_runs import find_run
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from rlx.formats.dataset_formats import DATASET_EXPORTERS
 from rlx.formats.lerobot import writer as lerobot
 from rlx.formats.parquet import writer as parquet_dataset
+from rlx.formats.registry import writable
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
@@ -41,7 +41,7 @@ def peak(work: Callable[[str], None], name: str) -> int:
     return int(found[1]) * 1024
 
 
-@pytest.mark.parametrize("format", DATASET_EXPORTERS)
+@pytest.mark.parametrize("format", writable("datasets"))
 def test_memory_does_not_depend_on_the_size(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (lerobot, parquet_dataset):
         monkeypatch.setattr(module, "_GROUP_BYTES", 2**20)

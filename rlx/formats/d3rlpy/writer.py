@@ -140,3 +140,6 @@ def _action(schema: Schema) -> str:
         f"d3rlpy holds one discrete action or one vector of floats per step, found {found}",
         hint="--to minari holds actions of any kind",
     )
+
+
+DATASETS = D3rlpyExporter()

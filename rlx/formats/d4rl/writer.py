@@ -94,3 +94,6 @@ def _check(experience: Experience) -> None:
             raise ExportError(
                 f"D4RL holds one {kind} per step, found {', '.join(names)}", hint="--to minari holds any number"
             )
+
+
+DATASETS = D4RLExporter()

@@ -143,3 +143,6 @@ def _check(schema: Schema) -> None:
             f"Dopamine's layout holds one discrete action per step, found {found}",
             hint="--to minari holds actions of any kind",
         )
+
+
+DATASETS = DopamineExporter()

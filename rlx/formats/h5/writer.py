@@ -61,3 +61,6 @@ def _append(dataset: h5py.Dataset, rows: NDArray[np.generic]) -> None:
     before = len(dataset)
     dataset.resize(before + len(rows), axis=0)
     dataset[before:] = rows
+
+
+BATCHES = H5Exporter()

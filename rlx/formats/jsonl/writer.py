@@ -23,3 +23,6 @@ class JsonlExporter:
                     for name, value in zip(names, step, strict=True)
                 }
                 file.write(json.dumps(tree(values), separators=(",", ":")).encode() + b"\n")
+
+
+BATCHES = JsonlExporter()

@@ -192,3 +192,6 @@ def _save_tasks(path: Path, tasks: Sequence[str]) -> None:
 
 def _save(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=4, allow_nan=False) + "\n", encoding="utf-8")
+
+
+DATASETS = LeRobotExporter()

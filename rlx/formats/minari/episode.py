@@ -20,6 +20,8 @@ from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS
 from rlx.formats.minari.space import Space, describe, is_image, leaf_space
 from rlx.schema import TEXT, Field, Role, Schema
 
+_ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP}
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -71,7 +73,8 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], t
     fields: dict[str, Field] = {}
     extras = ExtraFields()
     lossy: list[str] = []
-    for group, ours, role in GROUPS:
+    for group, ours in GROUPS.items():
+        role = _ROLES.get(ours, Role.NEXT)
         for path in hdf5_file.leaves(episode, group):
             below = path[len(group) + 1 :]
             found, space = hdf5_file.dataset(episode, path), leaf_space(spaces.get(group), below)
@@ -82,8 +85,8 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], t
             leaves[name] = Leaf(path, extra=int(role == Role.OBSERVATION))
             if is_jpeg(found, fields[name]):
                 lossy.append(name)
-    for group, ours, _ in GROUPS[:2]:
-        if not any(name.split("/")[0] == ours for name in fields):
+    for group, ours in GROUPS.items():
+        if ours in _ROLES and not any(name.split("/")[0] == ours for name in fields):
             raise CorruptShardError(f"{file.filename}: {episode.name}/{group}: expected numbers or text")
     own = _own_fields(told)
     for path in _others(episode):
@@ -114,9 +117,8 @@ def _kind(found: h5py.Dataset, space: Space | None) -> RowType | None:
 
 def _others(episode: h5py.Group) -> Iterator[str]:
     """Yield paths of the datasets that are no observations, actions, rewards or flags."""
-    known = {group for group, *_ in GROUPS}
     for name in hdf5_file.names(episode):
-        if name not in known:
+        if name not in GROUPS:
             yield from hdf5_file.leaves(episode, name)
 
 

@@ -2,8 +2,6 @@
 
 import re
 
-from rlx.schema import Role
-
 METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
@@ -12,14 +10,14 @@ LAYOUT = (
     "data/main_data.hdf5 for every episode i a group episode_<i> with the attribute total_steps, "
     "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]"
 )
-# Minari's name, ours, and the rows of an episode of T steps: T, or T + 1.
-GROUPS = (
-    ("observations", "observation", Role.OBSERVATION),
-    ("actions", "action", Role.STEP),
-    ("rewards", "reward", Role.NEXT),
-    ("terminations", "terminated", Role.NEXT),
-    ("truncations", "truncated", Role.NEXT),
-)
+# The field that a group of an episode holds, or the fields below it.
+GROUPS = {
+    "observations": "observation",
+    "actions": "action",
+    "rewards": "reward",
+    "terminations": "terminated",
+    "truncations": "truncated",
+}
 INFOS = "infos"
 # Of an episode: its number, its steps, and whether it was cut, which rlx adds.
 NUMBER, STEPS, CUT = "id", "total_steps", "cut"

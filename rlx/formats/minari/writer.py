@@ -42,7 +42,7 @@ _NAMESPACE = "namespace_metadata.json"
 _NAME = re.compile(r"[-_\w]+-v\d+")
 _NAMESPACE_NAME = re.compile(r"[-_\w]+")
 _MEGABYTE = 1e6
-_FLAGS = {group: field for group, field, role in GROUPS if role == Role.NEXT}
+_FLAGS = {group: field for group, field in GROUPS.items() if field not in ("observation", "action")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,3 +286,6 @@ def _gymnasium_spec(environment: Any) -> str | None:
         return gymnasium.spec(environment).to_json() if isinstance(environment, str) else None
     except (ImportError, gymnasium.error.Error, TypeError):
         return None
+
+
+DATASETS = MinariExporter()

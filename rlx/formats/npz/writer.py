@@ -186,3 +186,7 @@ class NpzExporter:
             for name, rows in columns.items()
         }
         np.savez_compressed(file, **arrays)
+
+
+DATASETS = NpzDatasetExporter()
+BATCHES = NpzExporter()

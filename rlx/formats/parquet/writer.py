@@ -125,3 +125,7 @@ class ParquetExporter:
         finally:
             if writer is not None:
                 writer.close()
+
+
+DATASETS = ParquetDatasetExporter()
+BATCHES = ParquetExporter()

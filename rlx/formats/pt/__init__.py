@@ -1,1 +1,5 @@
 """torch's files of batches."""
+
+from rlx.formats.registry import Format
+
+FORMAT = Format("pt", __name__, writes=("batches",), suffixes=("pth",))

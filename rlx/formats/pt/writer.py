@@ -47,3 +47,6 @@ class _Checked(io.RawIOBase):
 
     def flush(self) -> None:
         self._file.flush()
+
+
+BATCHES = PtExporter()

@@ -1,1 +1,5 @@
 """RL Unplugged's Atari episodes."""
+
+from rlx.formats.registry import Format
+
+FORMAT = Format("rlu", __name__, reads="runs")

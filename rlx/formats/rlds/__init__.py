@@ -1,1 +1,6 @@
 """RLDS as TensorFlow Datasets keeps it."""
+
+from rlx.formats.registry import Format
+from rlx.formats.rlds.layout import FEATURES, INFO
+
+FORMAT = Format("rlds", __name__, reads="dataset", options={"split": str}, marks=(FEATURES, INFO), writes=("datasets",))

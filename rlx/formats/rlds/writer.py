@@ -158,3 +158,6 @@ class _Shards:
 
 def _save(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+DATASETS = RLDSExporter()

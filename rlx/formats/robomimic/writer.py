@@ -148,3 +148,6 @@ def _action(schema: Schema) -> str:
     raise ExportError(
         f"robomimic holds one action of floats per step, found {found}", hint="--to minari holds actions of any kind"
     )
+
+
+DATASETS = RobomimicExporter()

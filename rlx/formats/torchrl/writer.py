@@ -146,3 +146,6 @@ def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None
             _save_metadata(directory / name, value, steps)
     described |= {"shape": [steps], "device": "cpu", "_type": _CLASS}
     (directory / METADATA).write_text(json.dumps(described), encoding="utf-8")
+
+
+DATASETS = TorchRLExporter()

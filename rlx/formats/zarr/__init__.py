@@ -1,1 +1,5 @@
 """Zarr groups of batches."""
+
+from rlx.formats.registry import Format
+
+FORMAT = Format("zarr", __name__, writes=("batches",))

@@ -44,3 +44,6 @@ def _create(group: zarr.Group, name: str, rows: NDArray[np.generic]) -> zarr.Arr
     texts = group.create_array(name, shape=rows.shape, dtype=str, chunks=chunks)
     texts[:] = rows
     return texts
+
+
+BATCHES = ZarrExporter()

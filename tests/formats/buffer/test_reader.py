@@ -14,7 +14,7 @@ from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.buffer.reader import open_buffer, recognises
 from rlx.formats.common.rows.ted_run import TedRun
-from rlx.pipeline.local_runs import find_run
+from rlx.formats.finding import find_run
 from tests.contracts.source import SourceContract, read
 from tests.formats.torchrl.test_storages import Steps, environments, episodes, told
 

@@ -14,7 +14,7 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.d3rlpy.reader import open_d3rlpy
-from rlx.pipeline.local_runs import find_run
+from rlx.formats.finding import find_run
 from rlx.schema import Field, Role
 from tests.contracts.source import SourceContract, merge, read
 from tests.hdf5_files import changed, declare, delete, external, group_instead, objects, replace, set_row, soft

@@ -10,7 +10,7 @@ import pytest
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
-from rlx.pipeline.local_runs import find_run
+from rlx.formats.finding import find_run
 from tests.contracts.source import SourceContract, Trajectory, merge, read
 from tests.hdf5_files import (
     changed,

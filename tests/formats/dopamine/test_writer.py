@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import ExportError
-from rlx.formats.dataset_formats import export_dataset
 from rlx.formats.dopamine.writer import DopamineExporter
+from rlx.formats.writing import export_dataset
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import SelectedShards
 from rlx.progress import Silent

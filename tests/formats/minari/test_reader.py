@@ -13,11 +13,11 @@ from gymnasium import spaces
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.source import Source
+from rlx.formats.finding import find_run
 from rlx.formats.minari import reader as minari
 from rlx.formats.minari.layout import MAIN_DATA, METADATA
 from rlx.formats.minari.reader import Minari, find_runs, open_minari
 from rlx.pipeline.convert import convert
-from rlx.pipeline.local_runs import find_run
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.finding import find_run
 from rlx.formats.rlds import episode as rlds_episode
 from rlx.formats.rlds.reader import RLDS, open_rlds, recognises
-from rlx.pipeline.local_runs import find_run
 from rlx.schema import Field, Role
 from scripts.rlu_writer import tf_example, tf_record
 from tests.contracts.source import SourceContract, read

@@ -9,8 +9,8 @@ import pytest
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes
 from rlx.formats.common.rows import episodes as row_episodes
+from rlx.formats.finding import find_run
 from rlx.formats.robomimic.reader import open_robomimic
-from rlx.pipeline.local_runs import find_run
 from tests.contracts.source import SourceContract, merge, read
 from tests.hdf5_files import (
     Arrays,

@@ -1,41 +1,40 @@
-"""The formats of other projects that whole datasets are written in."""
+"""How the files of an export come to be: in full, or not at all."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
 
 from rlx.errors import DatasetExistsError, ExportError
 from rlx.files.atomic import whole
+from rlx.formats.common.batches import Columns, DirectoryExporter, Exporter
 from rlx.formats.common.exporter import DatasetExporter, Experience
-from rlx.formats.d3rlpy.writer import D3rlpyExporter
-from rlx.formats.d4rl.writer import D4RLExporter
-from rlx.formats.dopamine.writer import DopamineExporter
-from rlx.formats.lerobot.writer import LeRobotExporter
-from rlx.formats.minari.writer import MinariExporter
-from rlx.formats.npz.writer import NpzDatasetExporter
-from rlx.formats.parquet.writer import ParquetDatasetExporter
-from rlx.formats.rlds.writer import RLDSExporter
-from rlx.formats.robomimic.writer import RobomimicExporter
-from rlx.formats.torchrl.writer import TorchRLExporter
 from rlx.progress import Progress
 from rlx.schema import Schema, is_action
 
 logger = logging.getLogger(__name__)
-DATASET_EXPORTERS: Mapping[str, DatasetExporter] = MappingProxyType(
-    {
-        "minari": MinariExporter(),
-        "d4rl": D4RLExporter(),
-        "robomimic": RobomimicExporter(),
-        "d3rlpy": D3rlpyExporter(),
-        "dopamine": DopamineExporter(),
-        "lerobot": LeRobotExporter(),
-        "rlds": RLDSExporter(),
-        "torchrl": TorchRLExporter(),
-        "parquet": ParquetDatasetExporter(),
-        "npz": NpzDatasetExporter(),
-    }
-)
+
+
+def export(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
+    """Write batches to a file, or directory, that is there when all of it is; one that was there is replaced.
+
+    Raises:
+        DatasetExistsError: something lies there that this format could not have written.
+        DiskFullError: no space is left.
+        MissingExtraError: the format needs a package that is not installed.
+    """
+    is_directory = isinstance(exporter, DirectoryExporter)
+    if path.is_dir() and not (is_directory and (path / "zarr.json").is_file()):
+        raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
+    with whole(path) as partial:
+        _write(batches, partial, exporter)
+
+
+def _write(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
+    if isinstance(exporter, DirectoryExporter):
+        exporter.write_directory(batches, path)
+        return
+    with path.open("w+b") as file:
+        exporter.write(batches, file)
 
 
 def export_dataset(
@@ -48,7 +47,7 @@ def export_dataset(
     Args:
         experience: what to write.
         destination: the file or directory to be.
-        exporter: one of ``DATASET_EXPORTERS``.
+        exporter: ``datasets`` of the format.
         overwrite: whether to replace an existing export of the same format.
         progress: receives ``steps``.
 

@@ -1,0 +1,162 @@
+"""Which runs lie at a path, whatever their format."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from rlx.errors import SourceError, SourceNotFoundError
+from rlx.formats.common.checks import expecting
+from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
+from rlx.formats.common.provenance import LocalRun, with_spaces
+from rlx.formats.registry import formats, readable
+from rlx.suggestion import command
+
+_SHOWN_NAMES = 20
+_SHOWN_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FormatChoice:
+    """A format and its options.
+
+    Args:
+        name: of the format; None to find it out.
+        options: values by name, as they were written.
+
+    Example:
+        >>> FormatChoice.parse("torchrl:time_dim=0")
+        FormatChoice(name='torchrl', options={'time_dim': '0'})
+        >>> FormatChoice.parse("npz"), FormatChoice.parse(None).name
+        (FormatChoice(name='npz', options={}), None)
+    """
+
+    name: str | None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """Return the choice that ``FORMAT`` or ``FORMAT:option=value,...`` means.
+
+        Raises:
+            SourceError: an option has no value.
+        """
+        if text is None:
+            return cls(None)
+        name, _, rest = text.partition(":")
+        options = {}
+        for part in filter(None, rest.split(",")):
+            option, is_given, value = part.partition("=")
+            if not (option and is_given and value):
+                raise SourceError(f"{text!r}: expected FORMAT:option=value, found {part!r}")
+            options[option] = value
+        return cls(name, options)
+
+    def read(self, known: Mapping[str, type[int] | type[str]]) -> dict[str, int | str]:
+        """Return the options in their own types.
+
+        Args:
+            known: type of every option that the format has.
+
+        Raises:
+            SourceError: the format has no such option, or the value is not of its type.
+        """
+        found: dict[str, int | str] = {}
+        for option, value in self.options.items():
+            if option not in known:
+                expected = f"expected {', '.join(known)}" if known else "it has none"
+                raise SourceError(f"--from {self.name} has no option {option!r}: {expected}")
+            try:
+                found[option] = known[option](value)
+            except ValueError as exc:
+                raise SourceError(f"--from {self.name}: {option}={value}: expected a whole number") from exc
+        return found
+
+
+def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
+    """Return the runs at a path or a few levels below, of one layout or of any.
+
+    Args:
+        path: a file or a directory.
+        layout: name of a readable format, perhaps with options: ``torchrl:time_dim=0``.
+
+    Raises:
+        SourceError: the path is not of the layout, where that is a format of one dataset; or the layout is unknown, or
+            has no such option.
+    """
+    choice = FormatChoice.parse(layout)
+    known = readable()
+    if choice.name is not None and choice.name not in known:
+        raise SourceError(f"unknown format {choice.name!r}: expected one of {', '.join(known)}")
+    chosen = None if choice.name is None else known[choice.name]
+    options = choice.read({} if chosen is None else chosen.options)
+    if chosen is not None:
+        return [*map(with_spaces, chosen.find_runs(path) if chosen.reads == "runs" else [chosen.open(path, **options)])]
+    found = [run for one in known.values() if one.reads == "runs" for run in one.find_runs(path)]
+    found += [one.open(path) for one in known.values() if one.recognises(path)]
+    return [*map(with_spaces, found)]
+
+
+def find_run(directory: Path, id: str | None, layout: str | None = None) -> LocalRun:
+    """Return the one run of a directory, or the one of this id.
+
+    Raises:
+        SourceNotFoundError: no run was found, or more than one.
+        SourceError: the path resembles a format, but lacks the part that the message names.
+    """
+    runs = find_runs(directory, layout)
+    name = FormatChoice.parse(layout).name
+    if not runs and (resembled := name or _resembled(directory)) is not None and readable()[resembled].opens:
+        runs = [with_spaces(readable()[resembled].open(directory))]
+    chosen = [run for run in runs if id is None or run.id == id]
+    if len(chosen) == 1:
+        return chosen[0]
+    there = ", ".join(sorted({run.id for run in runs}))
+    if not runs:
+        raise _nothing_known(directory, name)
+    if not chosen:
+        raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")
+    hint = command("rlx", "download", min(run.id for run in chosen), "--source", directory)
+    raise SourceNotFoundError(f"{len(chosen)} runs in {directory}: {there}; expected one", hint=hint)
+
+
+def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
+    """Return the error that what lies at a path resembles no format; raises another where it cannot be read."""
+    if layout is not None:
+        return SourceNotFoundError(f"no run found in {path}; {formats()[layout].layout}")
+    hint = f"--from {'|'.join(readable())} gives a diagnosis"
+    if not path.is_file():
+        return SourceNotFoundError(
+            f"no run found in {path}: expected files such as Pong/run_5-00000-of-00050, "
+            "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5",
+            hint=hint,
+        )
+    if is_hdf5(path):
+        expected = _hdf5_layouts()
+        with expecting(expected), opened(path) as file:
+            found = names(file)
+            shown = ", ".join([*found[:_SHOWN_NAMES], *(["..."] if len(found) > _SHOWN_NAMES else [])])
+            return SourceNotFoundError(
+                f"no run found in {path}: found {shown or 'nothing in it'}; {expected}", hint=hint
+            )
+    with path.open("rb") as file:
+        head = file.read(_SHOWN_BYTES)
+    return SourceNotFoundError(f"no run found in {path}: expected HDF5, Parquet or npz, found {head!r}", hint=hint)
+
+
+def _resembled(path: Path) -> str | None:
+    """Return the format that most files at a path belong to, so that its error can name the missing ones."""
+    is_file = path.is_file()
+    found = {
+        name: sum(holds(path, (mark,)) if is_file else (path / mark).exists() for mark in marks)
+        for name, marks in ((name, one.marks) for name, one in readable().items())
+    }
+    best = max(found, key=found.__getitem__)
+    if found[best]:
+        return best
+    return "npz" if is_file and path.suffix == ".npz" else None
+
+
+def _hdf5_layouts() -> str:
+    layouts = [one.layout.removeprefix("expected ") for one in readable().values() if one.is_hdf5]
+    return f"expected {'; or '.join(layouts)}"

@@ -1,0 +1,138 @@
+"""The table of formats, made of the folders in ``rlx.formats``: each describes itself by ``FORMAT``.
+
+The table needs no reader and no writer, and so none of the packages that they import.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Literal
+
+from rlx import formats as package
+from rlx.errors import UnknownFormatError
+
+if TYPE_CHECKING:
+    from rlx.formats.common.batches import DirectoryExporter, Exporter
+    from rlx.formats.common.exporter import DatasetExporter
+    from rlx.formats.common.provenance import LocalRun
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format, as the ``__init__.py`` of its folder describes it.
+
+    ``reader.py`` of a folder has ``open_<name>(path, **options)`` and, if a path holds one dataset,
+    ``recognises(path)``, or, if it may hold several runs, ``find_runs(path)``. ``writer.py`` has ``DATASETS``, the
+    exporter of datasets, and ``BATCHES``, that of batches. ``layout.py`` has the names that both know, and ``LAYOUT``
+    for messages.
+
+    Args:
+        name: that users give.
+        folder: the package, ``__name__``.
+        reads: what a path may hold: one dataset, or several runs; None if rlx does not read the format.
+        options: type of every option of reading, by name.
+        marks: by which a path resembles the format although others are missing: members of an HDF5 file, or files of a
+            directory.
+        is_hdf5: whether it is a file of HDF5, or has one.
+        writes: what rlx writes in it.
+        suffixes: other suffixes than the name for files of batches.
+    """
+
+    name: str
+    folder: str
+    reads: Literal["dataset", "runs"] | None = None
+    options: Mapping[str, type[int] | type[str]] = field(default_factory=dict)
+    marks: Sequence[str] = ()
+    is_hdf5: bool = False
+    writes: Sequence[Literal["datasets", "batches"]] = ()
+    suffixes: Sequence[str] = ()
+
+    @property
+    def layout(self) -> str:
+        """The expected layout, for messages."""
+        return str(import_module(f"{self.folder}.layout").LAYOUT)
+
+    @property
+    def opens(self) -> bool:
+        """Whether ``open`` can diagnose what is wrong with a path."""
+        return hasattr(self._reader, f"open_{self.name}")
+
+    def recognises(self, path: Path) -> bool:
+        """Return whether what lies at a path is one dataset of the format, and of no other."""
+        return self.reads == "dataset" and bool(self._reader.recognises(path))
+
+    def open(self, path: Path, **options: int | str) -> LocalRun:
+        """Return the dataset at a path; raises SourceError if it is damaged, or of another format."""
+        found: LocalRun = getattr(self._reader, f"open_{self.name}")(path, **options)
+        return found
+
+    def find_runs(self, path: Path) -> Sequence[LocalRun]:
+        """Return the runs at a path or below."""
+        found: Sequence[LocalRun] = self._reader.find_runs(path)
+        return found
+
+    @property
+    def datasets(self) -> DatasetExporter:
+        """The exporter of datasets."""
+        exporter: DatasetExporter = self._writer.DATASETS
+        return exporter
+
+    @property
+    def batches(self) -> Exporter | DirectoryExporter:
+        """The exporter of batches."""
+        exporter: Exporter | DirectoryExporter = self._writer.BATCHES
+        return exporter
+
+    @property
+    def _reader(self) -> ModuleType:
+        return import_module(f"{self.folder}.reader")
+
+    @property
+    def _writer(self) -> ModuleType:
+        return import_module(f"{self.folder}.writer")
+
+
+@cache
+def formats() -> Mapping[str, Format]:
+    """Return all formats by name, in the order of their folders' names.
+
+    Example:
+        >>> formats()["d4rl"].reads, formats()["pt"].writes
+        ('dataset', ('batches',))
+    """
+    folders = [found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg and found.name != "common"]
+    described = [import_module(f"{package.__name__}.{folder}").FORMAT for folder in sorted(folders)]
+    return MappingProxyType({one.name: one for one in described})
+
+
+def readable() -> Mapping[str, Format]:
+    """Return the formats that rlx reads."""
+    return {name: one for name, one in formats().items() if one.reads is not None}
+
+
+def writable(what: Literal["datasets", "batches"]) -> Mapping[str, Format]:
+    """Return the formats in which rlx writes datasets, or batches."""
+    return {name: one for name, one in formats().items() if what in one.writes}
+
+
+def format_of(path: Path) -> str:
+    """Return name of the format of batches that a file's suffix means.
+
+    Raises:
+        UnknownFormatError: none does.
+
+    Example:
+        >>> format_of(Path("slices.hdf5"))
+        'h5'
+    """
+    suffix, known = path.suffix.removeprefix(".").lower(), writable("batches")
+    for name, one in known.items():
+        if suffix in (name, *one.suffixes):
+            return name
+    raise UnknownFormatError(f"{path.name}: expected a name that ends in .{', .'.join(known)}", hint="or give --format")
