@@ -1,26 +1,25 @@
 """The result of ``rlx.open``: a dataset with the verbs of rlx as methods."""
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlx.api.arguments import Engine, FunctionUnit, SplitUnit, Store
+from rlx.api.arguments import Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
 from rlx.api.splitting import split
 from rlx.block import Block
 from rlx.errors import DatasetError
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store import dataset as stored
+from rlx.store.codec import Codec
 from rlx.store.selected_steps import SelectedSteps
 from rlx.store.statistics import statistics_of, summary
 from rlx.suggestion import command
 
 if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-
-    from rlx.transform.protocol import Learner, Selection, Transform
+    from rlx.api.preprocessing import StepFunction, Transforms
+    from rlx.pipeline.export import ExportReport
 
 
 class Dataset(stored.Dataset):
@@ -81,7 +80,7 @@ class Dataset(stored.Dataset):
         by: SplitUnit = "trajectory",
         seed: int = 0,
         part: int | None = None,
-        output: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        output: StrPath | Sequence[StrPath] | None = None,
         jobs: int | None = None,
         overwrite: bool = False,
         progress: Progress | None = None,
@@ -108,54 +107,34 @@ class Dataset(stored.Dataset):
 
     def preprocess(
         self,
-        destination: str | os.PathLike[str],
-        fn: "Callable[[TensorDictBase], TensorDictBase] | str | None" = None,
+        destination: StrPath,
+        fn: "str | StepFunction | None" = None,
         *,
-        transforms: "Sequence[str | Transform | Learner | Selection]" = (),
+        transform: "Transforms | None" = None,
         per: FunctionUnit = "block",
         chunk_size: int = 1024,
         steps: int | None = None,
         num_workers: int | None = None,
-        store: Store = "zarr",
-        codec: str | None = None,
-        overwrite: bool = False,
         engine: Engine = "local",
         ray_address: str | None = None,
+        store: Store = "zarr",
+        codec: str | Codec | None = None,
+        overwrite: bool = False,
         progress: Progress | None = None,
     ) -> "Dataset":
-        """Return this dataset changed by transforms, and then by a function.
+        """Transform the dataset into a new one, and return that; the arguments are those of ``rlx.preprocess``.
 
-        It is what ``rlx preprocess`` writes; where that was interrupted, this goes on. The result does not depend on
-        who does the work.
-
-        Args:
-            destination: the new dataset's directory.
-            fn: what makes new steps of steps, a TED TensorDict: a function, or ``module:name`` or ``file.py:name``. See
-                ``rlx.transform.function.Function`` for what it may do.
-            transforms: as ``--transform`` takes them, or themselves.
-            per: whether ``fn`` gets a ``block`` of steps [n], a whole ``trajectory`` [n], or a ``step`` [].
-            chunk_size: steps in a block at most.
-            steps: use only the first ``steps`` steps.
-            num_workers: processes; one a core by default. 1 is this process.
-            store: ``zarr`` or ``memmap``.
-            codec: as ``--codec`` takes it; what suits the store by default.
-            overwrite: whether to start afresh where there is a dataset.
-            engine: ``local`` or ``ray``.
-            ray_address: of the Ray cluster.
-            progress: receives ``steps``, ``shards``, ``bytes read`` and ``bytes written``.
-
-        Raises:
-            TransformError: a transform is unknown, does not suit, or a function fails; names the trajectory.
-            DatasetExistsError: the destination was made otherwise, is this dataset, or lies in it.
-            PartialError: a worker died; finished shards are kept.
+        Example:
+            >>> small = rlx.open("cartpole").preprocess("small", transform="scale_reward:scale=0.5", num_workers=1)
+            >>> small[0]["next", "reward"]
+            tensor([0.5000])
         """
-        from rlx.api.preprocessing import preprocess  # noqa: PLC0415  (most datasets are only read)
-        from rlx.transform.selections import Filter  # noqa: PLC0415
+        from rlx.api.preprocessing import listed, preprocess  # noqa: PLC0415  (most datasets are only read)
 
         preprocess(
             self._directory,
             destination,
-            transform=[*map(Filter, self._filters), *transforms],
+            transform=[*(f"filter:{text}" for text in self._filters), *listed(transform)],
             fn=fn,
             per=per,
             chunk_size=chunk_size,
@@ -169,6 +148,28 @@ class Dataset(stored.Dataset):
             progress=progress,
         )
         return Dataset(destination)
+
+    def export(
+        self,
+        destination: StrPath,
+        to: ExportFormat,
+        *,
+        capacity: int | None = None,
+        shards: Iterable[int] | None = None,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> "ExportReport":
+        """Write the dataset in another project's format, as ``rlx.convert`` does with the same arguments.
+
+        Example:
+            >>> rlx.open("cartpole").export("cartpole.hdf5", "d4rl").steps
+            1000
+        """
+        from rlx.api.converting import convert  # noqa: PLC0415
+
+        return convert(
+            self.path, destination, to=to, capacity=capacity, shards=shards, overwrite=overwrite, progress=progress
+        )
 
 
 class FilteredDataset(Dataset):

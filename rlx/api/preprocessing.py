@@ -140,13 +140,7 @@ def preprocess(
         >>> rlx.open("half")[0]["next", "reward"]
         tensor([0.5000])
     """
-    given = (
-        []
-        if transform is None
-        else [transform]
-        if isinstance(transform, str) or not isinstance(transform, Sequence)
-        else list(transform)
-    )
+    given = listed(transform)
     check_choice("per", per, FunctionUnit)
     check_choice("store", store, Store)
     check_number("chunk_size", chunk_size, 1)
@@ -181,7 +175,8 @@ def preprocess(
     return preprocess_dataset(locate(source), Path(destination), recipe, options, progress=progress or Silent())
 
 
-def _listed(transform: Transforms | None) -> list[AnyTransform]:
+def listed(transform: Transforms | None) -> list[AnyTransform]:
+    """Return transforms as a list: one, several, or none."""
     if transform is None:
         return []
     if isinstance(transform, str) or not isinstance(transform, Sequence):

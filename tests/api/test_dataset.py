@@ -26,7 +26,7 @@ def test_transforms_and_a_function(pong: Path, tmp_path: Path) -> None:
         return steps.set("score", steps["next", "reward"][:, 0] + offset)
 
     made = data.preprocess(
-        tmp_path / "made", function, transforms=["filter:length > 100", Resize(42, 42)], steps=300, num_workers=1
+        tmp_path / "made", function, transform=["filter:length > 100", Resize(42, 42)], steps=300, num_workers=1
     )
     assert isinstance(made, rlx.Dataset)
     assert len(made) == 300
@@ -53,7 +53,7 @@ def test_a_function_by_its_name(pong: Path, tmp_path: Path) -> None:
     made = data.preprocess(tmp_path / "made", name, per="trajectory", num_workers=1, store="memmap")
     assert len(made) == sum(1 for step in range(len(data)) if step % 3 != 2)
     with pytest.raises(TransformError, match="is unknown: did you mean resize"):
-        data.preprocess(tmp_path / "other", transforms=["resise"])
+        data.preprocess(tmp_path / "other", transform=["resise"])
 
 
 def test_it_is_still_one_after_a_journey(pong: Path) -> None:
@@ -106,7 +106,7 @@ def test_filters_one_after_the_other(tmp_path: Path) -> None:
     data = two_shards(tmp_path / "data")
     some = data.filter("length > 2").filter("id % 2 == 0")
     assert some.trajectories.length.tolist() == [3, 4]
-    made = some.preprocess(tmp_path / "made", transforms=["scale_reward:scale=2"], num_workers=1)
+    made = some.preprocess(tmp_path / "made", transform=["scale_reward:scale=2"], num_workers=1)
     assert made.trajectories.length.tolist() == [3, 4]
     assert made[0]["next", "reward"] == 2
     moved = pickle.loads(pickle.dumps(some))
@@ -153,3 +153,13 @@ def test_stats_are_what_inspect_prints(pong: Path, cli: Cli) -> None:
     assert stats == json.loads(cli("inspect", pong, "--stats", "--json").out)["stats"]
     assert list(stats["action"]["counts"]) == [str(action) for action in range(6)]
     assert rlx.open(pong).filter("True").stats["observation"] == pytest.approx(stats["observation"], rel=1e-2)
+
+
+def test_export_is_what_convert_writes(tmp_path: Path, cli: Cli) -> None:
+    data = two_shards(tmp_path / "data")
+    report = data.export(tmp_path / "method.npz", "npz", shards=[1])
+    assert (report.format, report.steps, report.trajectories) == ("npz", 10, 2)
+    assert cli("convert", data.path, tmp_path / "command.npz", "--to", "npz", "--shards", "1").code == 0
+    with np.load(tmp_path / "method.npz") as method, np.load(tmp_path / "command.npz") as command:
+        assert set(method) == set(command)
+        assert all(np.array_equal(method[name], command[name]) for name in method if name != "rlx")
