@@ -19,9 +19,9 @@ _SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example")
 _WIDTH = 88
 _INDEX = """# Python
 
-Every public class and function, with its signature and an example that runs. The examples open two small datasets:
-`cartpole`, made by `rlx collect CartPole-v1 --steps 1000 -o cartpole`, and `Pong/5`, downloaded by
-`rlx download Pong/5 --shards 0`. `import rlx` comes first.
+Every public class and function, with its signature and an example that runs. `import rlx` comes first. The examples
+open two small datasets, `cartpole`, made by `rlx collect CartPole-v1 --steps 1000 -o cartpole`, and `Pong/5`, made of
+the first steps of a run whose files are in the directory `dqn`.
 
 | package | content |
 |---|---|

@@ -8,7 +8,7 @@ from tests.conftest import Cli
 from tests.docs.pages import PAGES, ROOT, blocks, run
 
 # Pages that run as they are; the others have a test of their own, or no block that could be run.
-_PLAIN = ("docs/collecting.md", "docs/cookbook.md", "docs/tour.md")
+_PLAIN = ("docs/collecting.md", "docs/cookbook.md", "docs/python.md", "docs/tour.md")
 _BY_OTHERS = {
     "CONTRIBUTING.md": "test_contributing.py",
     "README.md": "test_readme.py",
