@@ -34,6 +34,7 @@ from tests.contracts.dataset_exporter import (
 from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
 from tests.factories import write_dataset
+from tests.formats.lerobot.peer import lerobot_datasets
 
 GOLDEN = Path(__file__).parents[2] / "golden/lerobot"
 TIMES = "steps without a time: it has them 10 a second"
@@ -237,7 +238,8 @@ class TestLeRobot(DatasetExporterContract):
 
     @pytest.mark.parametrize("sample", [*SAMPLES, *RICH])
     def test_as_lerobot_reads_it(self, sample: str, tmp_path: Path, path: Path) -> None:
-        module = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason="LeRobot is not installed")
+        pytest.importorskip("lerobot", reason="LeRobot is not installed")
+        module = lerobot_datasets()
         dataset = whole_dataset(tmp_path / "data", sample)
         self.export(dataset.path, path)
         found = module.LeRobotDataset("rlx/test", root=path)
