@@ -165,7 +165,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         return min(0.01, max(0.0, computed(self, failures, retry_after)))
 
     monkeypatch.setattr(RetryPolicy, "delay_s", at_once)
-    monkeypatch.setattr(environment, "MAX_RETRIES", 1)
     monkeypatch.setattr(environment, "STALL_S", 5.0)
 
 
