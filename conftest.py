@@ -35,7 +35,7 @@ def datasets_of_examples(request: pytest.FixtureRequest) -> None:
     patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
     patch.chdir(here)
     patch.setenv("RLX_HOME", str(here / "home"))
-    patch.setattr("rlx.engine.opening.cores", lambda: 1)
+    patch.setattr("rlx.engine.engines.cores", lambda: 1)
     (here / "dqn").symlink_to(_SAMPLE_RUN)
     request.getfixturevalue("doctest_namespace")["rlx"] = rlx
     for name, command in _COMMANDS.items():

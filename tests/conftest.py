@@ -90,7 +90,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of several processes ask for them, so that the others run alike on every machine."""
-    monkeypatch.setattr("rlx.engine.opening.cores", lambda: 1)
+    monkeypatch.setattr("rlx.engine.engines.cores", lambda: 1)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from rlx.collector.environment.opening import EnvSource
 from rlx.collector.multi_collector import MultiCollector
 from rlx.collector.plan import TrajFormat
 from rlx.collector.ted import CatResults
-from rlx.engine.opening import cores
+from rlx.engine.engines import cores
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rlx.engine.opening import job_count
+from rlx.engine.engines import job_count
 from rlx.errors import DatasetNotFoundError, IncompleteDatasetError, SourceNotFoundError
 from rlx.files.directory import Directory
 from rlx.files.disk import check_room

@@ -12,8 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from rlx.engine.opening import open_engine
-from rlx.engine.protocol import Engine
+from rlx.engine.engines import Engine, open_engine
 from rlx.errors import PartialError, SourceError, SourceNotFoundError
 from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord, Manifest

@@ -6,7 +6,7 @@ from concurrent.futures import BrokenExecutor, Future
 
 import pytest
 
-from rlx.engine.protocol import Engine
+from rlx.engine.engines import Engine
 from rlx.errors import DiskFullError
 from rlx.progress import Progress, Silent
 from tests.contracts.progress import Tally
