@@ -57,8 +57,12 @@ class RawFileReader:
         if expected == 0:
             self._array: NDArray[Any] = np.empty(shape, dtype)
             return
-        check_size(path, expected)
-        self._mapped = MappedFile(path)
+        try:
+            self._mapped = MappedFile(path)
+        except ValueError as exc:
+            raise CorruptDatasetError(f"{path} has 0 bytes, expected {expected:,}") from exc
+        if (found := len(self._mapped.memory)) != expected:
+            raise CorruptDatasetError(f"{path} has {found:,} bytes, expected {expected:,}")
         if field.row_bytes < mmap.PAGESIZE:
             # A row is a hundredth or less of what the kernel would read around it.
             self._mapped.read_at_random()

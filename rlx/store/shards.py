@@ -4,6 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptDatasetError
 from rlx.files.remote_path import AnyPath, RemotePath, each_below
 from rlx.fork import on_fork
-from rlx.manifest import Manifest, ShardRecord
+from rlx.manifest import Manifest
 from rlx.schema import Role
 from rlx.store.array import ArrayReader
 from rlx.store.layout import shard_directory, store_named
@@ -136,31 +137,32 @@ class Shards:
 
     def _opened(self, number: int, name: str) -> ArrayReader:
         record, field = self.records[number], self.schema[name]
-        if number in self._whole:
-            directory = shard_directory(self.dataset, record.name)
-        else:
-            directory = self._checked(record)
-            self._whole.add(number)
+        directory = self._directory(number)
         rows = record.steps + (record.trajectories if field.role == Role.OBSERVATION else 0)
         return self._store.reader(directory, name, field, rows)
 
-    def _checked(self, record: ShardRecord) -> AnyPath:
-        """Return where a shard lies; of one that is here, that its files are all there. Others are checked when
-        read."""
-        directory = shard_directory(self.dataset, record.name)
-        if isinstance(directory, RemotePath):
-            return directory
-        for name, file in record.files.items():
+    def _directory(self, number: int) -> AnyPath:
+        """Return where a shard lies; of one that is here, that its files were all there when it was first needed.
+
+        Others are checked when read.
+        """
+        directory = shard_directory(self.dataset, self.records[number].name)
+        if isinstance(directory, Path) and number not in self._whole:
+            self._check(number, directory)
+            self._whole.add(number)
+        return directory
+
+    def _check(self, number: int, directory: Path) -> None:
+        for name, file in self.records[number].files.items():
             try:
                 check_size(directory / name, file.bytes)
             except CorruptDatasetError as exc:
                 raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", self.dataset)) from exc
-        return directory
 
     def table(self, number: int) -> Trajectories:
         """Return the trajectory table of one shard."""
         record = self.records[number]
-        directory = self._checked(record)
+        directory = self._directory(number)
         return Trajectories.load(self._store, directory, record)
 
     def trajectories(self) -> Trajectories:
@@ -174,7 +176,9 @@ class Shards:
     def verify(self, number: int) -> None:
         """Raise CorruptDatasetError unless every byte of a shard is as it was written."""
         record = self.records[number]
-        directory = self._checked(record)
+        directory = shard_directory(self.dataset, record.name)
+        if isinstance(directory, Path):
+            self._check(number, directory)
         for name, file in record.files.items():
             found = file_record(directory / name)
             if found != file:

@@ -1,8 +1,11 @@
 import gc
 import multiprocessing
+import os
 import pickle
 import threading
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,3 +137,20 @@ def test_blocks_are_verified(dataset: Dataset) -> None:
         next(blocks)
     with pytest.raises(CorruptDatasetError, match="has crc32c"):
         rlx.open(dataset.path, verify=True)
+
+
+def test_opening_looks_at_every_file_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {str(file) for file in (dataset.path / "shards").rglob("*") if file.is_file()}
+    looks: Counter[str] = Counter()
+    stat = os.stat
+
+    def counted(path: Any, **options: Any) -> os.stat_result:
+        looks[os.fspath(path)] += 1
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", counted)
+    opened = Dataset(dataset.path)
+    opened[np.arange(len(opened))]
+    # The metadata of an array are small: its length is looked at once more before it is read.
+    assert set(looks) >= files
+    assert {looks[file] for file in files if not file.endswith("observation/zarr.json")} == {1}
