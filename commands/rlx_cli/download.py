@@ -78,7 +78,7 @@ def download(
       rlx download Pong/5 --source /data/dqn --layout dopamine
 
     The default source is RL Unplugged: 46 Atari games, five runs of 50 million steps each. --source takes a URL
-    (https, gs, file) or a directory in the layout of RL Unplugged or of Dopamine's replay logs.
+    (https, s3, gs, az, file) or a directory in the layout of RL Unplugged or of Dopamine's replay logs.
     """
     import rlx
     from rlx.home import home

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -409,3 +410,29 @@ class TestFullDisk:
         ballast.unlink()
         report = from_directory(files, small_disk / "set")
         assert shard_trees(report.dataset) == shard_trees(from_directory(files, tmp_path / "whole").dataset)
+
+
+_COUNTS_OPENS = """
+import collections, os, sys
+opens = collections.Counter()
+def hook(event, arguments):
+    if event == "open" and isinstance(arguments[0], str | os.PathLike) and (arguments[1] or "").startswith("r"):
+        opens[os.fspath(arguments[0]).rpartition("/")[2]] += 1
+from pathlib import Path
+from tests.pipeline.datasets import QUICK, RLU_NAMES, fetch
+from rlx.files.http import HttpFiles
+if __name__ == "__main__":
+    sys.addaudithook(hook)
+    report = fetch(HttpFiles(sys.argv[1], retry=QUICK), Path(sys.argv[2]))
+    assert not report.failures
+    print([opens[name.rpartition("/")[2]] for name in RLU_NAMES])
+"""
+
+
+def test_a_fetched_file_is_read_once(server: GcsServer, undisturbed: dict[str, str], tmp_path: Path) -> None:
+    """Its checksum is that of the bytes as they arrived; the first file is read twice, once for the dictionary."""
+    counting = [sys.executable, "-c", _COUNTS_OPENS, server.url, str(tmp_path / "set")]
+    done = subprocess.run(counting, capture_output=True, text=True, check=True)
+    assert done.stdout == "[2, 1, 1, 1]\n"
+    assert tree_from_anywhere(tmp_path / "set") == undisturbed
+    assert rlx.open(tmp_path / "set").manifest.shards[0].origin["files"][RLU_NAMES[0]]["crc32c"]
