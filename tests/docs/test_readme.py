@@ -26,6 +26,14 @@ def test_the_python_runs(pong: Path, home: Path) -> None:
     assert names["batch"]["observation"].shape == (128, 4, 84, 84)
     assert names["batch"]["index"].shape[0] == 128
     assert names["longest"] == 871
+    assert len(names["good"].trajectories) == 1
+    assert names["loss"].isfinite()
+
+
+def test_the_picture_is_there_and_small() -> None:
+    (picture,) = re.findall(r"^!\[.+\]\((.+)\)$", PAGE.read_text(), re.MULTILINE)
+    assert 10_000 < (PAGE.parent / picture).stat().st_size < 300_000
+    assert f" {picture}" in (PAGE.parent / "scripts/picture").read_text()
 
 
 def test_the_table_of_extras_is_all_that_users_can_choose() -> None:
