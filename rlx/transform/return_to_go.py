@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import TransformError
+from rlx.returns import returns_to_go
 from rlx.schema import Field, Role, Schema
 from rlx.transform.keys import valid
-from rlx.transform.segments import whole
+from rlx.transform.segments import join, whole
 
 
 @dataclass(frozen=True)
@@ -43,23 +42,8 @@ class ReturnToGo:
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:  # noqa: ARG002
         """Yield the steps with their returns to go."""
         for group in whole(blocks):
-            beyond = 0.0
-            found: list[Block] = []
-            for block in reversed(group):
-                returns = self._returns(block, beyond)
-                beyond = float(returns[0]) if len(returns) else 0.0
-                found.append(replace(block, data={**block.data, self.key: returns.astype(np.float32)[:, None]}))
-            yield from reversed(found)
-
-    def _returns(self, block: Block, beyond: float) -> NDArray[np.float64]:
-        """Return [S] returns to go; the open trajectory has a return of ``beyond`` after the block."""
-        ends = np.cumsum(block.lengths)
-        reward = block.data["reward"].astype(np.float64)
-        returns = np.empty(len(reward))
-        for number, (stop, length) in enumerate(zip(ends.tolist(), block.lengths.tolist(), strict=True)):
-            start = beyond if number >= block.closed else 0.0
-            backwards = accumulate(
-                reward[stop - length : stop][::-1].tolist(), lambda later, now: now + self.gamma * later, initial=start
-            )
-            returns[stop - length : stop] = np.fromiter(backwards, np.float64, length + 1)[:0:-1]
-        return returns
+            rewards = join([replace(block, data={"reward": block.data["reward"]}) for block in group])
+            returns = returns_to_go(rewards.data["reward"], rewards.lengths, self.gamma).astype(np.float32)[:, None]
+            stops = np.cumsum([block.steps for block in group])
+            for block, stop in zip(group, stops.tolist(), strict=True):
+                yield replace(block, data={**block.data, self.key: returns[stop - block.steps : stop]})

@@ -1,6 +1,5 @@
 """Several steps as one: frames skipped, and transitions over n steps."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import TransformError
+from rlx.returns import discount, discounted_sum
 from rlx.schema import Field, Role, Schema
 from rlx.transform.keys import valid
 from rlx.transform.protocol import PerBlock
@@ -140,7 +140,7 @@ class NStep:
         data["original_reward"] = reward[:count, None].copy()
         data["reward"] = self._discounted(reward, span).astype(reward.dtype)
         data["steps_to_next_obs"] = span[:, None]
-        data["gamma"] = (self.gamma ** span[:, None]).astype(np.float32)
+        data["gamma"] = discount(span, self.gamma)
         is_first = step == (ends - block.lengths[segment[:count]])
         is_last = (last + 1 == ends) & (segment[:count] < block.closed)
         return Block(
@@ -154,9 +154,7 @@ class NStep:
 
     def _discounted(self, reward: NDArray[np.generic], span: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return [n] sums of as many rewards as each step spans."""
-        padded = np.append(reward.astype(np.float64), np.zeros(self.n))
-        step = np.arange(len(span))
-        total = np.zeros(len(span))
-        for ahead in range(min(self.n, int(span.max()))):
-            total += np.where(ahead < span, math.pow(self.gamma, ahead) * padded[step + ahead], 0.0)
-        return total
+        steps = min(self.n, int(span.max()))
+        padded = np.append(reward.astype(np.float64), np.zeros(steps))
+        ahead = [np.where(k < span, padded[k : k + len(span)], 0.0) for k in range(steps)]
+        return discounted_sum(ahead, self.gamma)

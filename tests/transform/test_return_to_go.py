@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
-from rlx.buffer.transform.return_to_go import discounted
 from rlx.errors import TransformError
 from rlx.transform import segments
 from rlx.transform.return_to_go import ReturnToGo
@@ -35,13 +34,6 @@ def test_beside_a_loop(lengths: list[int], cuts: list[int], gamma: float) -> Non
         expected += [[sum(gamma**ahead * r for ahead, r in enumerate(reward[i:]))] for i in range(length)]
         start += length
     assert made.data["return_to_go"].tolist() == expected
-
-
-def test_as_sampling_gives_it() -> None:
-    block = rewarded([300])
-    (made,) = ReturnToGo(0.97).blocks(iter([block]), SMALL)
-    expected = discounted(block.data["reward"][None].astype(np.float64), 0.97)[0]
-    assert made.data["return_to_go"][:, 0].tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
 
 
 def test_a_trajectory_that_does_not_fit_into_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

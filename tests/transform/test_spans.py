@@ -1,29 +1,18 @@
 """Several steps as one, beside loops over single steps."""
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
-from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.storage.dataset import DatasetStorage
-from rlx.buffer.transform.n_step import NStep as SampledNStep
 from rlx.errors import TransformError
-from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import preprocess
-from rlx.pipeline.recipe import Recipe
-from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
-from rlx.store.dataset import Dataset
 from rlx.transform.segments import join
 from rlx.transform.spans import FrameSkip, NStep
-from tests.factories import SMALL, cut, make_block, write_dataset
+from tests.factories import SMALL, cut, make_block
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 CUTS = st.lists(st.integers(1, 7), max_size=8)
@@ -101,19 +90,6 @@ def test_n_step(lengths: list[int], cuts: list[int], n: int, gamma: float) -> No
                 }
             )
     assert applied(NStep(n, gamma), cut(rewarded(lengths), cuts)) == expected
-
-
-def test_n_step_stores_what_sampling_gives(tmp_path: Path) -> None:
-    """``rlx sample --n-step`` of the dataset as it was."""
-    block = replace(rewarded([4, 9, 1, 6]), final_recorded=np.ones(4, bool))
-    dataset = write_dataset(tmp_path / "d", [[block]], schema=MORE)
-    preprocess(dataset.path, tmp_path / "n", Recipe((NStep(3, 0.9),)), Options(jobs=1), progress=Silent())
-    stored = Dataset(tmp_path / "n")[:]
-    sampled = ReplayBuffer(storage=DatasetStorage(dataset), transform=SampledNStep(3, 0.9))[:]
-    keys: Any = sampled.keys(True, True)
-    for key in keys:
-        if key not in ("index", ("collector", "traj_ids")):
-            torch.testing.assert_close(stored.get(key), sampled.get(key), rtol=1e-6, atol=0)
 
 
 def test_what_cannot_be() -> None:

@@ -8,6 +8,7 @@ from tensordict import TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.transform.neighbourhood import Reader, pick, pick_steps, wanted
+from rlx.returns import discount, discounted_sum
 
 _REWARD = ("next", "reward")
 
@@ -55,24 +56,20 @@ class NStep:
         device = batch.device
         batch.set("next", pick_steps(after.get("next"), position))
         batch.set("steps_to_next_obs", torch.from_numpy(count[:, None]).to(device))
-        batch.set("gamma", torch.from_numpy((self.gamma ** count[:, None]).astype(np.float32)).to(device))
+        batch.set("gamma", torch.from_numpy(discount(count, self.gamma)).to(device))
         if wanted(_REWARD, keys):
             rewards = self._rewards(below, rows, ahead, inside)
             batch.set(("next", "original_reward"), rewards[:, 0])
-            batch.set(_REWARD, self._discounted(rewards, inside))
+            batch.set(_REWARD, discounted_sum(rewards.unbind(1), self.gamma))
         return batch
 
     def _rewards(
         self, below: Reader, rows: Rows, ahead: Rows, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     ) -> torch.Tensor:
-        """Return [n, steps, *shape] the rewards of each step and of those after it; undefined after the last."""
+        """Return [n, steps, *shape] the rewards of each step and of those after it; 0 after the last."""
         distinct, position = np.unique(np.where(inside, ahead, rows[:, None]), return_inverse=True)
         reward = below.read(distinct, [_REWARD]).get(_REWARD)
-        return pick(reward, position.reshape(-1)).reshape(*ahead.shape, *reward.shape[1:])
-
-    def _discounted(
-        self, rewards: torch.Tensor, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    ) -> torch.Tensor:
-        weights = torch.from_numpy(inside * self.gamma ** np.arange(self.n))
-        weights = weights.reshape(*weights.shape, *[1] * (rewards.ndim - 2)).to(rewards.device, rewards.dtype)
-        return (rewards * weights).sum(1)
+        rewards = pick(reward, position.reshape(-1)).reshape(*ahead.shape, *reward.shape[1:])
+        if not inside.all():
+            rewards[torch.from_numpy(~inside).to(rewards.device)] = 0
+        return rewards

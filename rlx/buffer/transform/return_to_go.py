@@ -13,9 +13,9 @@ from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.neighbourhood import Reader, wanted
 from rlx.errors import TransformError
+from rlx.returns import returns_to_go
 
 _REWARD = ("next", "reward")
-_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +68,8 @@ class ReturnToGo:
         first = np.zeros(len(longest), np.int64)
         is_first = remaining == longest[trajectory]
         first[trajectory[is_first]] = rows[is_first]
-        returns = discounted(self._rewards(first, int(longest.max()), below), self.gamma)
-        found: NDArray[np.float64] = returns[trajectory, longest[trajectory] - remaining]
+        ahead = below.index.follow(first, int(longest.max()))
+        rewards = below.read(ahead[ahead >= 0], [_REWARD]).get(_REWARD).reshape(-1).cpu().numpy()
+        returns = returns_to_go(rewards, longest, self.gamma)
+        found: NDArray[np.float64] = returns[np.cumsum(longest)[trajectory] - remaining]
         return found
-
-    def _rewards(self, first: Rows, steps: int, below: Reader) -> NDArray[np.float64]:
-        """Return [N, steps] rewards from the first step of each trajectory on, zeros after its end."""
-        ahead = below.index.follow(first, steps)
-        inside = ahead >= 0
-        rewards = np.zeros(ahead.shape)
-        reward = below.read(ahead[inside], [_REWARD]).get(_REWARD)
-        rewards[inside] = reward.reshape(-1).cpu().numpy()
-        return rewards
-
-
-def discounted(rewards: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
-    """Return [N, T] the discounted sum of each reward and of all after it.
-
-    Args:
-        rewards: [N, T].
-        gamma: discount of a step.
-
-    Example:
-        >>> discounted(np.array([[1.0, 1.0, 1.0]]), 0.5)
-        array([[1.75, 1.5 , 1.  ]])
-    """
-    count, steps = rewards.shape
-    blocks = -(-steps // _BLOCK)
-    padded = np.zeros((count, blocks * _BLOCK))
-    padded[:, :steps] = rewards
-    distance = np.arange(_BLOCK)[:, None] - np.arange(_BLOCK)  # of a reward in a block, after a step in it
-    weights = np.where(distance >= 0, gamma ** np.maximum(distance, 0), 0.0)
-    result = padded.reshape(count, blocks, _BLOCK) @ weights
-    beyond = gamma ** np.arange(_BLOCK, 0, -1)
-    for block in range(blocks - 2, -1, -1):
-        result[:, block] += beyond * result[:, block + 1, :1]
-    return result.reshape(count, -1)[:, :steps]

@@ -1,0 +1,79 @@
+"""Discounted sums of the rewards of consecutive steps, for datasets and for samples alike."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rewards = TypeVar("Rewards")
+_BLOCK = 64
+_AT_ONCE = 1 << 18  # numbers, padding included
+
+
+def discounted_sum(rewards: Sequence[Rewards], gamma: float) -> Rewards:
+    """Return the reward of each step plus the discounted ones of the steps after it.
+
+    Args:
+        rewards: arrays or tensors of one shape: the reward of each step, of the one after it, and so on; 0 after the
+            end of a trajectory.
+        gamma: discount of a step.
+
+    Example:
+        >>> discounted_sum([np.array([1.0, 2.0]), np.array([2.0, 0.0])], 0.5)
+        array([2., 2.])
+    """
+    terms: Sequence[Any] = rewards
+    total: Any = 1.0 * terms[0]
+    for ahead, reward in enumerate(terms[1:], 1):
+        total = total + gamma**ahead * reward
+    return cast("Rewards", total)
+
+
+def discount(steps: NDArray[np.int64], gamma: float) -> NDArray[np.float32]:
+    """Return float32 [n, 1] the discount of a value that lies steps [n] ahead."""
+    return (gamma ** steps[:, None]).astype(np.float32)
+
+
+def returns_to_go(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) -> NDArray[np.float64]:
+    """Return [S] the discounted sum of the rewards from each step to the end of its trajectory.
+
+    Args:
+        rewards: [S] of trajectories one after the other.
+        lengths: [N] steps of each trajectory.
+        gamma: discount of a step.
+
+    Example:
+        >>> returns_to_go(np.ones(5), np.array([3, 2]), 0.5)
+        array([1.75, 1.5 , 1.  , 1.5 , 1.  ])
+    """
+    widths = _BLOCK * np.maximum(-(-lengths // _BLOCK), 1)
+    longest = int(widths.max(initial=_BLOCK))
+    if len(lengths) * longest <= _AT_ONCE:
+        return _padded(rewards, lengths, longest, gamma)
+    returns = np.empty(len(rewards))
+    widths = 2 ** np.ceil(np.log2(widths)).astype(np.int64)
+    for width in np.unique(widths).tolist():  # so that none is padded to more than about twice its length
+        alike = widths == width
+        mine = np.repeat(alike, lengths)
+        returns[mine] = _padded(rewards[mine], lengths[alike], width, gamma)
+    return returns
+
+
+def _padded(rewards: NDArray[Any], lengths: NDArray[np.int64], width: int, gamma: float) -> NDArray[np.float64]:
+    """Return [S] the sums, of trajectories padded to one width, a multiple of the block."""
+    inside = np.arange(width) < lengths[:, None]
+    padded = np.zeros(inside.shape)
+    padded[inside] = rewards
+    return _summed(padded, gamma)[inside]
+
+
+def _summed(rewards: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+    """Return [N, T] the discounted sum of each reward and of all after it; T is a multiple of the block."""
+    distance = np.arange(_BLOCK)[:, None] - np.arange(_BLOCK)  # of a reward in a block, after a step in it
+    weights = np.where(distance >= 0, gamma ** np.maximum(distance, 0), 0.0)
+    sums = rewards.reshape(len(rewards), rewards.shape[1] // _BLOCK, _BLOCK) @ weights
+    beyond = gamma ** np.arange(_BLOCK, 0, -1)
+    for block in range(sums.shape[1] - 2, -1, -1):
+        sums[:, block] += beyond * sums[:, block + 1, :1]
+    return sums.reshape(rewards.shape)

@@ -1,0 +1,59 @@
+"""A dataset that was preprocessed holds what sampling makes of the original with the transform of the same job."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlx import buffer
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.storage.dataset import DatasetStorage
+from rlx.pipeline.options import Options
+from rlx.pipeline.preprocess import preprocess
+from rlx.pipeline.recipe import Recipe
+from rlx.progress import Silent
+from rlx.schema import Field, Role, Schema
+from rlx.store.dataset import Dataset
+from rlx.transform.registry import parse
+from tests.factories import SMALL, make_block, write_dataset
+
+PAIRS: dict[str, Any] = {
+    "clip_reward:low=-0.5,high=2": buffer.RewardClip(-0.5, 2.0),
+    "sign_reward": buffer.RewardSign(),
+    "to_float:scale=7": buffer.ToFloat(7.0),
+    "n_step:n=1,gamma=0.9": buffer.NStep(1, 0.9),
+    "n_step:n=3,gamma=0.9": buffer.NStep(3, 0.9),
+    "n_step:n=7,gamma=0.97": buffer.NStep(7, 0.97),
+    "n_step:n=400": buffer.NStep(400),
+    "return_to_go:gamma=0.97": buffer.ReturnToGo(0.97),
+    "return_to_go:gamma=0": buffer.ReturnToGo(0.0),
+}
+EXACT = ("clip_reward", "sign_reward", "to_float")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Trajectories of one step and of hundreds, whose rewards are no round numbers."""
+    block = make_block([4, 300, 1, 65, 64, 9])
+    rng = np.random.default_rng(0)
+    reward = rng.normal(size=block.steps).astype(np.float32)
+    data = {**block.data, "reward": reward, "lives": np.arange(block.steps)}
+    block = replace(block, data=data, final_recorded=np.ones(6, bool))
+    schema = Schema({**SMALL.fields, "lives": Field("int64", (), Role.NEXT)})
+    return write_dataset(tmp_path_factory.mktemp("like") / "d", [[block]], schema=schema)
+
+
+@pytest.mark.parametrize("text", PAIRS)
+def test_preprocessed_as_sampled(text: str, dataset: Dataset, tmp_path: Path) -> None:
+    preprocess(dataset.path, tmp_path / "made", Recipe((parse(text),)), Options(jobs=1), progress=Silent())
+    stored = Dataset(tmp_path / "made")[:]
+    sampled = ReplayBuffer(storage=DatasetStorage(dataset), transform=PAIRS[text])[:]
+    rtol, atol = (0.0, 0.0) if text.startswith(EXACT) else (1e-5, 1e-5)
+    keys: Any = sampled.keys(True, True)
+    assert set(keys) == set(stored.keys(True, True))
+    for key in keys:
+        if key not in ("index", ("collector", "traj_ids")):  # n_step numbers every transition as a trajectory
+            torch.testing.assert_close(stored.get(key), sampled.get(key), rtol=rtol, atol=atol)
