@@ -23,6 +23,7 @@ from rlx_cli.app import main
 from tests.azure_server import AzureServer, azurite
 from tests.s3_server import S3Server
 
+IN_MEMORY = Path("/dev/shm")
 SAMPLE_RUN = Path(__file__).parents[1] / "scripts/sample_run"
 # Where one example is costly, a test states fewer. ``pytest --hypothesis-profile soak`` runs many.
 settings.register_profile("quick", deadline=None, max_examples=50)
@@ -45,8 +46,15 @@ Cli = Callable[..., Result]
 
 
 def pytest_configure() -> None:
-    """Compute with one thread, here and in the processes that tests start: more would wait for each other's cores."""
+    """Compute with one thread, here and in the processes that tests start: more would wait for each other's cores.
+
+    Temporary directories are in memory where there is room: datasets flush tens of thousands of files to the disk.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if os.access(IN_MEMORY, os.W_OK):
+        disk = os.statvfs(IN_MEMORY)
+        if disk.f_bavail * disk.f_frsize > 4 * 2**30 and not disk.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 
 @pytest.hookimpl(tryfirst=True)
