@@ -7,6 +7,7 @@ import yaml
 
 from rlx import errors
 from scripts.docs import DOCS, pages
+from scripts.reference import reference
 from tests.cli.test_help import COMMANDS
 
 SITE = DOCS.parent / "mkdocs.yml"
@@ -37,4 +38,4 @@ def test_the_site_has_every_page() -> None:
             listed.add(place)
         else:
             places += place.values() if isinstance(place, dict) else place
-    assert listed == {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    assert listed == {str(path.relative_to(DOCS)) for path in {*DOCS.rglob("*.md"), *reference()}}
