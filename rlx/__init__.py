@@ -1,7 +1,7 @@
 """Get, make, inspect, change and sample reinforcement-learning experience.
 
 ``rlx.open`` reads a dataset. ``rlx.buffer`` has the replay buffers, ``rlx.collector`` the collectors, ``rlx.datasets``
-the classes with TorchRL's names, and ``rlx.errors`` what rlx raises.
+the classes with TorchRL's names, ``rlx.results`` what the functions return, and ``rlx.errors`` what they raise.
 """
 
 from importlib import import_module
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlx import collector as collector
     from rlx import datasets as datasets
     from rlx import errors as errors
+    from rlx import results as results
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
     from rlx.api.collecting import collect as collect
@@ -54,6 +55,7 @@ __all__ = [
     "pull",
     "push",
     "repair",
+    "results",
     "sample",
     "split",
     "verify",
@@ -83,7 +85,7 @@ _MODULES = {
     "verify": "rlx.api.checking",
     "view": "rlx.api.viewing",
 }
-_PACKAGES = ["buffer", "collector", "datasets", "errors"]
+_PACKAGES = ["buffer", "collector", "datasets", "errors", "results"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("rlx", "rlx.buffer", "rlx.collector", "rlx.datasets", "rlx.errors")
+PACKAGES = ("rlx", "rlx.buffer", "rlx.collector", "rlx.datasets", "rlx.results", "rlx.errors")
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
 _SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example")
 _WIDTH = 88

@@ -16,7 +16,7 @@ import pytest
 
 import rlx
 
-PACKAGES = ["rlx", "rlx.buffer", "rlx.collector", "rlx.datasets"]
+PACKAGES = ["rlx", "rlx.buffer", "rlx.collector", "rlx.datasets", "rlx.results"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -62,7 +62,7 @@ def test_a_star_import_hides_no_builtin() -> None:
 def test_no_function_has_the_name_of_a_submodule() -> None:
     submodules = {found.name for found in pkgutil.iter_modules(rlx.__path__)}
     shared = submodules & set(dir(rlx))
-    assert shared == {"buffer", "collector", "datasets", "errors"}
+    assert shared == {"buffer", "collector", "datasets", "errors", "results"}
     assert all(isinstance(getattr(rlx, name), ModuleType) for name in shared)
 
 

@@ -20,21 +20,21 @@ _FEW_RETRIES = RetryPolicy(attempts=2, first_delay_s=0.5)
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One run.
+    """A local dataset, or a run that can be downloaded.
 
     Args:
-        id: ``Pong/5``.
-        game: ``Pong``; the first part of the id where it is no game's run.
-        run: 5; none where the id does not end in a number.
-        source: the base it can be had from, or the directory it lies in.
-        shards: how many it has.
+        id: such as ``Pong/5``.
+        game: first part of the id: ``Pong``.
+        run: last part of the id if that is a number: 5.
+        source: URL or directory that the run can be downloaded from; of a local dataset, its directory.
+        shards: number of shards.
         local: whether it is a dataset below ``$RLX_HOME``.
-        steps: how many it has, where that is known without fetching it.
-        asked: whether the entry comes from where the run lies; False for rlx's built-in table.
-        episodes: how many whole episodes it has, where that is known.
-        pieces: how many pieces of episodes beside them.
-        mean_return: of the whole episodes.
-        mean_length: of the whole episodes, in steps.
+        steps: number of steps; None if unknown, as of downloadable runs.
+        asked: whether the source was asked; False for rlx's built-in table.
+        episodes: number of whole episodes; None if unknown.
+        pieces: number of pieces of episodes; None if unknown.
+        mean_return: mean return of whole episodes; None if unknown.
+        mean_length: mean steps of whole episodes; None if unknown.
     """
 
     id: str

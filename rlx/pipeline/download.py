@@ -37,9 +37,9 @@ class PlannedFile:
     """A file that a download needs.
 
     Args:
-        url: where it lies.
-        bytes: its length, if the server tells.
-        crc32c: its checksum as eight hex digits, if the server tells.
+        url: URL or path of the file.
+        bytes: length of the file; None if the server does not tell.
+        crc32c: checksum as eight hex digits; None if the server does not tell.
         state: ``done`` (its shard is listed), ``present`` (here, not yet converted), ``partial`` or ``missing``.
     """
 

@@ -31,20 +31,20 @@ EXPORT_FORMATS = tuple(writable("datasets"))
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """An export as it was left.
+    """The file or directory of another project's format that a function has written.
 
     Args:
-        dataset: the file or directory.
+        dataset: path of the file or directory.
         id: name of the exported dataset.
-        format: what it was written in.
-        shards: how many of the source's were taken.
-        skipped_shards: how many of these an earlier run of the same command wrote: all or none.
-        steps: in it.
-        trajectories: in it.
-        bytes: of all its files.
-        seconds: that it took.
-        losses: what the format could not hold.
-        not_taken: reason for every entry of the source's files that rlx did not read.
+        format: name of the format.
+        shards: number of shards that were exported.
+        skipped_shards: number of these that an earlier call wrote: all or none.
+        steps: number of steps.
+        trajectories: number of trajectories.
+        bytes: size of all files.
+        seconds: duration of the call.
+        losses: data that the format could not hold.
+        not_taken: reason for each entry of the source's files that rlx did not read.
     """
 
     dataset: Path

@@ -28,12 +28,12 @@ class Preview:
     """The expected result of a recipe.
 
     Args:
-        schema: what a step would hold.
-        first: of the first step that would be left, every field; empty where none would be.
-        steps_read: that would be read.
-        steps: about how many would be left.
-        bytes: about how many the dataset would take.
-        shards: how many there would be.
+        schema: fields of a step of the new dataset.
+        first: values of the first step by field; empty if no step would be left.
+        steps_read: number of steps that would be read.
+        steps: estimated number of steps of the new dataset.
+        bytes: estimated size of the new dataset.
+        shards: number of shards of the new dataset.
     """
 
     schema: Schema

@@ -14,21 +14,21 @@ from rlx.suggestion import RESUME
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A dataset as a verb left it.
+    """The dataset that a function has written.
 
     Args:
-        dataset: its directory.
-        id: its name.
+        dataset: directory of the dataset.
+        id: name of the dataset.
         store: ``zarr`` or ``memmap``.
-        shards: how many are listed.
-        steps: of all listed shards.
-        trajectories: of all listed shards.
-        bytes: of all listed shards.
-        seconds: that the verb took.
-        steps_written: in this run.
-        skipped_shards: that were whole already.
-        failures: what went wrong, by name of the shard.
-        not_taken: reason for every entry of the source's files that is not in the dataset.
+        shards: number of complete shards.
+        steps: steps of all complete shards.
+        trajectories: trajectories of all complete shards.
+        bytes: bytes of all complete shards.
+        seconds: duration of the call.
+        steps_written: steps that this call has written.
+        skipped_shards: number of shards that were complete before.
+        failures: error of each shard that failed, by its name.
+        not_taken: reason for each entry of the source's files that is not in the dataset.
     """
 
     dataset: Path

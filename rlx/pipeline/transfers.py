@@ -20,6 +20,8 @@ class TransferReport(Report):
     """A dataset at its destination, and what was transferred.
 
     Args:
+        dataset, id, store, shards, steps, trajectories, bytes, seconds: see ``Report``.
+        steps_written, skipped_shards, failures, not_taken: see ``Report``.
         url: the location at the other end.
         transferred_files: files transferred in this run.
         transferred_bytes: bytes of these files.

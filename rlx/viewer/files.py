@@ -20,15 +20,15 @@ DEFAULT_FPS = 30
 
 @dataclass(frozen=True, slots=True)
 class ViewFile:
-    """A view that was written.
+    """An image, a video or a page of a dataset.
 
     Args:
-        file: where.
+        file: path of the file.
         format: ``png``, ``gif``, ``mp4`` or ``html``.
-        episodes: numbers of the episodes in it.
-        frames: of a film.
-        every: which steps a film shows: all, or every n-th of an episode that is too long for it.
-        bytes: of the file.
+        episodes: numbers of the episodes shown.
+        frames: number of frames of a video; None for other formats.
+        every: 1 if a video shows every step, n if only every n-th, because the episode is long.
+        bytes: size of the file.
     """
 
     file: Path
