@@ -117,7 +117,7 @@ def _open(path: Path, target: Path) -> TextIO | None:
     except FileNotFoundError:
         return None
     except OSError as exc:
-        if isinstance(exc, FileExistsError) and not os.path.lexists(path.parent):
+        if isinstance(exc, FileExistsError) and (path.parent.is_dir() or not os.path.lexists(path.parent)):
             return None  # it was there for mkdir, and deleted before mkdir looked what it is
         if exc.errno in FULL:
             raise
