@@ -52,8 +52,15 @@ def dataset(files: Path, tmp_path: Path) -> Path:
     return converted(files, tmp_path / "dataset").dataset
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize(("store", "codec"), [*(("zarr", codec) for codec in CODECS), ("memmap", "none")])
+@pytest.mark.parametrize(
+    ("store", "codec", "jobs"),
+    [
+        *(("zarr", codec, 1) for codec in CODECS),
+        ("memmap", "none", 1),
+        ("zarr", "zstd-dict", 2),
+        ("memmap", "none", 2),
+    ],
+)
 def test_there_and_back(dataset: Path, tmp_path: Path, store: str, codec: str, jobs: int) -> None:
     there = converted(dataset, tmp_path / "there", store=store, codec=Codec.parse(codec), jobs=jobs).dataset
     assert (rlx.open(there).manifest.store, rlx.open(there).manifest.codec["name"]) == (store, codec.partition(":")[0])

@@ -35,11 +35,17 @@ class TestSample(SourceContract):
         return find_runs(root)[0]
 
 
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long")
+    write_run(path, "Gravitar", 1, {0: [3, MAX_BLOCK_STEPS, 1], 48: [2 * MAX_BLOCK_STEPS + 1]})
+    return path
+
+
 class TestLongEpisodes(SourceContract):
     @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        write_run(tmp_path, "Gravitar", 1, {0: [3, MAX_BLOCK_STEPS, 1], 48: [2 * MAX_BLOCK_STEPS + 1]})
-        return tmp_path
+    def root(self, long_run: Path, tmp_path: Path) -> Path:
+        return shutil.copytree(long_run, tmp_path, dirs_exist_ok=True)
 
     @pytest.fixture
     def source(self, root: Path) -> RLUnplugged:
