@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 from rlx.engine.engines import Engine, open_engine
 from rlx.errors import PartialError, SourceError, SourceNotFoundError
-from rlx.formats.common.source import Source
+from rlx.formats.common.source import SkimmedSource, Source
 from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
 from rlx.progress import Progress
 from rlx.store.dataset_writer import DatasetWriter, open_writer
+from rlx.store.dictionary import Beginning
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries
 
@@ -234,7 +235,7 @@ class _PendingShards:
             if shard not in self._left:
                 continue
             try:
-                dictionaries = train_dictionaries(self._ingest.source.blocks(shard, Counter()), self._plain)
+                dictionaries = train_dictionaries(_beginning(self._ingest.source, shard), self._plain)
             except SourceError as exc:
                 self._waiting.discard(shard)
                 self._fail(shard, exc)
@@ -274,6 +275,11 @@ class _PendingShards:
         self.failures[shard_name(shard)] = error
         self._left.discard(shard)
         self._delivery.finished(shard)
+
+
+def _beginning(source: Source, shard: int) -> Iterable[Beginning]:
+    """Return the steps of a shard, decoded as far as needed: a worker decodes all of them."""
+    return source.skim(shard) if isinstance(source, SkimmedSource) else source.blocks(shard, Counter())
 
 
 def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import zstandard
@@ -20,12 +20,33 @@ REFERENCE_ROWS = 8192
 _MAX_BYTES = 64 * 2**20
 
 
-def reference_dictionary(parts: Sequence[NDArray[np.generic]]) -> bytes:
+class Rows(Protocol):
+    """Rows of a field: an array, or what decodes a row when it is asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> NDArray[np.generic]:
+        """Return one row."""
+
+
+class Beginning(Protocol):
+    """Consecutive steps of which only some rows are looked at: a block, or rows that are decoded one by one."""
+
+    @property
+    def steps(self) -> int:
+        """Steps in it."""
+
+    @property
+    def data(self) -> Mapping[str, Rows]:
+        """Rows of every field that needs a dictionary."""
+
+
+def reference_dictionary(parts: Sequence[Rows]) -> bytes:
     """Return the raw content of a dictionary: rows spread evenly over the first ``REFERENCE_ROWS`` given, in time
     order.
 
     Args:
-        parts: arrays [n, ...] of the rows from the start of a run on, in order; possibly none.
+        parts: the rows from the start of a run on, in order; possibly none.
 
     Example:
         >>> reference_dictionary([np.array([[7], [8]], np.uint8), np.array([[9]], np.uint8)])

@@ -19,7 +19,7 @@ from rlx.manifest import FileRecord, ShardRecord
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayWriter, Store
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
-from rlx.store.dictionary import REFERENCE_ROWS, reference_dictionary
+from rlx.store.dictionary import REFERENCE_ROWS, Beginning, Rows, reference_dictionary
 from rlx.store.layout import store_named
 from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts, table_statistics
 from rlx.store.text import array_names
@@ -57,14 +57,14 @@ def _is_coded(row: Field) -> bool:
     return row.row_bytes >= MIN_ROW_BYTES and not row.is_text
 
 
-def train_dictionaries(blocks: Iterable[Block], shards: ShardFormat) -> dict[str, bytes]:
+def train_dictionaries(blocks: Iterable[Beginning], shards: ShardFormat) -> dict[str, bytes]:
     """Return the dictionaries for a dataset that begins with these blocks: a function of its first rows and nothing
     else.
     """
     coded = shards.coded()
     if not coded:
         return {}
-    pool: dict[str, list[NDArray[np.generic]]] = {name: [] for name in coded}
+    pool: dict[str, list[Rows]] = {name: [] for name in coded}
     rows = 0
     for block in blocks:
         for name in coded:

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rlx.block import Block
 from rlx.schema import Schema
+from rlx.store.dictionary import Beginning
 
 # The longest block a source makes: 29 MB of Atari frames, so that a worker's memory does not depend on the episode's.
 MAX_BLOCK_STEPS = 4096
@@ -48,6 +49,17 @@ class Source(Protocol):
         Raises:
             SourceNotFoundError: a file is missing.
             CorruptShardError: a file is damaged; names it, with the expected and the found value.
+        """
+
+
+@runtime_checkable
+class SkimmedSource(Protocol):
+    """A source that decodes a row by itself, so that a few rows of many cost little."""
+
+    def skim(self, shard: int) -> Iterator[Beginning]:
+        """Yield the steps of one shard as ``blocks`` does, with rows that are decoded when they are asked for.
+
+        Only rows of several numbers are there. Raises as ``blocks``, and where a row is asked for that is damaged.
         """
 
 

@@ -33,8 +33,12 @@ class MalformedPngError(ValueError):
     """The bytes are no PNG of an 84x84 grey frame."""
 
 
-def decode_frames(pngs: Sequence[bytes | memoryview]) -> NDArray[np.uint8]:
+def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDArray[np.uint8]:
     """Return the frames [n, 84, 84] of n PNGs.
+
+    Args:
+        pngs: of frames that follow each other.
+        first: number of the first one, for messages.
 
     Raises:
         MalformedPngError: one is damaged, or is no 8-bit grey picture of 84x84; says which.
@@ -49,8 +53,8 @@ def decode_frames(pngs: Sequence[bytes | memoryview]) -> NDArray[np.uint8]:
                 place = number * _PLACE_BYTES
                 _inflate(_image_data(png), room[place : place + _INFLATED_BYTES])
             except MalformedPngError as exc:
-                raise MalformedPngError(f"frame {start + number}: {exc}") from exc
-        _check_filters(stack, start)
+                raise MalformedPngError(f"frame {first + start + number}: {exc}") from exc
+        _check_filters(stack, first + start)
         frames[start : start + len(batch)] = _unfilter(stack)
     return frames
 

@@ -7,6 +7,7 @@ led to is unknown.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -105,16 +106,27 @@ class RLUnplugged:
             SourceNotFoundError: the file is missing.
             CorruptShardError: the file is damaged; names the record, with the expected and the found value.
         """
+        for place, episode in self._episodes(shard):
+            dropped[episode.dropped] += 1
+            with _damage(place):
+                yield from _blocks(episode)
+
+    def skim(self, shard: int) -> Iterator["_Skimmed"]:
+        """Yield the episodes of one shard, with observations that are decoded one by one; see ``SkimmedSource``."""
+        for place, episode in self._episodes(shard):
+            if episode.steps:
+                yield _Skimmed(episode.steps, {"observation": _Pictures(episode.pngs, place)})
+
+    def _episodes(self, shard: int) -> Iterator[tuple[str, "_Episode"]]:
+        """Yield every episode of a shard, and where it lies, for messages."""
         (name,) = self.files(shard)
         path = self.root / name
         with expecting(LAYOUT):
             for number, record in enumerate(records(path)):
-                try:
+                place = f"{path} is corrupt: record {number}"
+                with _damage(place):
                     episode = _episode(parse_example(record))
-                    dropped[episode.dropped] += 1
-                    yield from _blocks(episode)
-                except (MalformedExampleError, MalformedPngError, _MalformedEpisodeError) as exc:
-                    raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
+                yield place, episode
 
     def _check_shard(self, shard: int) -> None:
         if not 0 <= shard < num_shards(self.game):
@@ -222,6 +234,40 @@ class _Episode:
         if self.steps == 0:
             return "single_row_episode"
         return "terminal_filler" if self.terminated else "cut"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pictures:
+    """The observations of an episode, each decoded when it is asked for."""
+
+    pngs: list[memoryview]
+    place: str
+
+    def __len__(self) -> int:
+        return len(self.pngs)
+
+    def __getitem__(self, row: int, /) -> NDArray[np.uint8]:
+        number = range(len(self.pngs))[row]
+        with _damage(self.place):
+            frame: NDArray[np.uint8] = decode_frames([self.pngs[number]], first=number)[0]
+        return frame
+
+
+@dataclass(frozen=True, slots=True)
+class _Skimmed:
+    """One episode, whose observations are not decoded yet."""
+
+    steps: int
+    data: Mapping[str, _Pictures]
+
+
+@contextmanager
+def _damage(place: str) -> Iterator[None]:
+    with expecting(LAYOUT):
+        try:
+            yield
+        except (MalformedExampleError, MalformedPngError, _MalformedEpisodeError) as exc:
+            raise CorruptShardError(f"{place}: {exc}") from exc
 
 
 def _episode(features: Mapping[str, Feature]) -> _Episode:

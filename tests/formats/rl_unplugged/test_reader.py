@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.formats.common.source import MAX_BLOCK_STEPS, Layout
+from rlx.formats.common.source import MAX_BLOCK_STEPS, Layout, SkimmedSource
+from rlx.formats.rl_unplugged import reader
+from rlx.formats.rl_unplugged.frames import decode_frames
 from rlx.formats.rl_unplugged.layout import GAMES, GAMES_MISSING, num_shards, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find_runs
 from rlx.pipeline.convert import open_source
+from rlx.store.codec import DEFAULT
+from rlx.store.dictionary import REFERENCE_FRAMES
+from rlx.store.writer import ShardFormat, train_dictionaries
 from scripts.make_sample import SAMPLE_RUN
 from scripts.rlu_writer import tf_example, write_shard
 from tests.contracts.source import SourceContract, merge, read, same
@@ -56,6 +62,37 @@ def test_games() -> None:
     assert (len(GAMES), len(GAMES_MISSING), len({*GAMES, *GAMES_MISSING})) == (46, 14, 60)
     assert [game for game in GAMES if num_shards(game) == 49] == ["Carnival", "Gravitar", "StarGunner"]
     assert shard_file("Gravitar", 2, 48) == "Gravitar/run_2-00048-of-00049"
+
+
+@pytest.mark.parametrize("lengths", [[5, 1, 0, 7], [MAX_BLOCK_STEPS + 3, 0, 2 * MAX_BLOCK_STEPS, 9], [0], []])
+def test_a_dictionary_needs_few_frames(lengths: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, "Pong", 5, {3: lengths})
+    source = RLUnplugged(tmp_path, "Pong", 5)
+    shards = ShardFormat(source.schema, "zarr", DEFAULT)
+    expected = train_dictionaries(source.blocks(3, Counter()), shards)
+    decoded: list[int] = []
+
+    def counted(pngs: Sequence[memoryview], *, first: int) -> NDArray[np.uint8]:
+        decoded.append(len(pngs))
+        return decode_frames(pngs, first=first)
+
+    monkeypatch.setattr(reader, "decode_frames", counted)
+    assert isinstance(source, SkimmedSource)
+    assert train_dictionaries(source.skim(3), shards) == expected
+    assert sum(decoded) <= REFERENCE_FRAMES
+
+
+def test_a_damaged_frame_is_named_when_it_is_decoded(tmp_path: Path) -> None:
+    source = RLUnplugged(tmp_path, "Pong", 5)
+    episode = make_episode(3).features()
+    kind, pngs = episode["observations"]
+    example = tf_example({**episode, "observations": (kind, [*pngs[:2], b"x", *pngs[3:]])})
+    (tmp_path / "Pong").mkdir()
+    write_shard(tmp_path / shard_file("Pong", 5, 0), [example])
+    (skimmed,) = source.skim(0)
+    assert skimmed.data["observation"][1].shape == (84, 84)
+    with pytest.raises(CorruptShardError, match=r"record 0: frame 2: expected a PNG .* expected RL Unplugged's layout"):
+        skimmed.data["observation"][2]
 
 
 @pytest.mark.parametrize("packed", [True, False])
