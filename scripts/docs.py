@@ -1,6 +1,7 @@
-"""Generate the pages of commands and errors from the code: ``scripts/docs``; ``--check`` only compares.
+"""Generate the pages of commands and errors, and the map of packages, from the code.
 
-The Python reference is generated too, but not committed, so that it is not compared.
+``scripts/docs`` writes them; ``--check`` only compares. The Python reference is generated too, but not committed, so
+that it is not compared.
 """
 
 import inspect
@@ -15,6 +16,7 @@ from rlx import errors
 from rlx.errors import RlxError
 from rlx_cli.app import app
 from rlx_cli.exit_codes import exit_code
+from scripts.package_map import design
 from scripts.reference import reference
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -76,7 +78,7 @@ def pages() -> Mapping[Path, str]:
         if name:
             made[DOCS / "commands" / f"{name}.md"] = f"# rlx {name}\n\n```text\n{text}\n```\n"
     table = "\n".join(f"| `{kind.__name__}` | {exit_code(kind(''))} | {inspect.getdoc(kind)} |" for kind in _kinds())
-    return {**made, DOCS / "errors.md": _ERRORS.format(rows=table)}
+    return {**made, DOCS / "errors.md": _ERRORS.format(rows=table), DOCS / "design.md": design()}
 
 
 def _helps() -> Iterator[tuple[str, str]]:

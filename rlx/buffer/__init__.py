@@ -1,4 +1,8 @@
-"""Replay buffers: storages that keep steps, samplers that choose them, writers that decide where they go."""
+"""Replay buffers: storages that keep steps, samplers that choose them, writers that decide where they go.
+
+``replay_buffer.ReplayBuffer`` joins them; ``protocol.Storage``, ``protocol.Sampler`` and ``protocol.Writer`` are what
+it expects of each.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Checks of meaning: reports what a learner would stumble over in a dataset whose bytes are all right.
+"""Checks of what the numbers of a dataset mean: flags, rewards, duplicates, values and joins.
 
-``rlx.checks.examination.examine`` runs all checks over the blocks of a dataset or of another project's files.
+``examination.examine`` runs all checks over the blocks of a dataset or of another project's files.
 """

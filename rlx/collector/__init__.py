@@ -1,4 +1,8 @@
-"""Environments, policies and the loop that drives them: experience in the making."""
+"""Environments, policies, and the collectors that step them and return batches.
+
+Start at ``collector.Collector`` in this process and ``multi_collector.MultiCollector`` in several; both are a
+``base_collector.BaseCollector``.
+"""
 
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,4 +1,8 @@
-"""Replay buffers over datasets at rest, under the names that TorchRL's users know."""
+"""Replay buffers over datasets on disk, under TorchRL's names.
+
+``atari_dqn.AtariDQNExperienceReplay`` downloads a run, ``minari.MinariExperienceReplay`` converts a local Minari
+dataset.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,1 +1,4 @@
-"""Datasets to look at: contact sheets, films, plots, and a page that holds all of it."""
+"""Views of datasets: contact sheets, films, plots, and a page that has all of them.
+
+``files.write_view`` writes one; ``server.ViewServer`` serves the page.
+"""

@@ -1,4 +1,7 @@
-"""Transforms on sample: any callable from TensorDict to TensorDict, and those that look at the steps around."""
+"""Transforms of batches: any callable from TensorDict to TensorDict, and those that need the steps around a step.
+
+``compose.Compose`` applies several; ``neighbourhood.NeighbourTransform`` is the protocol of the second kind.
+"""
 
 from rlx.buffer.transform.compose import Compose, Inverted
 from rlx.buffer.transform.frame_stack import FrameStack

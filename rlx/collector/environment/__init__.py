@@ -1,1 +1,4 @@
-"""Environments: by id, function or object, single or batched, all stepped through one protocol."""
+"""Environments: by id, function or object, single or batched, all stepped through one protocol.
+
+``opening.open_environment`` returns a ``protocol.Environment``.
+"""

@@ -1,4 +1,7 @@
-"""Checkpoints of rlx's replay buffer."""
+"""Checkpoints of rlx's replay buffer.
+
+``reader.open_buffer`` opens what ``ReplayBuffer.dumps`` wrote.
+"""
 
 from rlx.formats.registry import Format
 

@@ -1,4 +1,7 @@
-"""d3rlpy's HDF5."""
+"""d3rlpy's HDF5 files.
+
+``reader.open_d3rlpy`` opens one, ``writer.D3rlpyExporter`` writes it.
+"""
 
 from rlx.formats.d3rlpy.layout import KEYS
 from rlx.formats.registry import Format

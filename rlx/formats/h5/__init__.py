@@ -1,4 +1,7 @@
-"""HDF5 files of batches."""
+"""HDF5 files of batches.
+
+``writer.H5Exporter`` writes them.
+"""
 
 from rlx.formats.registry import Format
 

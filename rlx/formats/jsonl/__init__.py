@@ -1,4 +1,7 @@
-"""JSON lines of batches."""
+"""JSON lines of batches.
+
+``writer.JsonlExporter`` writes them.
+"""
 
 from rlx.formats.registry import Format
 

@@ -1,4 +1,7 @@
-"""LeRobot's datasets."""
+"""LeRobot's datasets.
+
+``reader.open_lerobot`` opens one, ``writer.LeRobotExporter`` writes it.
+"""
 
 from rlx.formats.lerobot.layout import EPISODES, INFO
 from rlx.formats.registry import Format

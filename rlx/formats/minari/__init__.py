@@ -1,4 +1,7 @@
-"""Minari's datasets."""
+"""Minari's datasets.
+
+``reader.open_minari`` opens one, ``writer.MinariExporter`` writes it.
+"""
 
 from rlx.formats.minari.layout import MAIN_DATA, METADATA
 from rlx.formats.registry import Format

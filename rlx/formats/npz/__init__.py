@@ -1,4 +1,7 @@
-"""numpy's archives of steps."""
+"""numpy's archives of steps.
+
+``reader.open_npz`` opens one; ``writer.NpzDatasetExporter`` writes datasets and ``writer.NpzExporter`` batches.
+"""
 
 from rlx.formats.registry import Format
 

@@ -1,4 +1,8 @@
-"""Parquet tables of steps."""
+"""Parquet tables of steps.
+
+``reader.open_parquet`` opens one; ``writer.ParquetDatasetExporter`` writes datasets and ``writer.ParquetExporter``
+batches.
+"""
 
 from rlx.formats.registry import Format
 

@@ -1,4 +1,7 @@
-"""torch's files of batches."""
+"""torch's files of batches.
+
+``writer.PtExporter`` writes them.
+"""
 
 from rlx.formats.registry import Format
 

@@ -1,4 +1,7 @@
-"""RL Unplugged's Atari episodes."""
+"""RL Unplugged's Atari episodes.
+
+``reader.find_runs`` finds the runs below a directory.
+"""
 
 from rlx.formats.registry import Format
 

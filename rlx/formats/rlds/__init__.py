@@ -1,4 +1,7 @@
-"""RLDS as TensorFlow Datasets keeps it."""
+"""RLDS datasets as TensorFlow Datasets writes them.
+
+``reader.open_rlds`` opens one, ``writer.RLDSExporter`` writes it.
+"""
 
 from rlx.formats.registry import Format
 from rlx.formats.rlds.layout import FEATURES, INFO

@@ -1,4 +1,7 @@
-"""robomimic's HDF5."""
+"""robomimic's HDF5 files.
+
+``reader.open_robomimic`` opens one, ``writer.RobomimicExporter`` writes it.
+"""
 
 from rlx.formats.registry import Format
 

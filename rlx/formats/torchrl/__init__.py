@@ -1,4 +1,7 @@
-"""TorchRL's memory maps."""
+"""TorchRL's memory maps.
+
+``reader.open_torchrl`` opens a directory of them, ``writer.TorchRLExporter`` writes it.
+"""
 
 from rlx.formats.registry import Format
 from rlx.formats.torchrl.layout import METADATA, SUFFIX

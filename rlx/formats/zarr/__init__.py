@@ -1,4 +1,7 @@
-"""Zarr groups of batches."""
+"""Zarr groups of batches.
+
+``writer.ZarrExporter`` writes them.
+"""
 
 from rlx.formats.registry import Format
 

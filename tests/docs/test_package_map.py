@@ -1,0 +1,33 @@
+"""The map in docs/design.md shows every package and module, and each package says what it is for."""
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from scripts.package_map import PAGE, ROOT, design, modules, packages
+
+
+def test_the_map_is_the_tree() -> None:
+    assert PAGE.read_text() == design(), "run: scripts/docs"
+    rows = dict(re.findall(r"^\| `([\w/]+)` \|.*\| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+    files = [file for top in ("rlx", "commands") for file in (ROOT / top).rglob("*.py") if file.stem != "__init__"]
+    found = {(file.parent.relative_to(ROOT).as_posix(), file.stem) for file in files}
+    assert {(package, name) for package, names in rows.items() for name in filter(None, names.split(", "))} == found
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda package: package.relative_to(ROOT).as_posix())
+def test_a_package_says_what_it_is_for_and_where_to_start(package: Path) -> None:
+    """In two sentences or more, of which one names its entry points: they are there."""
+    name = ".".join(package.relative_to(ROOT / "commands" if "commands" in package.parts else ROOT).parts)
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    assert len(re.findall(r"[.;](?:\s|$)", text)) >= 2
+    named = re.findall(r"``([\w.]+)``", text)
+    assert named, "expected an entry point"
+    dotted = [one for one in named if "." in one and one.partition(".")[0] in modules(package)]
+    for one in dotted:
+        module, _, member = one.partition(".")
+        assert hasattr(import_module(f"{name}.{module}"), member), one
+    assert dotted or any(one.startswith("rlx.") or one in modules(package) for one in named)
