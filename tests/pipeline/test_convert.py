@@ -1,6 +1,8 @@
 """``convert``: any layout or dataset into any store and codec, and back, without a bit changed."""
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import h5py
@@ -127,6 +129,37 @@ class TestPlaces:
         for destination in (dataset, dataset / "shards/..", tmp_path / "link"):
             with pytest.raises(DatasetExistsError, match="is the source itself"):
                 converted(dataset, destination, overwrite=overwrite)
+        assert tree(dataset) == before
+
+    def test_onto_itself_in_another_place(self, dataset: Path, tmp_path: Path) -> None:
+        (tmp_path / "mounted").mkdir()
+        command = ["mount", "--bind", str(dataset), str(tmp_path / "mounted")]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("this user may not mount")
+        try:
+            before = tree(dataset)
+            with pytest.raises(DatasetExistsError, match="is the source itself"):
+                converted(dataset, tmp_path / "mounted", overwrite=True)
+            with pytest.raises(DatasetExistsError, match="lies inside the source"):
+                converted(dataset, tmp_path / "mounted/copy", overwrite=True)
+            assert tree(dataset) == before
+        finally:
+            subprocess.run(["umount", "--lazy", str(tmp_path / "mounted")], check=True)
+
+    def test_onto_itself_where_case_is_ignored(self, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on a file system whose directories have another number for each spelling (exFAT through FUSE)."""
+        upper = dataset.with_name(dataset.name.upper())
+        shutil.copytree(dataset, upper)  # its own directory, as the numbers say
+        listed = os.listdir
+
+        def without_upper(path: Path) -> list[str]:
+            return [name for name in listed(path) if name != upper.name]
+
+        before = tree(dataset)
+        converted(dataset, upper, overwrite=True)
+        monkeypatch.setattr("rlx.pipeline.destination.os.listdir", without_upper)
+        with pytest.raises(DatasetExistsError, match="is the source itself"):
+            converted(dataset, upper, overwrite=True)
         assert tree(dataset) == before
 
     def test_into_the_dataset(self, dataset: Path) -> None:
