@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from rlx.api.arguments import Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
+from rlx.api.arguments import BatchFormat, Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
 from rlx.api.splitting import split
 from rlx.block import Block
 from rlx.errors import DatasetError
@@ -19,6 +19,7 @@ from rlx.suggestion import command
 
 if TYPE_CHECKING:
     from rlx.api.preprocessing import StepFunction, Transforms
+    from rlx.api.sampling import Sample
     from rlx.pipeline.export import ExportReport
 
 
@@ -148,6 +149,46 @@ class Dataset(stored.Dataset):
             progress=progress,
         )
         return Dataset(destination)
+
+    def sample(
+        self,
+        *,
+        batch_size: int = 128,
+        slice_len: int | None = None,
+        num_slices: int | None = None,
+        stack: int = 1,
+        n_step: int = 1,
+        gamma: float | None = None,
+        batches: int = 1,
+        seed: int | None = None,
+        without_replacement: bool = False,
+        no_strict_length: bool = False,
+        output: "StrPath | BinaryIO | None" = None,
+        format: BatchFormat | None = None,
+    ) -> "Sample":
+        """Draw steps or slices, and return or write them; the arguments are those of ``rlx.sample``.
+
+        Example:
+            >>> rlx.open("cartpole").sample(batch_size=32, seed=0).batch["observation"].shape
+            torch.Size([32, 4])
+        """
+        from rlx.api.sampling import sample  # noqa: PLC0415
+
+        return sample(
+            self,
+            batch_size=batch_size,
+            slice_len=slice_len,
+            num_slices=num_slices,
+            stack=stack,
+            n_step=n_step,
+            gamma=gamma,
+            batches=batches,
+            seed=seed,
+            without_replacement=without_replacement,
+            no_strict_length=no_strict_length,
+            output=output,
+            format=format,
+        )
 
     def export(
         self,

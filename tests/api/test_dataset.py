@@ -1,5 +1,6 @@
 """What ``rlx.open`` returns: trajectories, filters, statistics, and the verbs as methods."""
 
+import inspect
 import json
 import pickle
 from pathlib import Path
@@ -163,3 +164,34 @@ def test_export_is_what_convert_writes(tmp_path: Path, cli: Cli) -> None:
     with np.load(tmp_path / "method.npz") as method, np.load(tmp_path / "command.npz") as command:
         assert set(method) == set(command)
         assert all(np.array_equal(method[name], command[name]) for name in method if name != "rlx")
+
+
+def test_sample_is_what_the_command_draws(tmp_path: Path, cli: Cli) -> None:
+    data = two_shards(tmp_path / "data")
+    drawn = data.sample(batch_size=8, slice_len=2, seed=3)
+    assert drawn.batch is not None
+    printed = json.loads(cli("sample", data.path, "--batch-size", 8, "--slice-len", 2, "--seed", 3, "--json").out)
+    assert {**drawn.to_json(), "datasets": printed["datasets"]} == printed
+    of_some = data.filter("length > 5").sample(seed=0).batch
+    assert of_some is not None
+    assert set(of_some["action"].tolist()) == set(range(6))
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "left_out"),
+    [
+        ("split", rlx.split, {"dataset"}),
+        ("preprocess", rlx.preprocess, {"source", "dry_run"}),
+        ("sample", rlx.sample, {"datasets"}),
+        ("export", rlx.convert, {"source", "from_", "codec", "jobs", "engine", "ray_address"}),
+    ],
+)
+def test_methods_have_the_arguments_and_defaults_of_functions(method: str, function: Any, left_out: set[str]) -> None:
+    mine = dict(inspect.signature(getattr(rlx.Dataset, method)).parameters)
+    theirs = dict(inspect.signature(function).parameters)
+    del mine["self"]
+    assert set(theirs) - set(mine) == left_out
+    assert set(mine) <= set(theirs)
+    for name, parameter in mine.items():
+        if name not in ("destination", "to"):  # which the methods require
+            assert parameter.default == theirs[name].default, name
