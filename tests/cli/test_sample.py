@@ -143,7 +143,7 @@ BAD = {
     ("-o", "-"): (2, "--output - requires --format"),
     ("-o", "-", "--format", "zarr"): (2, "zarr is a directory"),
     ("-o", "-", "--format", "npz", "--json"): (2, "both write to stdout"),
-    ("-o", "steps.txt"): (2, "expected a name that ends in .npz"),
+    ("-o", "steps.txt"): (2, "expected a name that ends in .h5"),
 }
 
 

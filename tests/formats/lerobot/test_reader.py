@@ -276,7 +276,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     "a path that leaves": (
         info(lambda one: {**one, "data_path": "../{chunk_index:03d}/{file_index:03d}.parquet"}),
         SourceError,
-        "is not a relative path below its base",
+        "is not a relative path below its location",
     ),
     "an absolute path": (info(lambda one: {**one, "data_path": "/etc/passwd"}), SourceError, "is not a relative path"),
     "a path that reaches in": (

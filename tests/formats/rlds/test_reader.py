@@ -256,7 +256,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], type[SourceError], str]] = {
         CorruptShardError,
         "expected 2 episodes as in dataset_info.json, found 1",
     ),
-    "a path that leaves": (split(name="../../secret"), SourceError, "is not a relative path below its base"),
+    "a path that leaves": (split(name="../../secret"), SourceError, "is not a relative path below its location"),
     "a template that leaves": (split(filepathTemplate="/etc/passwd"), SourceError, "is not a relative path below"),
     "a template that reaches in": (split(filepathTemplate="{SPLIT.__class__}"), CorruptShardError, "filepathTemplate"),
 }
