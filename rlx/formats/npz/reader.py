@@ -22,7 +22,7 @@ from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, Ro
 from rlx.formats.common.rows.episodes import EpisodeTable, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
 from rlx.formats.common.rows.stream import Batch, RowStream
-from rlx.formats.common.rows.ted_fields import TedFields, ted_fields
+from rlx.formats.common.rows.ted_fields import StreamColumns, TedFields, ted_fields
 from rlx.formats.common.rows.ted_names import (
     CUT,
     DONE,
@@ -93,34 +93,24 @@ class Npz(OneFile):
             stream.finish()
 
 
-class _Columns:
-    """The rows of an episode that begins at a row of the stream, and how many episodes came before."""
+class _Columns(StreamColumns):
+    """The same, where final observations are arrays of their own: a row an episode."""
 
     def __init__(
         self, stream: RowStream, finals: Mapping[str, Member], fields: TedFields, first: int, place: int
     ) -> None:
-        self._stream = stream
+        super().__init__(stream, fields, first)
         self._finals = finals
-        self._fields = fields
-        self._first = first
         self._place = place
 
-    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
-        rows = self._stream.rows(path, first, self._first + stop)
-        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
-        return rows.reshape(len(rows), *field.shape)
-
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        if name in self._finals:
-            final = self._finals[name]
-            final.skip_to(self._place)
-            rows = final.read(1)
-            self._fields.check(name, rows, final.place, self._place)
-        else:
-            path, first = self._fields.after[name], self._first + row
-            rows = self._stream.peek(path, first, first + 1)
-            self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
+        """Return [1, ...] the observation after a row."""
+        if name not in self._finals:
+            return super().after(name, row)
+        final = self._finals[name]
+        final.skip_to(self._place)
+        rows = final.read(1)
+        self._fields.check(name, rows, final.place, self._place)
         return rows
 
 

@@ -18,7 +18,7 @@ from rlx.formats.common.provenance import KEY, told_notes
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
 from rlx.formats.common.rows.stream import Batch, RowStream
-from rlx.formats.common.rows.ted_fields import TedFields, ted_fields
+from rlx.formats.common.rows.ted_fields import StreamColumns, TedFields, ted_fields
 from rlx.formats.common.rows.ted_names import SCANNED
 from rlx.formats.common.source import OneFile, batch_rows
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
@@ -75,29 +75,8 @@ class Parquet(OneFile):
             stream = RowStream(file.path, batches, file.group_start(row))
             for episode in self.episodes[first:stop]:
                 stream.skip_to(row)
-                yield from episode.blocks(self.schema, _Columns(stream, self.fields, row), dropped)
+                yield from episode.blocks(self.schema, StreamColumns(stream, self.fields, row), dropped)
                 row += episode.rows
-
-
-class _Columns:
-    """The rows of an episode that begins at a row of the stream."""
-
-    def __init__(self, stream: RowStream, fields: TedFields, first: int) -> None:
-        self._stream = stream
-        self._fields = fields
-        self._first = first
-
-    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
-        rows = self._stream.rows(path, first, self._first + stop)
-        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
-        return rows.reshape(len(rows), *field.shape)
-
-    def after(self, name: str, row: int) -> NDArray[np.generic]:
-        path, first = self._fields.after[name], self._first + row
-        rows = self._stream.peek(path, first, first + 1)
-        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
-        return rows
 
 
 def recognises(path: Path) -> bool:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.formats.common.checks import check_finite, missing_field
 from rlx.formats.common.extra_fields import ExtraFields, RowType
+from rlx.formats.common.rows.stream import RowStream
 from rlx.formats.common.rows.ted_names import DONE, INIT, SCANNED, TERMINATED, TRUNCATED
 from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
 
@@ -88,6 +90,29 @@ class TedFields:
             not_taken[left] = f"{paths[name]} {_TORN}"
         after = {name: path for name, path in self.after.items() if name not in names}
         return TedFields(Schema(fields), paths, after, not_taken)
+
+
+class StreamColumns:
+    """The rows of an episode that begins at a row of a stream, whose columns are named by TED paths."""
+
+    def __init__(self, stream: RowStream, fields: TedFields, first: int) -> None:
+        self._stream = stream
+        self._fields = fields
+        self._first = first
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """Return [stop - start, ...] rows of a field; see ``Columns``."""
+        field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
+        rows = self._stream.rows(path, first, self._first + stop)
+        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
+        return rows.reshape(len(rows), *field.shape)
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        """Return [1, ...] the observation after a row."""
+        path, first = self._fields.after[name], self._first + row
+        rows = self._stream.peek(path, first, first + 1)
+        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
+        return rows
 
 
 def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collection[str] = ()) -> TedFields:
