@@ -113,7 +113,9 @@ def test_pickling_takes_the_path_along(dataset: Dataset, tmp_path: Path, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("dataset", "method"), [("zarr", "fork"), ("memmap", "fork"), ("zarr", "spawn")], indirect=["dataset"]
+)
 def test_other_processes_read_it(dataset: Dataset, method: str) -> None:
     steps = [23, 0, 5, 5, 11]
     assert seen(dataset, steps) == [TRUTH[step] for step in steps]
