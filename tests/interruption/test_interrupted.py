@@ -118,6 +118,7 @@ def look(world: World, verb: Verb, place: Path, dice: random.Random) -> None:
                 check_kept(verb, place)
 
 
+@pytest.mark.xdist_group("interruption")
 @pytest.mark.parametrize("name", ["merge", "split", "sample -o .zarr", "convert --to d4rl"])
 def test_told_to_end_in_the_middle(name: str, world: World) -> None:
     """One round of the test below."""
