@@ -14,7 +14,7 @@ from rlx.buffer.trajectory_split import split_trajectories
 from rlx.collector.background import FreeRunning
 from rlx.collector.batch_delivery import MASK, BatchDelivery
 from rlx.collector.plan import Plan
-from rlx.collector.policy.weights import NewWeights, load, pack
+from rlx.collector.policy.module import NewWeights, pack_weights, set_weights
 from rlx.collector.rollout.episodes import Episode, Episodes
 from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps
 from rlx.collector.step_source import QuotaSteps, StepSource
@@ -157,7 +157,7 @@ class BaseCollector(FreeRunning):
         if policy_or_weights is not None:
             if self._module is None:
                 raise CollectError("the policy has no weights to be updated")
-            load(self._module, policy_or_weights)
+            set_weights(self._module, policy_or_weights)
         self._version += 1
         self._pool.publish(self._weights())
 
@@ -321,7 +321,7 @@ class BaseCollector(FreeRunning):
         self._waiting = []
 
     def _weights(self) -> Weights:
-        packed = np.empty(0, np.uint8) if self._module is None or not self._has_copies else pack(self._module)
+        packed = np.empty(0, np.uint8) if self._module is None or not self._has_copies else pack_weights(self._module)
         return Weights(self._version, packed)
 
 

@@ -1,4 +1,4 @@
-"""Plain torch modules as policies, and modules in files."""
+"""Torch modules as policies, modules in files, and a module's weights as bytes."""
 
 import logging
 import os
@@ -6,16 +6,22 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Space
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.errors import CollectError, PolicyNotFoundError
 from rlx.store.leaf import to_leaf
 
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+NewWeights: TypeAlias = "Mapping[str, Any] | TensorDictBase | torch.nn.Module"
+Packed = NDArray[np.uint8]
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
@@ -137,3 +143,43 @@ def _arrays(tree: Any) -> Any:
     if isinstance(tree, Mapping) or hasattr(tree, "items"):
         return {key: _arrays(part) for key, part in tree.items()}
     return tuple(_arrays(part) for part in tree) if isinstance(tree, tuple) else tree
+
+
+def set_weights(module: torch.nn.Module, weights: NewWeights) -> None:
+    """Give a module new weights: a state_dict, a TensorDict of parameters or another module's."""
+    if isinstance(weights, torch.nn.Module):
+        weights = weights.state_dict()
+    with torch.no_grad():
+        if hasattr(weights, "to_module"):  # a TensorDict, known without an import that takes seconds
+            weights.to_module(module, inplace=True)
+        else:
+            module.load_state_dict(weights)
+
+
+def pack_weights(module: torch.nn.Module) -> Packed:
+    """Return the bytes of all parameters and buffers, concatenated.
+
+    Example:
+        >>> source, target = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> unpack_weights(target, pack_weights(source))
+        >>> torch.equal(source.weight, target.weight)
+        True
+    """
+    parts = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for tensor in _tensors(module)]
+    return np.concatenate([np.empty(0, np.uint8), *parts])
+
+
+def unpack_weights(module: torch.nn.Module, packed: Packed) -> None:
+    """Give a module the weights of one like it."""
+    at = 0
+    with torch.no_grad():
+        for tensor in _tensors(module):
+            stop = at + tensor.numel() * tensor.element_size()
+            # A copy of its own has the alignment that another dtype needs.
+            values = torch.from_numpy(packed[at:stop].copy())
+            tensor.copy_(values.view(tensor.dtype).reshape(tensor.shape))
+            at = stop
+
+
+def _tensors(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]

@@ -182,9 +182,9 @@ class StepWorker:
         self._version = weights.version
         module: Any = getattr(self._policy, "module", None)
         if len(weights.packed) and module is not None:
-            from rlx.collector.policy.weights import unpack  # noqa: PLC0415  (torch takes seconds)
+            from rlx.collector.policy.module import unpack_weights  # noqa: PLC0415  (torch takes seconds)
 
-            unpack(module, weights.packed)
+            unpack_weights(module, weights.packed)
 
     def _make_policy(self, config: WorkerConfig) -> Policy:
         policy = config.policy.make() if isinstance(config.policy, PolicyFactory) else config.policy
