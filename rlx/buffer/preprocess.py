@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.pool import Pool
@@ -24,6 +24,7 @@ from rlx.engine import main_module
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.atomic import whole
 from rlx.schema import name_of
+from rlx.seeding import seeded
 
 Function = Callable[[TensorDictBase], TensorDictBase]
 Span = tuple[int, int]
@@ -41,7 +42,7 @@ class Mapping:
         fn: what makes new steps of them.
         target: directory of the memory-mapped TensorDict that they are written to; none while its keys are unknown.
         single: whether ``fn`` gets one step at a time, rather than a chunk.
-        seed: of torch's randomness within ``fn``, together with the chunk's place; none: as it comes.
+        seed: seeds torch, numpy and Python within ``fn``, together with the chunk's place; None: nothing is seeded.
         run: tells the target from an earlier one at the same path, whose files a process may still have open.
     """
 
@@ -64,7 +65,7 @@ class Mapping:
             ValueError: it makes more or fewer steps of them.
         """
         steps = self.read(start, stop) if steps is None else steps
-        with _seeded(self.seed, start):
+        with nullcontext() if self.seed is None else seeded((self.seed + start) % 2**63):
             if self.single:
                 result: TensorDictBase = TensorDict.stack([self.fn(step) for step in steps.unbind(0)])
             else:
@@ -83,16 +84,6 @@ class Mapping:
         put(_opened(self.target, self.run), self.made(*span, steps), span)
 
 
-@contextmanager
-def _seeded(seed: int | None, start: int) -> Iterator[None]:
-    if seed is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed((seed + start) % 2**63)
-        yield
-
-
 @lru_cache(maxsize=1)
 def _opened(target: Path, run: str) -> TensorDict:  # noqa: ARG001  (part of the cache's key)
     return TensorDict.load_memmap(target)
@@ -103,8 +94,8 @@ def put(storage: TensorDictBase, chunk: TensorDictBase, span: Span) -> None:
     expected, found = _kinds(storage), _kinds(chunk)
     differing = [key for key in sorted({*expected, *found}) if expected.get(key) != found.get(key)]
     if differing:
-        told = [f"{key} is {found.get(key)}, expected {expected.get(key)}" for key in differing]
-        raise SchemaMismatchError(f"steps {span[0]:,} to {span[1]:,}: {'; '.join(told)}")
+        differences = [f"{key} is {found.get(key)}, expected {expected.get(key)}" for key in differing]
+        raise SchemaMismatchError(f"steps {span[0]:,} to {span[1]:,}: {'; '.join(differences)}")
     storage[span[0] : span[1]] = chunk
 
 
@@ -271,7 +262,8 @@ class Preprocessing:
             chunksize: steps in a chunk, 1,024 by default; 0 for single steps.
             num_chunks: chunks, instead of their size.
             pool: processes that are there already.
-            generator: seeds torch's randomness within ``fn``, by chunk: the result does not depend on the workers.
+            generator: seeds torch, numpy and Python within ``fn``, by chunk, so that the result does not depend on
+                the workers.
             max_tasks_per_child: chunks after which a process is replaced.
             worker_threads: torch's threads in each process.
             index_with_generator: accepted so that TorchRL's calls work; chunks are never read before their turn.

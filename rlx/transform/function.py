@@ -18,7 +18,7 @@ from rlx.transform.code import Code
 from rlx.transform.protocol import Seen, Transform
 from rlx.transform.segments import join, whole
 from rlx.transform.stitching import Stitching
-from rlx.transform.stretch import Stretch, stretches
+from rlx.transform.transitions import Transitions, transitions_of
 
 if TYPE_CHECKING:
     from rlx.transform.ted import Made
@@ -67,9 +67,9 @@ class Function:
         Raises:
             TransformError: it fails on them, or no step reaches it.
         """
-        first: tuple[Made, Stretch] | None = None
-        for stretch in self.stretches(seen.blocks(), seen.schema, seen.start):
-            first = self.made(stretch, seen.schema), stretch
+        first: tuple[Made, Transitions] | None = None
+        for given in self.transitions(seen.blocks(), seen.schema, seen.start):
+            first = self.made(given, seen.schema), given
             if len(first[0].places):  # where all steps are left out, nothing is said of what a step holds
                 break
         if first is None:
@@ -77,20 +77,20 @@ class Function:
         with self.at(first[1]):
             return LearnedFunction(self, seen.start, _with_spaces(*first, seen.schema))
 
-    def stretches(self, blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Stretch]:
+    def transitions(self, blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Transitions]:
         """Yield the steps as the function is given them, but for ``step``: of those, a thousand at a time."""
         if self.per == Per.TRAJECTORY:
             blocks = (join(group) for group in whole(blocks))
-        for stretch in stretches(blocks, schema, start):
+        for given in transitions_of(blocks, schema, start):
             if self.per == Per.TRAJECTORY:
-                stops = np.flatnonzero(stretch.is_last) + 1
+                stops = np.flatnonzero(given.is_last) + 1
             else:
                 size = self.chunk_steps if self.per == Per.BLOCK else CHUNK_STEPS
-                stops = np.append(np.arange(size, stretch.steps, size), stretch.steps)
+                stops = np.append(np.arange(size, given.steps, size), given.steps)
             for first, stop in pairwise([0, *stops.tolist()]):
-                yield stretch.piece(first, stop)
+                yield given.part(first, stop)
 
-    def made(self, stretch: Stretch, schema: Schema) -> "Made":
+    def made(self, given: Transitions, schema: Schema) -> "Made":
         """Return the result of the function for some steps.
 
         Raises:
@@ -98,33 +98,33 @@ class Function:
         """
         from rlx.transform.ted import made, stacked, ted  # noqa: PLC0415  (torch takes seconds to import)
 
-        steps = ted(stretch, schema)
+        steps = ted(given, schema)
         if self.per != Per.STEP:
-            result = self._called(steps, stretch, 0, stretch.steps)
+            result = self._called(steps, given, 0, given.steps)
         else:
-            results = [self._called(step, stretch, place, place + 1) for place, step in enumerate(steps.unbind(0))]
-            with self.at(stretch):
+            results = [self._called(step, given, place, place + 1) for place, step in enumerate(steps.unbind(0))]
+            with self.at(given):
                 result = stacked(results)
-        with self.at(stretch):
-            return made(result, stretch)
+        with self.at(given):
+            return made(result, given)
 
-    def _called(self, steps: Any, stretch: Stretch, start: int, stop: int) -> Any:
+    def _called(self, steps: Any, given: Transitions, start: int, stop: int) -> Any:
         """Return the result of the function for the steps from start to stop."""
         function = self.code.load()
         try:
-            with seeded(int(stretch.index[start])):
+            with seeded(int(given.index[start])):
                 return function(steps)
         except (Exception, SystemExit) as exc:  # whatever a user's function raises
-            where = stretch.piece(start, stop)
+            where = given.part(start, stop)
             raise TransformError(f"{self.code.name} fails on {where}: {type(exc).__name__}: {exc}") from exc
 
     @contextmanager
-    def at(self, stretch: Stretch) -> Iterator[None]:
+    def at(self, given: Transitions) -> Iterator[None]:
         """Name the function and the trajectories in errors within this context."""
         try:
             yield
         except TransformError as exc:
-            raise TransformError(f"{self.code.name}: {stretch}: {exc}") from exc
+            raise TransformError(f"{self.code.name}: {given}: {exc}") from exc
 
 
 @dataclass(frozen=True)
@@ -150,18 +150,18 @@ class LearnedFunction:
         from rlx.transform.ted import no_steps  # noqa: PLC0415  (torch takes seconds to import)
 
         stitching = Stitching(self.after)
-        for stretch in self.function.stretches(blocks, schema, self.start):
-            made = self.function.made(stretch, schema)
+        for given in self.function.transitions(blocks, schema, self.start):
+            made = self.function.made(given, schema)
             if not len(made.places):
                 made = no_steps(self.after)
-            with self.function.at(stretch):
+            with self.function.at(given):
                 _check(made, self.after)
-            block = stitching.block(stretch, made.places, made.data, made.next)
+            block = stitching.block(given, made.places, made.data, made.next)
             if len(block.lengths):
                 yield block
 
 
-def _with_spaces(made: "Made", stretch: Stretch, before: Schema) -> Schema:
+def _with_spaces(made: "Made", given: Transitions, before: Schema) -> Schema:
     """Return the schema of the result; fields that the function left unchanged keep their spaces."""
     after = made.schema()
     kept = {
@@ -169,7 +169,7 @@ def _with_spaces(made: "Made", stretch: Stretch, before: Schema) -> Schema:
         for name, field in after.fields.items()
         if name in before.fields
         and replace(before[name], space=None) == field
-        and np.array_equal(made.data[name], stretch.data[name][made.places], equal_nan=field.dtype.startswith("float"))
+        and np.array_equal(made.data[name], given.data[name][made.places], equal_nan=field.dtype.startswith("float"))
     }
     return Schema({**after.fields, **kept})
 

@@ -161,8 +161,8 @@ class Crop(_OfPictures):
     """Transform that crops pictures.
 
     Args:
-        height: of the piece, in pixels.
-        width: of the piece, in pixels.
+        height: of the crop, in pixels.
+        width: of the crop, in pixels.
         top: rows of pixels above it; in the middle where not given.
         left: pixels to the left of it; in the middle where not given.
         keys: which fields; all observations of two or three dimensions where none are named.
@@ -181,23 +181,23 @@ class Crop(_OfPictures):
     def field(self, name: str, field: Field) -> Field:
         """Return the field with pictures of the new size."""
         layout = Layout.of(name, field)
-        rows, columns = self._piece(layout)
+        rows, columns = self._window(layout)
         if rows.stop > layout.height or columns.stop > layout.width:
             raise TransformError(
-                f"{name} is {layout.height} x {layout.width}: expected a piece within it, "
+                f"{name} is {layout.height} x {layout.width}: expected a crop within it, "
                 f"found {self.height} x {self.width} from row {rows.start} and column {columns.start} on"
             )
         return replace(field, shape=layout.shape(self.height, self.width), space=None)
 
-    def _piece(self, layout: Layout) -> tuple[slice, slice]:
+    def _window(self, layout: Layout) -> tuple[slice, slice]:
         top = (layout.height - self.height) // 2 if self.top < 0 else self.top
         left = (layout.width - self.width) // 2 if self.left < 0 else self.left
         return slice(max(top, 0), max(top, 0) + self.height), slice(max(left, 0), max(left, 0) + self.width)
 
     def of(self, pictures: Pictures, layout: Layout) -> Pictures:
-        """Return [n, ...] pieces of these pictures."""
-        piece = self._piece(layout)
-        return pictures[(slice(None), slice(None), *piece) if layout.channels_first else (slice(None), *piece)]
+        """Return [n, ...] crops of these pictures."""
+        window = self._window(layout)
+        return pictures[(slice(None), slice(None), *window) if layout.channels_first else (slice(None), *window)]
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,8 @@ class CatTensors(PerBlock):
         refuse_text(schema, self.in_keys)
         shapes = [field.shape or (1,) for field in fields]
         if len({field.role for field in fields}) > 1 or len({shape[:-1] for shape in shapes}) > 1:
-            told = [f"{key} {schema[key].role}{list(schema[key].shape)}" for key in self.in_keys]
-            raise TransformError(f"{', '.join(told)}: expected one role, and one shape up to the last dimension")
+            described = [f"{key} {schema[key].role}{list(schema[key].shape)}" for key in self.in_keys]
+            raise TransformError(f"{', '.join(described)}: expected one role, and one shape up to the last dimension")
         dtype = np.result_type(*(field.dtype for field in fields)).name
         joined = Field(dtype, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), fields[0].role)
         gone = set(self.in_keys) if self.del_keys else set()

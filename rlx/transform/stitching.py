@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Role, Schema
-from rlx.transform.stretch import Rows, Stretch
+from rlx.store.array import Rows
+from rlx.transform.transitions import Transitions
 
 
 class Stitching:
-    """Trajectories joined from the kept steps of stretches.
+    """Trajectories joined from the kept steps of transitions.
 
     A trajectory ends where the following step is not kept, and where a step is flagged terminated or truncated; the
     next kept step starts another trajectory of the same episode.
@@ -27,12 +28,12 @@ class Stitching:
         self._behind: Mapping[str, Rows] = {}  # the observations [1, ...] that its last step led to
 
     def block(
-        self, stretch: Stretch, places: NDArray[np.int64], data: Mapping[str, Rows], after: Mapping[str, Rows]
+        self, before: Transitions, places: NDArray[np.int64], data: Mapping[str, Rows], after: Mapping[str, Rows]
     ) -> Block:
-        """Return the kept steps of the next stretch, and the end of the trajectory that it does not continue.
+        """Return the kept steps of the next transitions, and the end of the trajectory that it does not continue.
 
         Args:
-            stretch: the steps.
+            before: the transitions, some of which are kept.
             places: [m] which of them are left, ascending.
             data: [m, ...] of every field; of an observation, the one before the step.
             after: [m, ...] of every observation, the one after the step.
@@ -40,19 +41,19 @@ class Stitching:
         Raises:
             TransformError: an observation differs from the next observation of the step before; names the trajectory.
         """
-        trajectory, index = stretch.trajectory[places], stretch.index[places]
+        trajectory, index = before.trajectory[places], before.index[places]
         goes_on = len(places) > 0 and self._open == (trajectory[0], index[0])
         ended = None if goes_on or self._open is None else self._open[0]
-        ends = np.logical_or(data["terminated"], data["truncated"]) | stretch.is_last[places]
+        ends = np.logical_or(data["terminated"], data["truncated"]) | before.is_last[places]
         if len(places):
             ends[:-1] |= np.diff(places) > 1
-            ends[-1] |= places[-1] < stretch.steps - 1
+            ends[-1] |= places[-1] < before.steps - 1
         inside = np.flatnonzero(~ends[:-1])
         for name in self._observations:
             if goes_on:
                 _check_same(name, self._behind[name], data[name][:1], trajectory[:1])
             _check_same(name, after[name][inside], data[name][inside + 1], trajectory[inside])
-        block = self._joined(stretch, places, data, after, ends, ended)
+        block = self._joined(before, places, data, after, ends, ended)
         self._open = None
         if len(places) and not ends[-1]:
             self._open = (int(trajectory[-1]), int(index[-1]) + 1)
@@ -61,7 +62,7 @@ class Stitching:
 
     def _joined(
         self,
-        stretch: Stretch,
+        before: Transitions,
         places: NDArray[np.int64],
         data: Mapping[str, Rows],
         after: Mapping[str, Rows],
@@ -72,9 +73,9 @@ class Stitching:
         last = np.flatnonzero(np.append(ends[:-1], True)) if len(ends) else np.arange(0)
         first = np.append(0, last[:-1] + 1)[: len(last)]
         closed = last[:-1] if is_open else last
-        lengths, episodes = last - first + 1, stretch.trajectory[places[first]]
-        from_reset, final_recorded = stretch.is_first[places[first]], stretch.final_recorded[places[last]]
-        cut = stretch.cut[places[last]]
+        lengths, episodes = last - first + 1, before.trajectory[places[first]]
+        from_reset, final_recorded = before.is_first[places[first]], before.final_recorded[places[last]]
+        cut = before.cut[places[last]]
         rows = dict(data)
         for name in self._observations:
             rows[name] = np.insert(data[name], closed + 1, after[name][closed], axis=0) if len(closed) else data[name]

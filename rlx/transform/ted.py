@@ -10,11 +10,10 @@ from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_
 
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema, name_of
+from rlx.store.array import Rows
 from rlx.store.leaf import to_rows
 from rlx.store.ted import FLAGS, make_ted
-from rlx.transform.stretch import Stretch
-
-Rows = NDArray[np.generic]
+from rlx.transform.transitions import Transitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +44,21 @@ class Made:
             raise TransformError(str(exc)) from exc
 
 
-def ted(stretch: Stretch, schema: Schema) -> TensorDict:
+def ted(before: Transitions, schema: Schema) -> TensorDict:
     """Return steps as ``dataset[i:j]`` gives them, in memory of their own."""
     root: dict[str, Rows] = {}
     after: dict[str, Rows] = {}
     for name, field in schema.fields.items():
-        rows = stretch.data[name].copy()
+        rows = before.data[name].copy()
         if field.role == Role.OBSERVATION:
-            root[name], after[name] = rows, stretch.next[name].copy()
+            root[name], after[name] = rows, before.next[name].copy()
         else:
             (root if field.role == Role.STEP else after)[name] = rows
-    root["index"] = stretch.index.copy()
-    return make_ted(root, after, stretch.trajectory.copy())
+    root["index"] = before.index.copy()
+    return make_ted(root, after, before.trajectory.copy())
 
 
-def made(result: Any, stretch: Stretch) -> Made:
+def made(result: Any, before: Transitions) -> Made:
     """Return the arrays that a function's result holds.
 
     Raises:
@@ -71,7 +70,7 @@ def made(result: Any, stretch: Stretch) -> Made:
         raise TransformError(f"it returns a {type(result).__name__}: expected a TensorDict")
     if len(result.batch_size) != 1:
         raise TransformError(f"it returns a batch of {list(result.batch_size)}: expected one dimension")
-    places = _places(result, stretch)
+    places = _places(result, before)
     root, after = _leaves(result.exclude("next")), _leaves(result.get("next", TensorDict({}, result.batch_size)))
     _check_derived(root, after)
     data: dict[str, Rows] = {}
@@ -117,18 +116,18 @@ def stacked(results: list[Any]) -> TensorDictBase:
     return steps
 
 
-def _places(result: TensorDictBase, stretch: Stretch) -> NDArray[np.int64]:
+def _places(result: TensorDictBase, before: Transitions) -> NDArray[np.int64]:
     count = result.batch_size[0]
     index = result.get("index", None)
     if index is None:
-        if count != stretch.steps:
+        if count != before.steps:
             raise TransformError(
-                f"it makes {count} of {stretch.steps} steps without index: expected index to tell which are left"
+                f"it makes {count} of {before.steps} steps without index: expected index to tell which are left"
             )
         return np.arange(count)
     given = index.reshape(-1).numpy()
-    places: NDArray[np.int64] = np.searchsorted(stretch.index, given)
-    known = np.append(stretch.index, -1)[places] == given
+    places: NDArray[np.int64] = np.searchsorted(before.index, given)
+    known = np.append(before.index, -1)[places] == given
     if not known.all() or (np.diff(places) < 1).any():
         raise TransformError("it returns other values of index: expected those of the steps that are left, in order")
     return places

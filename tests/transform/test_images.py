@@ -74,7 +74,7 @@ def test_crop() -> None:
     first = random_pictures("uint8", (3, 3, 10, 8))
     assert (made(Crop(4, 3, top=0, left=5), first) == first[:, :, :4, 5:]).all()
     with pytest.raises(
-        TransformError, match="observation is 10 x 8: expected a piece within it, found 4 x 3 from row 7 and"
+        TransformError, match="observation is 10 x 8: expected a crop within it, found 4 x 3 from row 7 and"
     ):
         made(Crop(4, 3, top=7, left=0), pictures)
     with pytest.raises(TransformError, match="found 12 x 4 from row 0 and column 2 on"):

@@ -64,7 +64,7 @@ class Links:
     Attributes:
         lane: [n] the lane of each step.
         fresh: [n] whether a step continues nothing.
-        is_told: whether ``is_init`` says where episodes start.
+        resets_known: whether ``is_init`` says where episodes start.
         origin: [n] the row that each was read from; -1 without.
         following: [n] the row that a step that follows each was read from; -1 without.
     """
@@ -81,7 +81,7 @@ class Links:
         self.lane = lane
         self.origin: Rows = np.full(len(lane), -1, np.int64) if origin is None else origin
         self.following: Rows = np.where(self.origin >= 0, self.origin + 1, -1)
-        self.is_told = is_init is not None
+        self.resets_known = is_init is not None
         self.fresh: Flags = np.zeros(len(lane), bool) if is_init is None else is_init
 
     @classmethod
@@ -258,7 +258,7 @@ class StoredLinks:
         breaks: [n] whether it does not continue the step before it in its lane.
     """
 
-    is_told = False
+    resets_known = False
 
     def __init__(
         self, read: Callable[[Rows, bool], Sequence[torch.Tensor]], rows: Rows, fresh: Flags, breaks: Flags

@@ -211,44 +211,44 @@ class Segments:
 
     def _split(self, trajectory: int, dead: Rows) -> None:
         """Cut a trajectory that lies in several lanes where one of them has lost a part of it."""
-        pieces, number = self._pieces(trajectory, set(dead.tolist()))
+        runs, number = self._runs_left(trajectory, set(dead.tolist()))
         head = int(self.trajectories["head"][trajectory])
-        last = pieces.pop() if number else []
-        for piece in pieces:
-            self._part(piece, trajectory, is_first=piece[0] == head)
+        last = runs.pop() if number else []
+        for run in runs:
+            self._part(run, trajectory, is_first=run[0] == head)
         self.trajectories["head"][trajectory] = last[0] if last else -1
-        if pieces and last:
+        if runs and last:
             self.table["detached"][last[0]] = True
             self.trajectories["born"][trajectory] = self.table["serial"][last[0]]
         self._bury(np.array([trajectory]))
 
-    def _pieces(self, trajectory: int, dead: set[int]) -> tuple[list[list[int]], bool]:
+    def _runs_left(self, trajectory: int, dead: set[int]) -> tuple[list[list[int]], bool]:
         """Return segments of a trajectory between which nothing is lost, and whether the last of them is its end."""
-        pieces: list[list[int]] = []
+        runs: list[list[int]] = []
         number, is_linked = int(self.trajectories["head"][trajectory]), False
         while number >= 0:
             segment = self.table[number]
             is_trimmed = segment["time"] < self.ring.head[segment["lane"]]
             if number not in dead:
                 if is_trimmed or not is_linked:
-                    pieces.append([])
-                pieces[-1].append(number)
+                    runs.append([])
+                runs[-1].append(number)
             is_linked = number not in dead
             number = int(segment["next"])
-        return pieces, is_linked
+        return runs, is_linked
 
-    def _part(self, piece: list[int], origin: int, *, is_first: bool) -> None:
+    def _part(self, run: list[int], origin: int, *, is_first: bool) -> None:
         """Make segments whose continuation is lost a trajectory of their own, which is over."""
         number = self._trajectories.take(1)
-        end, record = self.table[piece[-1]], self.trajectories[[origin]]
-        record["head"], record["tail"], record["lane"] = piece[0], piece[-1], end["lane"]
+        end, record = self.table[run[-1]], self.trajectories[[origin]]
+        record["head"], record["tail"], record["lane"] = run[0], run[-1], end["lane"]
         record["length"], record["is_open"] = end["before"] + end["length"], False
         if not is_first:
-            record["born"] = self.table["serial"][piece[0]]
-            self.table["detached"][piece[0]] = True
-        self.table["next"][piece[-1]] = -1
-        self.table["sealed"][piece[-1]] = True
-        self.table["trajectory"][piece] = number
+            record["born"] = self.table["serial"][run[0]]
+            self.table["detached"][run[0]] = True
+        self.table["next"][run[-1]] = -1
+        self.table["sealed"][run[-1]] = True
+        self.table["trajectory"][run] = number
         self.trajectories[number] = record
 
     def remember(self, other: "Segments") -> None:

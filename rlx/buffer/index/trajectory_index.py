@@ -242,7 +242,7 @@ def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dic
     fresh = links.fresh[start]
     evidence = {"detached": fresh, "begins": links.begins(start), "expects": links.expects(last)}
     # A run that is new, but not where an episode starts, has lost an unknown number of steps.
-    return evidence | {"lost": (~fresh).astype(np.int64)} if links.is_told else evidence
+    return evidence | {"lost": (~fresh).astype(np.int64)} if links.resets_known else evidence
 
 
 def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None = None) -> Rows:

@@ -119,7 +119,7 @@ class CompressedStorage(LazyTensorStorage):
         }
         same = {start: found for start, found in seen.items() if np.array_equal(now[start], found[0])}
         new = np.flatnonzero(~known & ~np.isin(np.arange(len(rows)), list(same)))
-        # In the order of time, so that a slice is one piece of memory.
+        # In the order of time, so that a slice is contiguous in memory.
         order = np.argsort(np.concatenate([2 * new, 2 * np.arange(len(rows)) + 1]), kind="stable")
         places, sizes = log.append(np.concatenate([now[new], after])[order])
         back = np.argsort(order, kind="stable")

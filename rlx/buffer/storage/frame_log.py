@@ -1,4 +1,4 @@
-"""Compressed frames in memory: appended to large pieces, which are freed whole when no frame in them is used."""
+"""Compressed frames in memory: appended to large pages, which are freed whole when no frame in them is used."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +9,9 @@ from rlx.store.dictionary import REFERENCE_FRAMES, REFERENCE_ROWS, reference_dic
 Frames = NDArray[np.uint8]
 Places = NDArray[np.int64]
 
-_PIECE_BYTES = 1 << 20
-# A place is the number of its piece and the offset in it.
-_PIECE = 1 << 32
+_PAGE_BYTES = 1 << 20
+# A place is the number of its page and the offset in it.
+_PAGE = 1 << 32
 _EVERY = REFERENCE_ROWS // REFERENCE_FRAMES
 
 
@@ -36,7 +36,7 @@ class FrameLog:
 
     def clear(self) -> None:
         """Forget all frames; not the dictionary."""
-        self._pieces: dict[int, bytearray] = {}
+        self._pages: dict[int, bytearray] = {}
         self._codec_of: dict[int, ZstdChunks] = {}
         self._used: dict[int, int] = {}
         self._current = -1
@@ -45,7 +45,7 @@ class FrameLog:
     @property
     def nbytes(self) -> int:
         """Bytes of memory taken by frames."""
-        return sum(len(piece) for piece in self._pieces.values())
+        return sum(len(page) for page in self._pages.values())
 
     def append(self, frames: Frames) -> tuple[Places, NDArray[np.int32]]:
         """Return [n] where frames [n, frame_bytes] are now, held once, and [n] their compressed bytes."""
@@ -60,8 +60,8 @@ class FrameLog:
             room = self._room(int(sizes[done]))
             stop = int(np.searchsorted(ends, before + room, side="right"))
             data = b"".join(encoded[done:stop])
-            self._pieces[self._current][self._filled : self._filled + len(data)] = data
-            places[done:stop] = self._current * _PIECE + self._filled + ends[done:stop] - sizes[done:stop] - before
+            self._pages[self._current][self._filled : self._filled + len(data)] = data
+            places[done:stop] = self._current * _PAGE + self._filled + ends[done:stop] - sizes[done:stop] - before
             self._filled += len(data)
             self.hold(places[done:stop])
             done = stop
@@ -77,51 +77,51 @@ class FrameLog:
             dictionary = reference_dictionary([np.stack(self._references)])
             self._codecs.append(ZstdChunks(self.frame_bytes, self._level, dictionary))
             self._references.clear()
-            self._filled = _PIECE  # frames compressed against it need a piece of their own
+            self._filled = _PAGE  # frames compressed against it need a page of their own
 
     def _room(self, needed: int) -> int:
-        """Return bytes left in the current piece; a new one if those are fewer than needed."""
-        if self._current not in self._pieces or self._filled + needed > len(self._pieces[self._current]):
+        """Return bytes left in the current page; a new one if those are fewer than needed."""
+        if self._current not in self._pages or self._filled + needed > len(self._pages[self._current]):
             self._drop_unused(self._current)
             self._current += 1
             self._filled = 0
-            self._pieces[self._current] = bytearray(max(_PIECE_BYTES, needed))
+            self._pages[self._current] = bytearray(max(_PAGE_BYTES, needed))
             self._codec_of[self._current] = self._codecs[-1]
-        return len(self._pieces[self._current]) - self._filled
+        return len(self._pages[self._current]) - self._filled
 
     def hold(self, places: Places) -> None:
         """Take note that these frames are in use."""
-        for piece, count in _counts(places):
-            self._used[piece] = self._used.get(piece, 0) + count
+        for page, count in _counts(places):
+            self._used[page] = self._used.get(page, 0) + count
 
     def release(self, places: Places) -> None:
-        """Take note that a user of these frames is gone; free pieces without used frames."""
-        for piece, count in _counts(places):
-            self._used[piece] -= count
-            if piece != self._current:
-                self._drop_unused(piece)
+        """Take note that a user of these frames is gone; free pages without used frames."""
+        for page, count in _counts(places):
+            self._used[page] -= count
+            if page != self._current:
+                self._drop_unused(page)
 
-    def _drop_unused(self, piece: int) -> None:
-        if not self._used.get(piece):
-            self._used.pop(piece, None)
-            self._codec_of.pop(piece, None)
-            self._pieces.pop(piece, None)
+    def _drop_unused(self, page: int) -> None:
+        if not self._used.get(page):
+            self._used.pop(page, None)
+            self._codec_of.pop(page, None)
+            self._pages.pop(page, None)
 
     def read(self, places: Places, sizes: NDArray[np.int32]) -> Frames:
         """Return the frames [n, frame_bytes] at these places; one that is asked for twice is decoded once."""
         unique, first, inverse = np.unique(places, return_index=True, return_inverse=True)
         if not len(unique):
             return np.empty((0, self.frame_bytes), np.uint8)
-        pieces, starts = np.divmod(unique, _PIECE)
+        pages, starts = np.divmod(unique, _PAGE)
         ends = starts + sizes[first]
-        breaks = np.flatnonzero((pieces[1:] != pieces[:-1]) | (starts[1:] != ends[:-1])) + 1
+        breaks = np.flatnonzero((pages[1:] != pages[:-1]) | (starts[1:] != ends[:-1])) + 1
         runs = np.append(0, breaks)
         last = np.append(breaks, len(unique)) - 1
-        found = zip(pieces[runs].tolist(), starts[runs].tolist(), ends[last].tolist(), strict=True)
-        views = [memoryview(self._pieces[piece])[start:end] for piece, start, end in found]
-        codecs = [self._codec_of[piece] for piece in pieces[runs].tolist()]
+        found = zip(pages[runs].tolist(), starts[runs].tolist(), ends[last].tolist(), strict=True)
+        views = [memoryview(self._pages[page])[start:end] for page, start, end in found]
+        codecs = [self._codec_of[page] for page in pages[runs].tolist()]
         counts = (last + 1 - runs).tolist()
-        # Pieces are in the order of writing, so those without a dictionary come first.
+        # Pages are in the order of writing, so those without a dictionary come first.
         plain = codecs.count(self._codecs[0])
         parts = [
             codec.decode_run(chosen, sum(amounts))
@@ -136,5 +136,5 @@ class FrameLog:
 
 
 def _counts(places: Places) -> list[tuple[int, int]]:
-    pieces, counts = np.unique(places // _PIECE, return_counts=True)
-    return list(zip(pieces.tolist(), counts.tolist(), strict=True))
+    pages, counts = np.unique(places // _PAGE, return_counts=True)
+    return list(zip(pages.tolist(), counts.tolist(), strict=True))

@@ -72,13 +72,13 @@ class Collected:
 
 
 class Recorded:
-    """A dataset of its own, of which any stretch is taken, with the rows that it was read from.
+    """A dataset of its own, of which any run of steps is taken, with the rows that it was read from.
 
     Args:
         number: which source.
         lanes: leading dimensions.
         lengths: steps of the shortest trajectory.
-        rng: chooses the stretches.
+        rng: chooses the runs.
     """
 
     def __init__(self, number: int, lanes: tuple[int, ...], lengths: int, rng: np.random.Generator) -> None:

@@ -113,7 +113,7 @@ def test_images_of_other_kinds() -> None:
         assert torch.equal(found[key], written[key][[5, 2]]), key
 
 
-def test_frames_larger_than_a_piece() -> None:
+def test_frames_larger_than_a_page() -> None:
     log = FrameLog(3 * 2**20, level=1)
     frames = np.random.default_rng(0).integers(0, 255, (3, 3 * 2**20), np.uint8)
     places, sizes = log.append(frames)

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.schema import Role, Schema
+from rlx.store.array import Rows
 from rlx.transform.segments import join, split
-
-Rows = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Transitions:
     """n >= 1 consecutive steps, of one trajectory or of several.
 
     Args:
@@ -39,13 +38,13 @@ class Stretch:
 
     @property
     def steps(self) -> int:
-        """How many."""
+        """Number of steps."""
         return len(self.index)
 
-    def piece(self, start: int, stop: int) -> "Stretch":
-        """Return those from start to stop."""
+    def part(self, start: int, stop: int) -> "Transitions":
+        """Return the transitions from start to stop."""
         here = slice(start, stop)
-        return Stretch(
+        return Transitions(
             {name: rows[here] for name, rows in self.data.items()},
             {name: rows[here] for name, rows in self.next.items()},
             self.trajectory[here],
@@ -61,8 +60,8 @@ class Stretch:
         return f"trajectory {first}" if first == last else f"trajectories {first} to {last}"
 
 
-def stretches(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Stretch]:
-    """Yield the steps of blocks, a stretch for each block that has any.
+def transitions_of(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Transitions]:
+    """Yield the steps of blocks, as one value for each block that has any.
 
     Args:
         blocks: whole trajectories, in order; ``episodes`` are their numbers.
@@ -71,17 +70,17 @@ def stretches(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64])
     """
     last, seen = -1, 0  # the trajectory of the step before, and how many of its steps came already
     goes_on = False
-    for block, behind in _with_behind(blocks, schema):
+    for block, behind in _with_following(blocks, schema):
         trajectory = np.repeat(block.episodes, block.lengths)
         if block.steps:
             # Counted over all segments of a trajectory: a function before this one may have cut it.
             position = np.arange(block.steps) - np.searchsorted(trajectory, trajectory) + seen * (trajectory == last)
-            yield _stretch(block, behind, schema, trajectory, start[trajectory] + position, goes_on)
+            yield _transitions(block, behind, schema, trajectory, start[trajectory] + position, goes_on)
             last, seen = int(trajectory[-1]), int(position[-1]) + 1
         goes_on = block.is_open
 
 
-def _with_behind(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Block, Mapping[str, Rows]]]:
+def _with_following(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Block, Mapping[str, Rows]]]:
     """Yield each block, and if it is open the observations [1, ...] that its last step led to."""
     observations = schema.names(Role.OBSERVATION)
     held: Block | None = None
@@ -98,14 +97,14 @@ def _with_behind(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Bloc
         yield held, {}
 
 
-def _stretch(
+def _transitions(
     block: Block,
     behind: Mapping[str, Rows],
     schema: Schema,
     trajectory: NDArray[np.int64],
     index: NDArray[np.int64],
     goes_on: bool,
-) -> Stretch:
+) -> Transitions:
     segment = np.repeat(np.arange(len(block.lengths)), block.lengths)
     closed = np.arange(len(block.lengths)) < block.closed
     steps = np.arange(block.steps)
@@ -118,4 +117,4 @@ def _stretch(
         rows = np.concatenate([block.data[name], behind[name]]) if behind else block.data[name]
         data[name], after[name] = rows.take(steps + segment, axis=0), rows.take(steps + segment + 1, axis=0)
     final_recorded = ~is_last | block.final_recorded[segment]
-    return Stretch(data, after, trajectory, index, is_first, is_last, final_recorded, is_last & block.cut[segment])
+    return Transitions(data, after, trajectory, index, is_first, is_last, final_recorded, is_last & block.cut[segment])
