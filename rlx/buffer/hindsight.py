@@ -16,9 +16,8 @@ from rlx.buffer.replay_buffer import BufferOptions
 from rlx.buffer.sampler.draws import Draws
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
-from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.neighbourhood import NeighbourTransform, path, split
-from rlx.buffer.transform.return_to_go import ReturnToGo
+from rlx.buffer.transform.returns import NStep, ReturnToGo
 from rlx.errors import SamplingError, SchemaMismatchError
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]

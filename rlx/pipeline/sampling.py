@@ -14,7 +14,7 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
 from rlx.buffer.transform.frame_stack import FrameStack
-from rlx.buffer.transform.n_step import NStep
+from rlx.buffer.transform.returns import NStep
 from rlx.errors import SchemaMismatchError
 from rlx.pipeline.sampling_room import check_batch
 from rlx.schema import Field, Role, Schema, name_of

@@ -13,8 +13,7 @@ from rlx.transform.keys import CatTensors, Exclude, Rename, Select
 from rlx.transform.normalize import Normalize
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.relabel import Relabel
-from rlx.transform.return_to_go import ReturnToGo
-from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
+from rlx.transform.rewards import ClipReward, ReturnToGo, ScaleReward, SignReward
 from rlx.transform.selections import Filter, Subsample
 from rlx.transform.spans import FrameSkip, NStep
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.transform import segments
-from rlx.transform.return_to_go import ReturnToGo
+from rlx.transform.rewards import ReturnToGo
 from rlx.transform.segments import join
 from tests.factories import SMALL, cut, make_block
 

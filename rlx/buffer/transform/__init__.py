@@ -5,9 +5,8 @@
 
 from rlx.buffer.transform.compose import Compose, Inverted
 from rlx.buffer.transform.frame_stack import FrameStack
-from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.pointwise import RewardClip, RewardSign, ToDevice, ToDtype, ToFloat
-from rlx.buffer.transform.return_to_go import ReturnToGo
+from rlx.buffer.transform.returns import NStep, ReturnToGo
 
 __all__ = [
     "Compose",

@@ -9,8 +9,8 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
-from rlx.buffer.transform.n_step import NStep
 from rlx.buffer.transform.neighbourhood import Reader, path, pick, wanted
+from rlx.buffer.transform.returns import NStep
 from rlx.errors import TransformError
 
 
