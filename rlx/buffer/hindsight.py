@@ -67,7 +67,8 @@ class HERReplayBuffer(TensorDictReplayBuffer):
             ``ReturnToGo``, which sum rewards of stored goals.
 
     Raises:
-        ValueError: ``her_ratio`` or ``strategy`` is none, or a transform sums rewards or comes before a ``FrameStack``.
+        ValueError: ``her_ratio`` is out of range, ``strategy`` is unknown, or a transform sums rewards or comes before
+            a ``FrameStack``.
 
     Example:
         >>> from tensordict import TensorDict

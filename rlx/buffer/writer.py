@@ -114,7 +114,7 @@ class TensorDictMaxValueWriter(SavedState):
         reduction: what a step of more than one number is ranked by.
 
     Raises:
-        ValueError: the reduction is none of these.
+        ValueError: the reduction is unknown.
 
     Example:
         >>> import torch

@@ -1,5 +1,4 @@
 """Samplers: which rows of a storage make a batch.
 
-``steps`` and ``slices`` draw evenly, ``prioritized`` and ``prioritized_slices`` by priority, ``ensemble`` from several
-storages.
+``steps`` and ``slices`` draw evenly, ``prioritized`` and ``prioritized_slices`` by priority.
 """

@@ -11,7 +11,7 @@ from tensordict import NestedKey
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler.slice_starts import SliceStarts, Weighting, draw_by_rejection
 from rlx.buffer.sampler.slicing import SliceOptions, Span, slicing_of
-from rlx.buffer.sampler.steps import Epoch, SeededSampler, stored_steps
+from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, stored_steps
 
 
 class SliceSampler(SeededSampler):
@@ -137,7 +137,7 @@ class SliceSampler(SeededSampler):
         return known
 
 
-class SliceSamplerWithoutReplacement(SliceSampler):
+class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
     """Sampler of one slice of every trajectory once an epoch, each of the trajectory's starts with the same
     probability.
 
@@ -175,23 +175,9 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self._epoch = Epoch("trajectories", saved_as="trajectories")
         self._generation: int | None = None
 
-    @property
-    def ran_out(self) -> bool:
-        """Whether the last batch was the last of an epoch."""
-        return self._epoch.ran_out
-
-    def emptied(self) -> None:
-        """Take note that the storage was emptied: the epoch is over."""
-        self._epoch.end()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the next samples depend on."""
-        return super().state_dict() | self._epoch.state_dict()
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``; the storage must hold the trajectories it held."""
         super().load_state_dict(state)
-        self._epoch.load_state_dict(state)
         self._generation = None
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:

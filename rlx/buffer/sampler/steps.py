@@ -176,7 +176,31 @@ class Epoch:
         self.ran_out = state["ran_out"]
 
 
-class SamplerWithoutReplacement(SeededSampler):
+class EpochSampler(SeededSampler):
+    """Base of samplers without replacement: those that draw everything once an epoch."""
+
+    _epoch: Epoch
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last batch was the last of an epoch."""
+        return self._epoch.ran_out
+
+    def emptied(self) -> None:
+        """Take note that the storage was emptied: the epoch is over."""
+        self._epoch.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next samples depend on."""
+        return super().state_dict() | self._epoch.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``."""
+        super().load_state_dict(state)
+        self._epoch.load_state_dict(state)
+
+
+class SamplerWithoutReplacement(EpochSampler):
     """Sampler that draws every stored step once an epoch, in an order whose memory does not grow with their number.
 
     An epoch is over the steps that are stored when it begins: rows first written later wait for the next one, and a row
@@ -208,11 +232,6 @@ class SamplerWithoutReplacement(SeededSampler):
         self.shuffle = shuffle
         self._epoch = Epoch("steps", saved_as="length")
 
-    @property
-    def ran_out(self) -> bool:
-        """Whether the last batch was the last of an epoch."""
-        return self._epoch.ran_out
-
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, fewer than ``batch_size`` at the end of an epoch; nothing beside them.
 
@@ -230,19 +249,6 @@ class SamplerWithoutReplacement(SeededSampler):
             is_over=epoch.length > stored,
         )
         return _rows(storage, ordinals, length), {}
-
-    def emptied(self) -> None:
-        """Take note that the storage was emptied: the epoch is over."""
-        self._epoch.end()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the next samples depend on."""
-        return super().state_dict() | self._epoch.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of ``state_dict``."""
-        super().load_state_dict(state)
-        self._epoch.load_state_dict(state)
 
 
 def _rows(storage: Storage, ordinals: Rows, length: int) -> Rows:
