@@ -23,7 +23,9 @@ from rlx.errors import (
     SchemaMismatchError,
 )
 from rlx.files.atomic import PARTIAL, write_file
+from rlx.files.checksum import Digests, pieces_of
 from rlx.files.disk import file_error
+from rlx.files.remote_path import AnyPath
 from rlx.manifest_values import (
     check_counts,
     check_id,
@@ -54,6 +56,14 @@ class FileRecord:
 
     bytes: int
     crc32c: str
+
+    @classmethod
+    def of(cls, path: AnyPath) -> Self:
+        """Return the record of a file, all of which is read."""
+        digests = Digests()
+        for piece in pieces_of(path) if isinstance(path, Path) else path.stream():
+            digests.update(piece)
+        return cls(digests.bytes, digests.crc32c)
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:

@@ -23,6 +23,7 @@ from tensordict import TensorDictBase
 
 from rlx.buffer.snapshot import leaves, tree
 from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundError, FormatVersionError
+from rlx.files.atomic import sync, sync_tree
 
 Hook = Callable[[TensorDictBase], TensorDictBase]
 FORMAT = "rlx.buffer"
@@ -83,14 +84,14 @@ def save(
         if write_beside is not None:
             write_beside(directory)
         torch.save(dict(state), directory / _STATE)
-        _sync(directory / _STATE)
         partial = directory / _MANIFEST
         partial.write_text(json.dumps({"format": FORMAT, "version": VERSION, "files": directory.name, **manifest}))
-        _sync(partial)
+        sync_tree(directory)
     except BaseException:
         shutil.rmtree(directory)
         raise
     partial.replace(path / _MANIFEST)
+    sync(path)  # before the files of the last checkpoint go
     for other in path.iterdir():
         if _NAME.fullmatch(other.name) and other != directory:
             shutil.rmtree(other)
@@ -117,19 +118,11 @@ def _write_steps(directory: Path, steps: Iterable[TensorDictBase]) -> dict[str, 
             for file, frame in zip(files, frames, strict=True):
                 file.write(frame)
             written.append({"steps": block.batch_size[0], "bytes": [len(frame) for frame in frames]})
-        for file in files:
-            file.flush()
-            os.fsync(file.fileno())
     return {"leaves": described, "blocks": written}
 
 
 def _leaf_json(key: tuple[str, ...], tensor: torch.Tensor) -> dict[str, Any]:
     return {"key": list(key), "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterator[TensorDictBase]]:

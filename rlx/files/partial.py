@@ -4,7 +4,6 @@
 gets its name once all bytes are there and are what the checksums say.
 """
 
-import hashlib
 import json
 import os
 from dataclasses import asdict
@@ -12,13 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-import google_crc32c
-
 from rlx.errors import CorruptShardError
 from rlx.files.atomic import sync
+from rlx.files.checksum import Digests, digests_of
 from rlx.files.file_stat import FetchedFile, FileStat
 
-_READ_BYTES = 1 << 20
 _SIDECAR_MAX_BYTES = 1 << 16
 
 
@@ -34,7 +31,7 @@ class Partial:
         self._data_path = path.with_name(f"{path.name}.partial")
         self._sidecar_path = path.with_name(f"{path.name}.partial.json")
         self._file: IO[bytes] | None = None
-        self._digests = _Digests(None)
+        self._digests = Digests()
         self.expected: FileStat | None = None
         self.furthest = 0
         self._resume()
@@ -69,7 +66,7 @@ class Partial:
         # In this order, or a crash in between would leave bytes of one version and the name of another.
         self._file = open(self._data_path, "wb", buffering=0)  # noqa: SIM115 - lives as long as this object
         self._sidecar_path.write_text(json.dumps(asdict(expected)))
-        self._digests, self.expected = _Digests(expected), expected
+        self._digests, self.expected = Digests(md5=bool(expected.md5)), expected
 
     def append(self, data: bytes) -> int:
         """Keep the next bytes; return how many of them were never here before."""
@@ -88,7 +85,7 @@ class Partial:
         self.close()
         self._data_path.unlink(missing_ok=True)
         self._sidecar_path.unlink(missing_ok=True)
-        self._digests, self.expected = _Digests(None), None
+        self._digests, self.expected = Digests(), None
 
     def finish(self) -> None:
         """Give the file its name.
@@ -122,7 +119,7 @@ class Partial:
             return  # two versions could be mixed and nothing would tell
         if expected.bytes is not None and self._data_path.stat().st_size > expected.bytes:
             return
-        self._digests, self.expected = _digest(self._data_path, expected), expected
+        self._digests, self.expected = digests_of(self._data_path, md5=bool(expected.md5)), expected
         self._file = open(self._data_path, "ab", buffering=0)  # noqa: SIM115 - lives as long as this object
         self.furthest = self.offset
 
@@ -135,49 +132,9 @@ def intact_file(path: Path, expected: FileStat) -> FetchedFile | None:
     if not path.is_file() or expected.bytes not in (None, size := path.stat().st_size):
         return None
     if expected.crc32c or expected.md5:
-        digests = _digest(path, expected)
+        digests = digests_of(path, md5=bool(expected.md5))
         return None if digests.differences(expected) else FetchedFile(path, size, digests.crc32c, 0)
     return None if expected.bytes is None else FetchedFile(path, size, None, 0)
-
-
-class _Digests:
-    """Length and checksums of the bytes so far; MD5, which is slow, only if it is expected."""
-
-    def __init__(self, expected: FileStat | None) -> None:
-        self.bytes = 0
-        self._crc32c = 0
-        self._md5 = hashlib.md5(usedforsecurity=False) if expected and expected.md5 else None
-
-    @property
-    def crc32c(self) -> str:
-        return f"{self._crc32c:08x}"
-
-    def update(self, data: bytes) -> None:
-        self.bytes += len(data)
-        self._crc32c = google_crc32c.extend(self._crc32c, data)
-        if self._md5 is not None:
-            self._md5.update(data)
-
-    def differences(self, expected: FileStat) -> str:
-        """Return the differences to the expected values, in words; empty if all are equal."""
-        found = {
-            "bytes": (expected.bytes, self.bytes),
-            "crc32c": (expected.crc32c, self.crc32c),
-            "md5": (expected.md5, self._md5 and self._md5.hexdigest()),
-        }
-        return "; ".join(
-            f"expected {what} {wanted}, found {got}"
-            for what, (wanted, got) in found.items()
-            if wanted is not None and wanted != got
-        )
-
-
-def _digest(path: Path, expected: FileStat) -> _Digests:
-    digests = _Digests(expected)
-    with path.open("rb") as file:
-        while data := file.read(_READ_BYTES):
-            digests.update(data)
-    return digests
 
 
 def _read_sidecar(path: Path) -> FileStat | None:

@@ -58,6 +58,16 @@ T = TypeVar("T")
 OnePath = TypeVar("OnePath", Path, RemotePath, AnyPath)  # where a path goes in, one of the same kind comes out
 
 
+def length_of(path: AnyPath) -> int:
+    """Return bytes of a file.
+
+    Raises:
+        OSError: a local file that cannot be found.
+        CorruptDatasetError: a remote file that the manifest does not list.
+    """
+    return path.stat().st_size if isinstance(path, Path) else path.length
+
+
 def each_below(path: AnyPath, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:
     """Return the results of a reading function below a path for every item: in parallel if the path is remote.
 

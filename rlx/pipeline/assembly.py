@@ -16,7 +16,7 @@ from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundE
 from rlx.files.atomic import sync_tree
 from rlx.files.disk import disk_errors
 from rlx.formats.common.source import block_steps
-from rlx.manifest import Manifest, ShardRecord
+from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
@@ -26,7 +26,6 @@ from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name
 from rlx.store.shard_link import link_shard
-from rlx.store.writer import file_record
 from rlx.suggestion import command
 
 # Of the time of linking, what may go to writing the manifest.
@@ -111,7 +110,7 @@ def assemble(
     """
     started = time.monotonic()
     described = [
-        {"id": one.manifest.id, "crc32c": file_record(one.path / manifest.FILE_NAME).crc32c} for one in parents
+        {"id": one.manifest.id, "crc32c": FileRecord.of(one.path / manifest.FILE_NAME).crc32c} for one in parents
     ]
     root = parents[0].path if len(parents) == 1 else None
     lineage = _lineages(parents)

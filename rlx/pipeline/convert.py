@@ -11,7 +11,7 @@ from rlx.block import Block
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.formats.registry import readable
-from rlx.manifest import ShardRecord
+from rlx.manifest import FileRecord, ShardRecord
 from rlx.pipeline.destination import check_apart
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.options import Options
@@ -23,7 +23,6 @@ from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
 from rlx.store.trajectories import Trajectories
-from rlx.store.writer import file_record
 
 FORMATS = ("rlx", *readable())
 
@@ -120,6 +119,6 @@ def _ingest(source: Path, options: Options, source_format: str | None, progress:
     opened, root = open_source(source, source_format)
     if not isinstance(opened, StoredDataset):
         return Ingest(opened, root, options, progress)
-    parent = {"id": opened.id, "crc32c": file_record(source / manifest.FILE_NAME).crc32c}
+    parent = {"id": opened.id, "crc32c": FileRecord.of(source / manifest.FILE_NAME).crc32c}
     lineage = opened.dataset.manifest.lineage
     return Ingest(opened, root, options, progress, parents=[parent], lineage=lineage)

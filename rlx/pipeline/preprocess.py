@@ -6,7 +6,7 @@ from typing import Any
 
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, PartialError
-from rlx.manifest import Manifest
+from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.destination import check_apart
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.options import Options
@@ -17,7 +17,6 @@ from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS
-from rlx.store.writer import file_record
 
 
 def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options, *, progress: Progress) -> Report:
@@ -41,7 +40,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
     check_apart(source, destination)
     dataset = Dataset(source)
     transformed = recipe.applied(dataset)
-    parent = {"id": dataset.manifest.id, "crc32c": file_record(source / manifest.FILE_NAME).crc32c}
+    parent = {"id": dataset.manifest.id, "crc32c": FileRecord.of(source / manifest.FILE_NAME).crc32c}
     ingest = Ingest(
         transformed,
         source,

@@ -7,8 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import google_crc32c
-
 from rlx.errors import (
     CorruptDatasetError,
     DatasetError,
@@ -18,6 +16,7 @@ from rlx.errors import (
     SourceError,
 )
 from rlx.files.cancel import Cancel
+from rlx.files.checksum import Digests, pieces_of
 from rlx.files.directory import Directory
 from rlx.files.disk import ABSENT, file_error
 from rlx.files.file_stat import FileStat
@@ -35,7 +34,6 @@ from rlx.store.finding import differing, listed_files, read_manifest, seen_manif
 from rlx.store.layout import SHARDS
 from rlx.suggestion import command
 
-_PIECE_BYTES = 1 << 20
 _WAS_THERE = -1
 
 
@@ -215,21 +213,20 @@ class _Sending:
 
     def _checked(self, path: Path, record: FileRecord, cancel: Cancel) -> Iterator[bytes]:
         """Yield the content of a file; it ends in an error if that is not what the manifest says."""
-        crc, size = 0, 0
+        digests = Digests()
         try:
-            with path.open("rb") as file:
-                while piece := file.read(_PIECE_BYTES):
-                    cancel.check()
-                    crc, size = google_crc32c.extend(crc, piece), size + len(piece)
-                    self._progress.advance("bytes", len(piece))
-                    yield piece
+            for piece in pieces_of(path):
+                cancel.check()
+                digests.update(piece)
+                self._progress.advance("bytes", len(piece))
+                yield piece
         except OSError as exc:
             if exc.errno in ABSENT:
                 raise CorruptDatasetError(f"{path} is missing", hint=_repair(self._dataset)) from exc
             raise file_error(exc, path) from exc
-        if (size, f"{crc:08x}") != (record.bytes, record.crc32c):
+        if (digests.bytes, digests.crc32c) != (record.bytes, record.crc32c):
             raise CorruptDatasetError(
-                f"{path} is damaged: {size:,} bytes with crc32c {crc:08x}, "
+                f"{path} is damaged: {digests.bytes:,} bytes with crc32c {digests.crc32c}, "
                 f"expected {record.bytes:,} with {record.crc32c}",
                 hint=_repair(self._dataset),
             )

@@ -18,7 +18,7 @@ from rlx.files.lock import check_seen
 from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
-from rlx.store.writer import ShardFormat, file_record, write_shard
+from rlx.store.writer import ShardFormat, write_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def source_file(path: Path) -> FileRecord:
 
 @lru_cache(maxsize=1000)
 def _recorded(path: Path, *_: int) -> FileRecord:
-    return file_record(path)
+    return FileRecord.of(path)
 
 
 def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
 from rlx.files.disk import file_error
-from rlx.files.remote_path import AnyPath, RemotePath
+from rlx.files.remote_path import AnyPath, RemotePath, length_of
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.mapped_file import MappedFile
@@ -150,7 +150,7 @@ def raw_length(path: AnyPath, field: Field) -> int:
         CorruptDatasetError: the file is missing, or holds a part of a row.
     """
     try:
-        found = path.stat().st_size if isinstance(path, Path) else path.length
+        found = length_of(path)
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise CorruptDatasetError(f"{path} is missing") from exc
     if found % field.row_bytes:
@@ -165,7 +165,7 @@ def read_small(path: AnyPath, max_bytes: int) -> bytes:
         CorruptDatasetError: it is larger.
         OSError: it cannot be read.
     """
-    found = path.stat().st_size if isinstance(path, Path) else path.length
+    found = length_of(path)
     if found > max_bytes:
         raise CorruptDatasetError(f"{path} is damaged: expected at most {max_bytes:,} bytes")
     return path.read_bytes()

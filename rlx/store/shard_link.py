@@ -10,7 +10,6 @@ from rlx.files.disk import disk_errors
 from rlx.manifest import FileRecord
 from rlx.progress import Progress
 from rlx.store.raw_file import check_size
-from rlx.store.writer import file_record
 
 
 def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:
@@ -50,6 +49,6 @@ def _link_file(file: Path, expected: FileRecord, name: Path) -> None:
         os.link(file.resolve(), name)
     except OSError:
         shutil.copyfile(file, name)
-    found = file_record(name)
+    found = FileRecord.of(name)
     if found != expected:
         raise CorruptDatasetError(f"{file} is damaged: crc32c {found.crc32c}, expected {expected.crc32c}")

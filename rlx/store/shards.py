@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptDatasetError
 from rlx.files.remote_path import AnyPath, RemotePath, each_below
 from rlx.fork import on_fork
-from rlx.manifest import Manifest
+from rlx.manifest import FileRecord, Manifest
 from rlx.schema import Role
 from rlx.store.array import ArrayReader
 from rlx.store.layout import shard_directory, store_named
 from rlx.store.raw_file import check_size
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
-from rlx.store.writer import file_record
 from rlx.suggestion import command
 
 T = TypeVar("T")
@@ -180,7 +179,7 @@ class Shards:
         if isinstance(directory, Path):
             self._check(number, directory)
         for name, file in record.files.items():
-            found = file_record(directory / name)
+            found = FileRecord.of(directory / name)
             if found != file:
                 message = f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}"
                 remedy = (

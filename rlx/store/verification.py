@@ -23,7 +23,7 @@ from rlx.store.finding import find_dataset
 from rlx.store.layout import SHARDS, shard_directory, store_named
 from rlx.store.statistics import WHOLE, table_statistics
 from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in
-from rlx.store.writer import file_record, sum_rewards
+from rlx.store.writer import sum_rewards
 
 UNLISTED = "is not listed in the manifest"
 
@@ -189,7 +189,7 @@ def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
         # is_file() says no, from Python 3.14 on, where a directory above may not be searched.
         if isinstance(path, Path) and not S_ISREG(path.stat().st_mode):
             return "is missing"
-        found = file_record(path)
+        found = FileRecord.of(path)
     except (FileNotFoundError, NotADirectoryError, CorruptDatasetError):
         return "is missing"
     if found.bytes != expected.bytes:

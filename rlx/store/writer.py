@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +13,6 @@ from rlx.block import Block
 from rlx.errors import SchemaMismatchError
 from rlx.files.atomic import sync_tree
 from rlx.files.disk import disk_errors
-from rlx.files.remote_path import AnyPath
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayWriter, Store
@@ -25,7 +23,6 @@ from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_coun
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 
-_READ_BYTES = 2**20
 _PIECE_ROWS = 8192
 
 
@@ -266,19 +263,4 @@ def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterabl
 def checksums(directory: Path) -> dict[str, FileRecord]:
     """Return length and crc32c of every file below a directory, by its path there, in order."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): file_record(path) for path in files}
-
-
-def file_record(path: AnyPath) -> FileRecord:
-    """Return length and crc32c of one file."""
-    crc, size = 0, 0
-    for piece in _pieces(path) if isinstance(path, Path) else path.stream():
-        crc = google_crc32c.extend(crc, piece)
-        size += len(piece)
-    return FileRecord(size, f"{crc:08x}")
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_READ_BYTES):
-            yield piece
+    return {path.relative_to(directory).as_posix(): FileRecord.of(path) for path in files}

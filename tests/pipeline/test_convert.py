@@ -20,13 +20,11 @@ from rlx.errors import (
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.rl_unplugged.reader import find_runs
 from rlx.manifest import FILE_NAME, FileRecord
-from rlx.pipeline import shard_task
 from rlx.pipeline.convert import convert
 from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.codec import Codec
-from rlx.store.writer import file_record
 from tests.contracts.source import same
 from tests.pipeline.datasets import (
     SAMPLE_RUN,
@@ -220,22 +218,24 @@ def test_lineage(dataset: Path, tmp_path: Path) -> None:
     copy = converted(dataset, tmp_path / "copy", store="memmap").dataset
     first, second = rlx.open(copy).manifest.lineage
     assert (first, second["command"]) == (rlx.open(dataset).manifest.lineage[0], "rlx convert")
-    assert second["parents"] == [{"id": "Pong/5", "crc32c": file_record(dataset / FILE_NAME).crc32c}]
+    assert second["parents"] == [{"id": "Pong/5", "crc32c": FileRecord.of(dataset / FILE_NAME).crc32c}]
     origin = rlx.open(copy).manifest.shards[1].origin
     assert (origin["source"], origin["shard"]) == ("Pong/5", 1)
     reward = origin["files"]["shards/00001/reward/c/0"]
-    assert reward["crc32c"] == file_record(dataset / "shards/00001/reward/c/0").crc32c
+    assert reward["crc32c"] == FileRecord.of(dataset / "shards/00001/reward/c/0").crc32c
 
 
 def test_a_file_that_several_shards_come_from_is_summed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 5)
     summed: list[str] = []
+    of = FileRecord.of
 
     def counted(path: Path) -> FileRecord:
-        summed.append(path.name)
-        return file_record(path)
+        if path == tmp_path / "steps.hdf5":
+            summed.append(path.name)
+        return of(path)
 
-    monkeypatch.setattr(shard_task, "file_record", counted)
+    monkeypatch.setattr(FileRecord, "of", counted)
     path = tmp_path / "steps.npz"
     rows = np.arange(20)
     arrays = {"observation": rows[:, None], "action": rows, "next/reward": rows, "next/terminated": rows % 4 == 3}
@@ -245,7 +245,7 @@ def test_a_file_that_several_shards_come_from_is_summed_once(tmp_path: Path, mon
         report = converted(tmp_path / "steps.hdf5", tmp_path / "made", overwrite=overwrite)
         files = [shard.origin["files"]["steps.hdf5"] for shard in rlx.open(report.dataset).manifest.shards]
         assert len(files) > 1
-        assert {one["crc32c"] for one in files} == {file_record(tmp_path / "steps.hdf5").crc32c}
+        assert {one["crc32c"] for one in files} == {of(tmp_path / "steps.hdf5").crc32c}
         assert summed == ["steps.hdf5"] * (1 + overwrite)
         # The same name, length and inode: only the time tells that it is another file.
         with h5py.File(tmp_path / "steps.hdf5", "r+") as file:

@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, SchemaMismatchError
-from rlx.manifest import FILE_NAME, Manifest
+from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline import assembly
 from rlx.pipeline.merge import merge
 from rlx.pipeline.options import Options
@@ -20,7 +20,6 @@ from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter
 from rlx.store.verification import verify
-from rlx.store.writer import file_record
 from tests.contracts.source import same
 from tests.factories import LARGE, SMALL, make_block, write_dataset
 from tests.pipeline.datasets import check_listed, trajectories, tree
@@ -100,7 +99,7 @@ class TestWhatComesOut:
     def test_lineage_origin_and_name(self, a: Path, b: Path, tmp_path: Path) -> None:
         merged([a, b], tmp_path / "c")
         listed = Manifest.load(tmp_path / "c")
-        parents = [{"id": "Test/1", "crc32c": file_record(path / FILE_NAME).crc32c} for path in (a, b)]
+        parents = [{"id": "Test/1", "crc32c": FileRecord.of(path / FILE_NAME).crc32c} for path in (a, b)]
         assert [step["command"] for step in listed.lineage] == ["rlx download Test/1", "rlx merge"]
         assert listed.lineage[-1]["parents"] == parents
         assert listed.shards[2].origin == {"source": "Test/1", "shard": "00000"}

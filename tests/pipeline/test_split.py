@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, OptionError
-from rlx.manifest import Manifest
+from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.split import By, Division, split
@@ -16,7 +16,6 @@ from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
-from rlx.store.writer import file_record
 from tests.contracts.source import same
 from tests.factories import LARGE, make_block, write_dataset
 from tests.pipeline.datasets import shard_trees, trajectories, tree
@@ -129,7 +128,7 @@ class TestWhatComesOut:
         assert (listed.id, listed.codec, listed.store) == ("Test/1-2", Codec.parse("zstd-dict").to_json(), "zarr")
         made = listed.lineage[-1]
         assert made["command"] == "rlx split set --part 2"
-        assert made["parents"] == [{"id": "Test/1", "crc32c": file_record(dataset / "rlx.json").crc32c}]
+        assert made["parents"] == [{"id": "Test/1", "crc32c": FileRecord.of(dataset / "rlx.json").crc32c}]
         assert made["split"] == {"fractions": [0.5, 0.5], "by": "trajectory", "seed": 3, "part": 2}
 
     def test_shards_keep_their_numbers(self, tmp_path: Path) -> None:
