@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -120,3 +120,24 @@ def check_room(destination: Path, needed: int, *, remedy: str = "choose another 
             f"no room for {destination}: expected about {needed:,} bytes free, found {free:,}",
             hint=f"free some room, or {remedy}",
         )
+
+
+def check_case(names: Iterable[str], existing: Path) -> None:
+    """Raise FileAccessError if two of these paths are one on a file system that ignores the case of letters.
+
+    Args:
+        names: paths below the directory of ``existing``, their parts joined by ``/``.
+        existing: a file that lies there; its name has letters.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        parts = name.split("/")
+        for count in range(1, len(parts) + 1):
+            prefix = "/".join(parts[:count])
+            other = seen.setdefault(prefix.casefold(), prefix)
+            if other != prefix and existing.with_name(existing.name.swapcase()).exists():
+                raise FileAccessError(
+                    f"{existing.parent}: {other} and {prefix} are one name on this file system, which ignores case",
+                    hint="choose a directory on another file system, or rename one field: rlx preprocess SRC DST "
+                    f"--transform rename:{other}={other}_2",
+                )

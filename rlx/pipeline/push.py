@@ -15,10 +15,11 @@ from rlx.errors import (
     PartialError,
     SourceError,
 )
+from rlx.files import lock
 from rlx.files.cancel import Cancel
 from rlx.files.checksum import Digests, pieces_of
 from rlx.files.directory import Directory
-from rlx.files.disk import ABSENT, file_error
+from rlx.files.disk import ABSENT, check_case, file_error
 from rlx.files.file_stat import FileStat
 from rlx.files.location import WritableLocation
 from rlx.files.opening import open_location
@@ -80,6 +81,7 @@ def _held(local: Dataset, location: WritableLocation, *, overwrite: bool) -> Ite
         return
     check_apart(local.path, location.directory)
     with claimed(location.directory):
+        check_case(local.schema, location.directory / lock.FILE_NAME)
         location.sweep(SHARDS)
         yield
 

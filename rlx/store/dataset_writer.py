@@ -13,7 +13,7 @@ from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.files import lock
 from rlx.files.atomic import sync
-from rlx.files.disk import disk_errors
+from rlx.files.disk import check_case, disk_errors
 from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
@@ -114,11 +114,13 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
     Raises:
         DatasetExistsError: the directory holds another dataset.
         DatasetError: the id has control characters in it.
+        FileAccessError: two fields would be one file, on a file system that ignores case.
     """
     try:
         check_id(described.id)
     except ValueError as exc:
         raise DatasetError(f"{exc}: no dataset can be called so", hint="rename the source") from exc
+    check_case(described.schema, path / lock.FILE_NAME)
     if overwrite:
         _remove_contents(path)
     writer = DatasetWriter(path, _resumed(path, described))

@@ -9,6 +9,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from rlx.files.disk import check_case
 from rlx.formats.common.batches import Columns
 
 _CHUNK_BYTES = 2**18
@@ -24,6 +25,8 @@ class ZarrExporter:
             group = pool.submit(zarr.create_group, directory).result()
             arrays: dict[str, zarr.Array[Any]] = {}
             for batch in batches:
+                if not arrays:
+                    check_case(batch, directory / "zarr.json")
                 pool.submit(_append, group, arrays, batch).result()
 
 

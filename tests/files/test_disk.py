@@ -1,0 +1,80 @@
+"""Names on file systems that ignore the case of letters."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlx.errors import FileAccessError
+from rlx.files.disk import check_case
+from rlx.pipeline.push import push
+from rlx.progress import Silent
+from rlx.schema import Field, Role, Schema
+from tests.contracts.dataset_exporter import random_block
+from tests.factories import write_dataset
+
+
+@pytest.mark.parametrize("ignores_case", [False, True])
+@pytest.mark.parametrize(
+    ("names", "clash"),
+    [
+        (["a", "b"], None),
+        (["a", "A"], "a and A are one name"),
+        (["info/x", "INFO"], "info and INFO are one name"),
+        (["info/x", "info/X"], "info/x and info/X are one name"),
+    ],
+)
+def test_names_that_differ_in_case_only(
+    names: list[str], clash: str | None, ignores_case: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "zarr.json").touch()
+    if ignores_case:  # as one file, which such a file system shows under both names
+        (tmp_path / "ZARR.JSON").touch()
+    if clash is None or not ignores_case:
+        check_case(names, tmp_path / "zarr.json")
+        return
+    with pytest.raises(FileAccessError, match=clash):
+        check_case(names, tmp_path / "zarr.json")
+
+
+@pytest.fixture
+def caseless(tmp_path: Path) -> Iterator[Path]:
+    """A disk that ignores case: exFAT, through FUSE."""
+    if not all(map(shutil.which, ("mkfs.exfat", "mount.exfat-fuse", "losetup"))):
+        pytest.skip("mkfs.exfat and mount.exfat-fuse are not installed")
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    disk.mkdir()
+    image.touch()
+    with image.open("r+b") as file:
+        file.truncate(2**26)
+    subprocess.run(["mkfs.exfat", image], check=True, capture_output=True)
+    looped = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True, check=False)
+    if looped.returncode:
+        pytest.skip("this user may not mount")
+    device = looped.stdout.strip()
+    try:
+        mounted = subprocess.run(["mount.exfat-fuse", device, disk], capture_output=True, check=False)
+        if mounted.returncode:
+            pytest.skip("this user may not mount")
+        yield disk
+        subprocess.run(["umount", "--lazy", disk], check=True)
+    finally:
+        subprocess.run(["losetup", "-d", device], check=True)
+
+
+def test_fields_that_differ_in_case_only(caseless: Path, tmp_path: Path) -> None:
+    fields = {
+        "observation": Field("float32", (3,), Role.OBSERVATION),
+        **{name: Field("float32", (), Role.STEP) for name in ("action", "a", "A")},
+        "reward": Field("float32", (), Role.NEXT),
+        "terminated": Field("bool", (), Role.NEXT),
+        "truncated": Field("bool", (), Role.NEXT),
+    }
+    schema = Schema(fields)
+    data = write_dataset(tmp_path / "data", [[random_block(schema)]], schema=schema).path
+    with pytest.raises(FileAccessError, match="a and A are one name on this file system"):
+        push(data, str(caseless / "pushed"), progress=Silent())
+    with pytest.raises(FileAccessError, match="a and A are one name on this file system"):
+        write_dataset(caseless / "data", [[random_block(schema)]], schema=schema)
