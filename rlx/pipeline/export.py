@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlx.block import Block
-from rlx.formats.common.exporter import DatasetExporter
+from rlx.formats.common.exporter import DatasetExporter, pieces
 from rlx.formats.common.extra_fields import not_taken
-from rlx.formats.common.pieces import pieces
 from rlx.formats.common.source import Source
 from rlx.formats.registry import formats, writable
 from rlx.formats.writing import export_dataset

@@ -20,10 +20,9 @@ from rlx.files.disk import check_readable
 from rlx.files.json_file import read_object
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import RowType
-from rlx.formats.common.rows.runs import RowRuns
 from rlx.formats.common.rows.scan import Recording
 from rlx.formats.common.rows.ted_fields import ted_fields
-from rlx.formats.common.rows.ted_run import NUMBERS, Leaf, Place, TedRun, make_run, scanned
+from rlx.formats.common.rows.ted_run import NUMBERS, Leaf, Place, RowRuns, TedRun, make_run, scanned
 
 _MANIFEST = "buffer.json"
 _STATE = "state.pt"

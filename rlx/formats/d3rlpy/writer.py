@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
+    Piece,
     action_fields,
     check_names,
     common_losses,
@@ -22,7 +23,6 @@ from rlx.formats.common.exporter import (
 from rlx.formats.common.hdf5.extras import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
-from rlx.formats.common.pieces import Piece
 from rlx.formats.common.provenance import provenance
 from rlx.formats.d3rlpy.layout import COLUMNS, KEYS, VERSION
 from rlx.progress import Progress

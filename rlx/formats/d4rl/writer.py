@@ -14,10 +14,10 @@ from rlx.formats.common.exporter import (
     has_finals,
     left_out,
     observation_fields,
+    pieces,
 )
 from rlx.formats.common.hdf5.extras import ExtraColumn, extra_columns, without_room
 from rlx.formats.common.hdf5.output import created
-from rlx.formats.common.pieces import pieces
 from rlx.formats.common.provenance import provenance
 from rlx.formats.d4rl.layout import KEYS, KNOWN, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.progress import Progress

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
+    Piece,
     action_fields,
     check_names,
     common_losses,
     extra_fields,
     left_out,
     observation_fields,
+    pieces,
     rounded_rewards,
     without_finals,
 )
-from rlx.formats.common.pieces import Piece, pieces
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
 from rlx.formats.dopamine.layout import (
     ACTION,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
+from rlx.formats.common.exporter import Piece
 from rlx.formats.common.parquet_file import opened
-from rlx.formats.common.pieces import Piece
 from rlx.formats.common.rows.episodes import RowEpisode
 from rlx.formats.lerobot.features import Feature
 from rlx.formats.lerobot.layout import CUT, EPISODE, FINALS, LENGTH

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.exporter import Experience, common_losses, left_out
-from rlx.formats.common.pieces import Piece, small_pieces
+from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, small_pieces
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.lerobot.features import Feature, defaults, feature_of, features_of, has_tasks, is_timed, names_of
 from rlx.formats.lerobot.finals import FinalObservations

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
+    Piece,
     action_fields,
     check_names,
     common_losses,
@@ -27,7 +28,6 @@ from rlx.formats.common.exporter import (
 )
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
-from rlx.formats.common.pieces import Piece
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.minari.layout import CUT, GROUPS, INFOS, MAIN_DATA, METADATA, NUMBER, STEPS
 from rlx.formats.minari.space import Space, is_image, nested, space_of, text_space

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import ExportError
 from rlx.formats.common.batches import Columns, gathered, without_nul
-from rlx.formats.common.exporter import Experience
-from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.exporter import Experience, Piece, pieces
 from rlx.formats.common.provenance import provenance
 from rlx.formats.common.rows.ted_names import ted_paths
 from rlx.formats.npz.layout import FINAL, GROUP, SUFFIX, TABLE

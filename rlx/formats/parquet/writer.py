@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.formats.common.batches import Columns
-from rlx.formats.common.exporter import Experience
+from rlx.formats.common.exporter import Experience, Piece, small_pieces
 from rlx.formats.common.parquet_file import is_parquet
-from rlx.formats.common.pieces import Piece, small_pieces
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
 from rlx.progress import Progress

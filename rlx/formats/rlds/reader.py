@@ -12,6 +12,7 @@ import numpy as np
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.files.json_file import read_object
+from rlx.files.location import checked_name
 from rlx.formats.common.checks import expecting, missing_field
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
 from rlx.formats.common.pictures import is_jpeg
@@ -21,14 +22,90 @@ from rlx.formats.common.tf_example import MalformedExampleError, parse_example
 from rlx.formats.common.tfrecord import records
 from rlx.formats.rlds.episode import SPLIT, Episode
 from rlx.formats.rlds.features import Feature, MalformedFeatureError, episode_features, steps_features
-from rlx.formats.rlds.files import SplitFile, files_of
-from rlx.formats.rlds.layout import CUT, DISCOUNT, EPISODE_ID, FEATURES, FLAGS, INFO, LAYOUT, METADATA
+from rlx.formats.rlds.layout import (
+    CUT,
+    DISCOUNT,
+    EPISODE_ID,
+    FEATURES,
+    FILE_FORMAT,
+    FLAGS,
+    INFO,
+    LAYOUT,
+    METADATA,
+    TEMPLATE,
+)
 from rlx.schema import TEXT, Field, Role, Schema
 
+_MAX_SHARDS = 100_000
+_MAX_EXAMPLES = 2**40
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_VALUES = 2**24
 _ADDED = ("terminated", "truncated")
 SINGLE = "single_step_episode"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFile:
+    """One file.
+
+    Args:
+        name: below the dataset's directory.
+        split: that it belongs to.
+        episodes: in it.
+    """
+
+    name: str
+    split: str
+    episodes: int
+
+
+def files_of(info: Mapping[str, Any], place: Path, split: str | None = None) -> list[SplitFile]:
+    """Return the files of all splits, or of one.
+
+    Args:
+        info: what ``dataset_info.json`` holds.
+        place: where that lies, for messages.
+        split: name of the only split to take.
+
+    Raises:
+        CorruptShardError: it does not describe splits and files.
+        SourceError: the files are of another format, or the split or an episode is missing.
+    """
+    if (found := info.get("fileFormat") or FILE_FORMAT) != FILE_FORMAT:
+        raise SourceError(f"{place}: fileFormat: expected {FILE_FORMAT}, found {found!r:.40}")
+    try:
+        files = [one for described in info["splits"] for one in _split_files(info["name"], described)]
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise CorruptShardError(f"{place}: expected splits with name and shardLengths, found {exc!r:.200}") from exc
+    splits = list(dict.fromkeys(one.split for one in files))
+    if split is not None and split not in splits:
+        raise SourceError(f"{place}: unknown split {split!r}, expected one of {', '.join(splits)}")
+    chosen = [one for one in files if split in (None, one.split)]
+    if not sum(one.episodes for one in chosen):
+        raise SourceError(f"{place.parent} has no episode")
+    return chosen
+
+
+def _split_files(dataset: str, split: Mapping[str, Any]) -> Iterator[SplitFile]:
+    counts = [int(count) for count in split.get("shardLengths", [])]
+    if len(counts) > _MAX_SHARDS or any(not 0 <= count < _MAX_EXAMPLES for count in counts):
+        raise ValueError(f"shardLengths {counts!r:.80}")
+    for shard, count in enumerate(counts):
+        index, of = f"{shard:05d}", f"{len(counts):05d}"
+        values = {"DATASET": dataset, "SPLIT": split["name"], "FILEFORMAT": FILE_FORMAT}
+        values |= {"SHARD_INDEX": index, "NUM_SHARDS": of, "SHARD_X_OF_Y": f"{index}-of-{of}"}
+        name = _filled(split.get("filepathTemplate") or TEMPLATE, values)
+        checked_name(name)
+        yield SplitFile(name, str(split["name"]), count)
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    # Not str.format: a template from a file could reach into the values' attributes.
+    for key, value in values.items():
+        template = template.replace("{" + key + "}", value)
+    if "{" in template:
+        raise ValueError(f"filepathTemplate {template!r:.80}")
+    return template
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.exporter import Experience, common_losses, left_out
-from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, pieces
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.tf_example import INT64_LIST, ExampleSpool, ExampleTooLongError
 from rlx.formats.rlds.features import described, features_of, written_fields

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
+    Piece,
     action_fields,
     check_names,
     common_losses,
@@ -20,7 +21,6 @@ from rlx.formats.common.exporter import (
 from rlx.formats.common.hdf5.extras import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
 from rlx.formats.common.pictures import channels_last
-from rlx.formats.common.pieces import Piece
 from rlx.formats.common.provenance import provenance
 from rlx.formats.robomimic.layout import ACTIONS, DONES, KNOWN, NEXT, OBS, REWARDS, STEPS, TOLD
 from rlx.progress import Progress

@@ -12,11 +12,10 @@ from rlx.files.json_file import read_object
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_OF_STEPS
 from rlx.formats.common.provenance import told_beside
-from rlx.formats.common.rows.runs import lanes
 from rlx.formats.common.rows.scan import Recording, different
 from rlx.formats.common.rows.ted_fields import TedFields, ted_fields
 from rlx.formats.common.rows.ted_names import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED
-from rlx.formats.common.rows.ted_run import Leaf, Place, TedRun, make_run, scanned
+from rlx.formats.common.rows.ted_run import Leaf, Place, TedRun, lanes, make_run, scanned
 from rlx.formats.torchrl.layout import METADATA
 from rlx.formats.torchrl.leaves import MemmapLeaves, described
 

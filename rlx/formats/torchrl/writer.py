@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.formats.common.batches import tree
-from rlx.formats.common.exporter import Experience, common_losses
-from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.exporter import Experience, Piece, common_losses, pieces
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
 from rlx.formats.torchrl.layout import METADATA, SUFFIX, TEXT_CLASSES

@@ -8,11 +8,10 @@ import h5py
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.exporter import extra_fields
+from rlx.formats.common.exporter import Piece, extra_fields
 from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_NUMBERS_OR_TEXT, ExtraFields, RowType
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import is_text
-from rlx.formats.common.pieces import Piece
 from rlx.formats.common.provenance import SCHEMA
 from rlx.schema import TEXT, Role, Schema
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.exporter import Experience
-from rlx.formats.common.pieces import Piece, pieces
+from rlx.formats.common.exporter import Experience, Piece, pieces
 from rlx.formats.common.provenance import KEY
 from rlx.progress import Progress
 from rlx.schema import TEXT

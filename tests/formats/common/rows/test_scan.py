@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlx.formats.common.rows.runs import lanes
 from rlx.formats.common.rows.scan import EpisodeScan, Recording, different
 from rlx.formats.common.rows.ted_names import TERMINATED, TRAJECTORY, TRUNCATED
+from rlx.formats.common.rows.ted_run import lanes
 
 AFTER = {"observation": "next/observation"}
 

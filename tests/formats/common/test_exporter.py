@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
-from rlx.formats.common import pieces as pieces_module
-from rlx.formats.common.pieces import Piece, pieces, small_pieces
+from rlx.formats.common import exporter as pieces_module
+from rlx.formats.common.exporter import Piece, pieces, small_pieces
 from tests.factories import SMALL, cut, make_block
 
 
