@@ -20,9 +20,10 @@ def lerobot_datasets() -> Any:
         try:
             importlib.import_module("torchvision")
         except RuntimeError:
-            operators = torch.library.Library("torchvision", "FRAGMENT")
+            operators = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
             for name in ("nms", "qnms"):
-                operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+                schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                operators.define(schema)  # type: ignore[no-untyped-call]
             _kept.append(operators)
     return importlib.import_module("lerobot.datasets.lerobot_dataset")
 
