@@ -1,6 +1,6 @@
 """Discounted sums of the rewards of consecutive steps, for datasets and for samples alike."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -11,7 +11,7 @@ _BLOCK = 64
 _AT_ONCE = 1 << 18  # numbers, padding included
 
 
-def discounted_sum(rewards: Sequence[Rewards], gamma: float) -> Rewards:
+def discounted_sum(rewards: Iterable[Rewards], gamma: float) -> Rewards:
     """Return the reward of each step plus the discounted ones of the steps after it.
 
     Args:
@@ -23,9 +23,9 @@ def discounted_sum(rewards: Sequence[Rewards], gamma: float) -> Rewards:
         >>> discounted_sum([np.array([1.0, 2.0]), np.array([2.0, 0.0])], 0.5)
         array([2., 2.])
     """
-    terms: Sequence[Any] = rewards
-    total: Any = 1.0 * terms[0]
-    for ahead, reward in enumerate(terms[1:], 1):
+    terms: Iterator[Any] = iter(rewards)
+    total: Any = 1.0 * next(terms)
+    for ahead, reward in enumerate(terms, 1):
         total = total + gamma**ahead * reward
     return cast("Rewards", total)
 

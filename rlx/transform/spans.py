@@ -14,6 +14,9 @@ from rlx.transform.keys import valid
 from rlx.transform.protocol import PerBlock
 from rlx.transform.segments import held_back, join, split
 
+# Of a transition: the time it takes grows with them.
+MAX_STEPS = 10_000
+
 
 @dataclass(frozen=True)
 class FrameSkip(PerBlock):
@@ -81,7 +84,7 @@ class NStep:
     ``gamma`` (float32 [1], to that power) and under ``next`` ``original_reward`` ([1]).
 
     Args:
-        n: steps.
+        n: steps, 1 to 10,000.
         gamma: discount of a step.
     """
 
@@ -89,8 +92,8 @@ class NStep:
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise TransformError(f"n is {self.n}, expected 1 or more")
+        if not 1 <= self.n <= MAX_STEPS:
+            raise TransformError(f"n is {self.n}, expected 1 to {MAX_STEPS:,}")
         if not 0 <= self.gamma <= 1:
             raise TransformError(f"gamma is {self.gamma}, expected 0 to 1")
 
@@ -156,5 +159,5 @@ class NStep:
         """Return [n] sums of as many rewards as each step spans."""
         steps = min(self.n, int(span.max()))
         padded = np.append(reward.astype(np.float64), np.zeros(steps))
-        ahead = [np.where(k < span, padded[k : k + len(span)], 0.0) for k in range(steps)]
+        ahead = (np.where(k < span, padded[k : k + len(span)], 0.0) for k in range(steps))
         return discounted_sum(ahead, self.gamma)
