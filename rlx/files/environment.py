@@ -65,9 +65,16 @@ _ENDPOINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def is_anonymous(scheme: str) -> bool:
     """Return whether the environment holds no credentials for this kind of bucket."""
-    if scheme == "gs" and _GCLOUD_LOGIN.expanduser().exists():
+    if scheme == "gs" and _has_gcloud_login():
         return False
     return not any(os.environ.get(name) for name in _CREDENTIALS[scheme])
+
+
+def _has_gcloud_login() -> bool:
+    try:
+        return _GCLOUD_LOGIN.expanduser().exists()
+    except (RuntimeError, OSError):  # a user without a home directory, or one that is closed to it
+        return False
 
 
 def endpoint(scheme: str) -> str | None:

@@ -94,11 +94,18 @@ def to_rows(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     if _is_list(arrow, array.type):
         raise ValueError("expected no lists, found some")
     if _is_text(arrow, array.type):
-        texts = np.empty(len(array), object)
-        texts[:] = array.cast(arrow.large_string()).to_pylist()
-        return texts.reshape(count, *shape)
+        return _texts(arrow, array).reshape(count, *shape)
     rows: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return rows.reshape(count, *shape)
+
+
+def _texts(arrow: ModuleType, array: Any) -> NDArray[Any]:
+    """Return texts without nulls; of a dictionary, rows with the same entry are one object."""
+    codes = array.indices.to_numpy(zero_copy_only=False) if arrow.types.is_dictionary(array.type) else slice(None)
+    entries = array.dictionary if arrow.types.is_dictionary(array.type) else array
+    texts = np.empty(len(entries), object)
+    texts[:] = entries.cast(arrow.large_string()).to_pylist()
+    return texts[codes]
 
 
 def _is_text(arrow: ModuleType, kind: Any) -> bool:

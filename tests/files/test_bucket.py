@@ -322,3 +322,13 @@ def test_sampling_goes_on_when_connections_break(tmp_path: Path) -> None:
         server.fault("set/shards/*", Fault(cut_after=0, headers=_NO_ETAG), times=4)
         server.fault("set/shards/*", Fault(headers=_NO_ETAG), times=None)
         assert (there[:]["observation"] == here[:]["observation"]).all()
+
+
+def test_a_user_without_a_home_directory_is_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    for name in ("HOME", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert is_anonymous("gs")

@@ -96,14 +96,21 @@ def opened(path: Path) -> Iterator[ParquetFile]:
     check_readable(path)
     _, parquet = pyarrow()
     with translated(path):
-        # Else pyarrow reads ahead all requested row groups and keeps them.
-        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        texts = _text_columns(parquet.read_metadata(path).schema)
+        # Else pyarrow reads ahead all requested row groups and keeps them, and a long text once for every row.
+        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=texts)
     try:
         with translated(path):
             found = ParquetFile(path, file)
         yield found
     finally:
         file.close()
+
+
+def _text_columns(schema: Any) -> list[str]:
+    """Return names of the columns that are texts themselves; pyarrow has no dictionaries within lists."""
+    columns = (schema.column(number) for number in range(len(schema)))
+    return [column.name for column in columns if column.path == column.name and column.logical_type.type == "STRING"]
 
 
 @contextmanager

@@ -162,6 +162,14 @@ def test_texts_in_any_encoding(tmp_path: Path) -> None:
     assert "not_taken" not in source.notes
 
 
+def test_a_text_of_many_rows_is_read_once(tmp_path: Path) -> None:
+    """A small file can repeat a long text in every row: decoded row by row it would fill the memory."""
+    columns = {**steps(), "task": ["x" * 2**20] * len(steps()["action"])}
+    path = write(tmp_path / "a.parquet", columns, compression="zstd")
+    assert path.stat().st_size < 2**14
+    assert len({id(text) for one in read(open_parquet(path), 0) for text in one["task"]}) == 1
+
+
 def test_columns_without_a_value_of_one_shape_in_every_row(tmp_path: Path) -> None:
     columns = {**steps(), "ragged": [[1.0] * (1 + row % 2) for row in range(9)], "gaps": [*range(8), None]}
     columns |= {"pairs": [[1, 2]] * 8 + [[1, None]], "even": [[1, 2]] * 9, "next/gaps": [*"abcdefgh", None]}
