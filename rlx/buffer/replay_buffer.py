@@ -502,7 +502,7 @@ class ReplayBuffer(Preprocessing):
             exclude: keys to leave out, with all keys below them.
             store: ``zarr`` or ``memmap``.
             codec: such as ``zstd-dict``; what suits the store by default.
-            overwrite: whether to replace an existing dataset.
+            overwrite: whether to replace an existing dataset, once the new one is complete.
 
         Raises:
             SchemaMismatchError: the buffer is empty, reward or flags are missing, or a dataset cannot hold a key.

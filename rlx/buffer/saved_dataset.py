@@ -15,11 +15,10 @@ from rlx.buffer.index.continuity import observed
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.storage.step_schema import parted
 from rlx.errors import DatasetExistsError, SchemaMismatchError
-from rlx.manifest import FILE_NAME, Manifest
+from rlx.manifest import FILE_NAME, Manifest, ShardRecord
 from rlx.schema import Field, Role, Schema, check_name
 from rlx.store.codec import Codec
-from rlx.store.dataset_writer import claimed, open_writer
-from rlx.store.layout import shard_name
+from rlx.store.dataset_writer import DatasetWriter, claimed, write_all
 from rlx.store.leaf import to_rows
 from rlx.store.writer import train_dictionaries, write_shard
 
@@ -46,7 +45,7 @@ class Saving:
         exclude: keys that are left out, with all keys below them.
         store: ``zarr`` or ``memmap``.
         codec: how large rows are compressed.
-        overwrite: whether to replace an existing dataset.
+        overwrite: whether to replace an existing dataset, once the new one is complete.
     """
 
     id: str
@@ -74,22 +73,23 @@ def save_dataset(storage: Storage, index: TrajectoryIndex, path: Path, saving: S
         raise SchemaMismatchError("the buffer has no steps: expected at least one to save")
     fields = _fields(_columns(storage, storage.row_at(np.zeros(1, np.int64)), saving.exclude))
     shards = _shards(index)
-    names = [shard_name(number) for number in range(len(shards))]
     made = {"command": "ReplayBuffer.save_dataset", "rlx": version("rlx"), "parents": []}
-    described = Manifest(saving.id, saving.store, saving.codec.to_json(), fields.schema, planned=names, lineage=[made])
+    described = Manifest(saving.id, saving.store, saving.codec.to_json(), fields.schema, lineage=[made])
+    saved = _SavedSteps(storage, index, fields, saving.exclude)
+
+    def write(writer: DatasetWriter, names: Sequence[str]) -> Sequence[ShardRecord]:
+        form = writer.format()
+        form = replace(form, dictionaries=train_dictionaries(saved.blocks(shards[0], _Numbers()), form))
+        numbers = _Numbers()
+        return [
+            write_shard(writer.partial(name), name, form, saved.blocks(trajectories, numbers))
+            for name, trajectories in zip(names, shards, strict=True)
+        ]
+
     with claimed(path):
         if (path / FILE_NAME).exists() and not saving.overwrite:
             raise DatasetExistsError(f"{path} holds a dataset", hint="overwrite=True replaces it")
-        writer = open_writer(path, described, overwrite=saving.overwrite)
-        form = writer.format()
-
-        saved = _SavedSteps(storage, index, fields, saving.exclude)
-        form = replace(form, dictionaries=train_dictionaries(saved.blocks(shards[0], _Numbers()), form))
-        numbers, records = _Numbers(), []
-        for name, trajectories in zip(names, shards, strict=True):
-            records.append(write_shard(writer.partial(name), name, form, saved.blocks(trajectories, numbers)))
-        for record in records:
-            writer.commit(record, origin={}, dropped={})
+        write_all(path, described, len(shards), write)
 
 
 @dataclass(frozen=True, slots=True)

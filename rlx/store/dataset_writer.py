@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
-from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory
+from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory, shard_name
 from rlx.store.writer import ShardFormat
 from rlx.store.zarr_store import read_dictionary
 
@@ -116,11 +116,7 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
         DatasetError: the id has control characters in it.
         FileAccessError: two fields would be one file, on a file system that ignores case.
     """
-    try:
-        check_id(described.id)
-    except ValueError as exc:
-        raise DatasetError(f"{exc}: no dataset can be called so", hint="rename the source") from exc
-    check_case(described.schema, path / lock.FILE_NAME)
+    _check(path, described)
     if overwrite:
         _remove_contents(path)
     writer = DatasetWriter(path, _resumed(path, described))
@@ -128,6 +124,53 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
         (path / SHARDS).mkdir(exist_ok=True)
         _sweep(writer)
     return writer
+
+
+def write_all(
+    path: Path, described: Manifest, count: int, write: Callable[[DatasetWriter, Sequence[str]], Sequence[ShardRecord]]
+) -> None:
+    """Write all shards of a claimed dataset, in place of the one that may be there; that one stays until then.
+
+    Args:
+        path: the dataset's directory.
+        described: what the dataset is to be; without shards and plan.
+        count: number of shards.
+        write: writes shards of these names to ``partial(name)``; returns their records.
+
+    Raises:
+        DatasetError: the id has control characters in it.
+        FileAccessError: two fields would be one file, on a file system that ignores case.
+    """
+    _check(path, described)
+    with disk_errors(path):
+        (path / SHARDS).mkdir(exist_ok=True)
+        names = _free_names(path, count)
+        writer = DatasetWriter(path, replace(described, planned=names))
+        try:
+            writer.commit_all(write(writer, names))
+        except BaseException:
+            for name in names:
+                shutil.rmtree(writer.partial(name), ignore_errors=True)
+            raise
+        _sweep(writer)
+
+
+def _check(path: Path, described: Manifest) -> None:
+    try:
+        check_id(described.id)
+    except ValueError as exc:
+        raise DatasetError(f"{exc}: no dataset can be called so", hint="rename the source") from exc
+    check_case(described.schema, path / lock.FILE_NAME)
+
+
+def _free_names(path: Path, count: int) -> list[str]:
+    """Return names of numbered shards, of which nothing in the dataset's directory has one: from 0 if possible."""
+    taken = {entry.name.partition(".")[0] for entry in (path / SHARDS).iterdir()}
+    names = [shard_name(number) for number in range(count)]
+    if taken.isdisjoint(names):
+        return names
+    first = 1 + max(int(name) for name in taken if name.isdecimal())
+    return [shard_name(number) for number in range(first, first + count)]
 
 
 def _refuse_foreign(path: Path) -> None:

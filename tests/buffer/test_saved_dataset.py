@@ -19,7 +19,7 @@ from rlx.buffer import (
     SliceSampler,
     saved_dataset,
 )
-from rlx.errors import DatasetExistsError, SamplingError, SchemaMismatchError
+from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
 from tests.conftest import Cli
 
 
@@ -208,3 +208,50 @@ def test_an_existing_dataset_is_replaced_only_if_asked(tmp_path: Path) -> None:
     (tmp_path / "other" / "thesis.txt").write_text("text")
     with pytest.raises(DatasetExistsError, match=r"thesis\.txt"):
         buffer_of(episode(1, 3)).save_dataset(tmp_path / "other")
+
+
+class FailingStorage(LazyTensorStorage):
+    """Storage whose last step cannot be read."""
+
+    error: BaseException
+
+    def get(self, rows: Any, keys: Any = None) -> Any:
+        if len(rows) and int(rows.max()) == len(self) - 1:
+            raise self.error
+        return super().get(rows, keys)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("old", [True, False])
+def test_the_old_dataset_stays_until_the_new_one_is_complete(
+    old: bool, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_dataset, "STEPS_PER_SHARD", 2)
+    path = tmp_path / "saved"
+    parts = [episode(1, 3), episode(2, 4)]
+    if old:
+        buffer_of(*parts).save_dataset(path, store="memmap")
+    files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and "shards" in file.parts}
+    storage = FailingStorage(100)
+    storage.error = error
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else DiskFullError):
+        buffer_of(episode(3, 5), episode(4, 2), storage=storage).save_dataset(path, overwrite=True)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and "shards" in file.parts} == files
+    if old:
+        data = rlx.open(path, verify=True)
+        assert torch.equal(data[:]["observation"], torch.cat([part["observation"] for part in parts]))
+    else:
+        assert not list(path.glob("*"))
+
+
+def test_a_dataset_is_replaced_by_a_selection_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_dataset, "STEPS_PER_SHARD", 2)
+    path = tmp_path / "saved"
+    buffer_of(*(episode(n, 3) for n in range(5))).save_dataset(path)
+    for left in (4, 3):
+        data = rlx.open(path)
+        ReplayBuffer(storage=data.filter(f"episode < {left}")).save_dataset(path, overwrite=True)
+        saved = rlx.open(path, verify=True)
+        assert saved.trajectories.length.tolist() == [3] * left
+        assert saved[:]["observation"][:, 0].tolist() == [1000 * n + t for n in range(left) for t in range(3)]
+        assert len(list((path / "shards").iterdir())) == left
