@@ -47,7 +47,9 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
                 sync_tree(partial) if partial.is_dir() else sync(partial)
                 _replace(partial, path, replaced, before)
             finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+                with suppress(OSError):  # what cannot be given back or removed now stays for the next process
+                    _recover(partial, replaced, path)
+                    shutil.rmtree(scratch, ignore_errors=True)
     except BaseException:
         for directory in missing:
             with suppress(OSError):  # another writer's target is in it
@@ -77,7 +79,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = No
 
 
 def _recover(partial: Path, replaced: Path, path: Path) -> None:
-    """Remove what a killed process left, and give back the directory that it was about to replace."""
+    """Remove what a failed or killed process left, and give back the directory that it was about to replace."""
     if replaced.exists() and not path.exists():
         replaced.rename(path)
     remove(partial)
@@ -92,12 +94,7 @@ def _replace(partial: Path, path: Path, replaced: Path, before: _Identity) -> No
         )
     if path.is_dir() and not path.is_symlink():
         path.rename(replaced)  # a rename replaces files only
-    try:
-        partial.replace(path)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(path)
-        raise
+    partial.replace(path)
     sync(path.parent)
 
 

@@ -152,6 +152,20 @@ def test_what_a_killed_process_leaves_is_swept_and_costs_nothing(moment: str, tm
     assert [path.name for path in (tmp_path / "deep").rglob("*")] == ["out"]
 
 
+def test_an_interrupt_between_the_two_renames_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(partial: Path, path: Path, replaced: Path, before: object) -> None:  # noqa: ARG001
+        path.rename(replaced)
+        raise KeyboardInterrupt
+
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "precious").touch()
+    monkeypatch.setattr("rlx.files.atomic._replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), whole(target) as partial:
+        partial.mkdir()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "precious"]
+
+
 def test_a_user_who_writes_there_meanwhile_keeps_it(tmp_path: Path) -> None:
     def write() -> None:
         with whole(tmp_path / "out") as partial:
