@@ -81,14 +81,15 @@ def examine(
         progress: receives ``steps``.
 
     Example:
+        >>> import numpy as np
         >>> from rlx.block import single
         >>> schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
         >>> flags = np.array([False, True])
         >>> data = {"observation": np.array([[0, 1], [2, 3], [4, np.nan]], "f4"), "action": np.arange(2),
         ...         "reward": np.ones(2, "f4"), "terminated": flags, "truncated": ~flags & flags}
         >>> found = examine([single(data, episode=0)], Subject("Toy", schema, {}))
-        >>> found.ok, found.findings[0].what, str(found.findings[0].places[0])
-        (False, 'observation is NaN or infinite', 'trajectory 0 step 2')
+        >>> found.findings[0].what, str(found.findings[0].places[0])
+        ('observation is NaN or infinite', 'trajectory 0 step 2')
     """
     progress = progress or Silent()
     schema = subject.schema
