@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.batch import steps_at
 from rlx.buffer.part_checkpoint import SavedState, SavedTogether
-from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
+from rlx.buffer.protocol import Rows, Sampler, Storage, Writer, check_kind
 from rlx.buffer.sampler.draws import Draws, Shard
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.transform.compose import Transform
@@ -155,6 +155,8 @@ class WriterEnsemble(_Parts, SavedTogether):
     """
 
     def __init__(self, *writers: Writer) -> None:
+        for writer in writers:
+            check_kind("writer", writer, Writer)
         self.writers = writers
 
     def _all(self) -> Sequence[Writer]:
@@ -221,6 +223,8 @@ class SamplerEnsemble(_Parts, SavedState):
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        for sampler in samplers:
+            check_kind("sampler", sampler, Sampler)
         self.samplers = samplers
         self.choice = BufferChoice(
             len(samplers),

@@ -15,6 +15,7 @@ from tensordict import NestedKey, TensorDictBase
 
 Rows = NDArray[np.int64]
 Keys = Sequence[NestedKey]
+_MAX_MISSING = 3  # members that a message names
 
 
 class TrajectoryIndex(Protocol):
@@ -258,3 +259,26 @@ class Writer(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``."""
+
+
+def check_kind(name: str, part: object, kind: type) -> None:
+    """Raise TypeError unless an argument is a storage, a sampler or a writer.
+
+    Args:
+        name: of the argument.
+        part: its value.
+        kind: ``Storage``, ``Sampler`` or ``Writer``.
+
+    Example:
+        >>> check_kind("sampler", object(), Sampler)
+        Traceback (most recent call last):
+        TypeError: sampler: expected a rlx.buffer.Sampler, found object without draws_slices, emptied, extended, ...
+    """
+    expected = f"{name}: expected a rlx.buffer.{kind.__name__}"
+    if isinstance(part, type):
+        raise TypeError(f"{expected}, found the class {part.__name__} itself: give {part.__name__}(...)")
+    members = {member for member in (*vars(kind), *kind.__annotations__) if not member.startswith("_")}
+    missing = sorted(member for member in members if not hasattr(part, member))
+    if missing:
+        shown = ", ".join([*missing[:_MAX_MISSING], *(["..."] if len(missing) > _MAX_MISSING else [])])
+        raise TypeError(f"{expected}, found {type(part).__name__} without {shown}")

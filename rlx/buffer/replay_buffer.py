@@ -17,7 +17,7 @@ from rlx.buffer.index.trajectory_keys import as_path
 from rlx.buffer.part_checkpoint import check_part
 from rlx.buffer.prefetch import Draw, Prefetcher
 from rlx.buffer.preprocess import Preprocessing
-from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer
+from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer, check_kind
 from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler.draws import Worker, worker_here
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT
@@ -77,6 +77,10 @@ class ReplayBuffer(Preprocessing):
         generator: seeds the sampler.
         dim_extend: the time dimension of written data; the last of ``storage.ndim`` by default.
 
+    Raises:
+        TypeError: ``storage``, ``sampler`` or ``writer`` is not one, or ``generator`` cannot seed the sampler.
+        ValueError: a batch of less than one step, or ``prefetch`` without ``batch_size``.
+
     Example:
         >>> import torch
         >>> from tensordict import TensorDict
@@ -107,9 +111,11 @@ class ReplayBuffer(Preprocessing):
             raise ValueError("prefetch requires batch_size")
         self._storage: Storage = ListStorage(1_000) if storage is None else as_storage(storage)
         self._sampler: Sampler = RandomSampler() if sampler is None else sampler
+        check_kind("sampler", self._sampler, Sampler)
         if generator is not None:
             self._sampler.seed_from(generator)
         self._writer: Writer = RoundRobinWriter() if writer is None else writer
+        check_kind("writer", self._writer, Writer)
         self._transform = Compose() if transform is None else Compose(transform)
         self._batch_size = batch_size
         self._collate = collate_fn
@@ -407,16 +413,18 @@ class ReplayBuffer(Preprocessing):
 
     def set_storage(self, storage: Storage | Dataset) -> Storage:
         """Replace the storage; return the one before. The sampler is notified of the new content."""
+        new = as_storage(storage)
         with self._lock.write(), self._sampler_lock:
-            before, self._storage = self._storage, as_storage(storage)
+            before, self._storage = self._storage, new
             self._sampler.emptied()
-            if len(storage):
-                self._sampler.extended(self._storage, self._storage.row_at(np.arange(len(storage))))
+            if len(new):
+                self._sampler.extended(new, new.row_at(np.arange(len(new))))
             self._discard()
         return before
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Replace the sampler; return the one before. The new one is notified of the stored steps."""
+        check_kind("sampler", sampler, Sampler)
         with self._lock.write(), self._sampler_lock:
             before, self._sampler = self._sampler, sampler
             if len(self._storage):
@@ -426,6 +434,7 @@ class ReplayBuffer(Preprocessing):
 
     def set_writer(self, writer: Writer) -> Writer:
         """Use another writer; return the one before."""
+        check_kind("writer", writer, Writer)
         with self._lock.write():
             before, self._writer = self._writer, writer
         return before

@@ -295,6 +295,29 @@ def test_a_sampler_of_ones_own_has_the_defaults_of_the_protocol() -> None:
     assert not len(made)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampler": object()}, "sampler: expected a rlx.buffer.Sampler, found object without draws_slices, emptied"),
+        ({"sampler": RandomSampler}, "found the class RandomSampler itself: give RandomSampler"),
+        ({"sampler": LazyTensorStorage(3)}, "sampler: expected a rlx.buffer.Sampler, found LazyTensorStorage without"),
+        ({"storage": object()}, "storage: expected a rlx.buffer.Storage, found object without append, cursor, empty"),
+        ({"storage": "cartpole"}, "expected a rlx.buffer.Storage or a dataset, found 'cartpole': give rlx.open"),
+        ({"writer": object()}, "writer: expected a rlx.buffer.Writer, found object without cursor, empty, extend"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+def test_a_part_that_is_none_is_refused_at_once(kind: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        kind(**arguments)
+    (name, part), *_ = arguments.items()
+    made = kind()
+    with pytest.raises(TypeError, match=message):
+        getattr(made, f"set_{name}")(part)
+    made.extend(numbers(0, 4))
+    assert len(made.sample(2)) == 2
+
+
 def test_priorities_in_new_steps_are_theirs() -> None:
     made = TensorDictReplayBuffer(
         storage=LazyTensorStorage(8), sampler=PrioritizedSampler(8, 1.0, 1.0), priority_key="td_error", batch_size=16

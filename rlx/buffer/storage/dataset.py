@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.index.trajectory_keys import Path, TrajectoryKeys, as_path
-from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
 from rlx.buffer.storage.step_schema import nested
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role
@@ -240,8 +240,19 @@ class DatasetTrajectoryIndex:
 
 
 def as_storage(steps: Storage | Dataset) -> Storage:
-    """Return a storage of steps: the storage itself, or that of a dataset."""
-    return DatasetStorage(steps) if isinstance(steps, Dataset) else steps
+    """Return a storage of steps: the storage itself, or that of a dataset.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(steps, Dataset):
+        return DatasetStorage(steps)
+    if isinstance(steps, str | os.PathLike):
+        raise TypeError(
+            f"storage: expected a rlx.buffer.Storage or a dataset, found {steps!r}: give rlx.open({steps!r})"
+        )
+    check_kind("storage", steps, Storage)
+    return steps
 
 
 def _paths(name: str, field: Field) -> list[Path]:
