@@ -152,6 +152,9 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         options: the other arguments of ``SliceSampler``, but for ``weighting`` and ``span``. Without ``strict_length``
             shorter trajectories are drawn whole.
 
+    Raises:
+        TypeError: ``weighting``, ``span`` or another argument that it does not take.
+
     Example:
         >>> data = rlx.open("cartpole").filter("length >= 8")
         >>> sampler = rlx.buffer.SliceSamplerWithoutReplacement(slice_len=8, seed=0)
@@ -169,6 +172,8 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         generator: torch.Generator | None = None,
         **options: Unpack[SliceOptions],
     ) -> None:
+        if foreign := sorted(options.keys() - SliceOptions.__annotations__.keys()):
+            raise TypeError(f"{type(self).__name__} takes no {foreign[0]}: it draws one slice of every trajectory")
         super().__init__(seed=seed, generator=generator, **options)
         self.drop_last = drop_last
         self.shuffle = shuffle
