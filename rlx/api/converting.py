@@ -124,9 +124,15 @@ def convert(
     check_number("capacity", capacity, 8)
     if capacity is not None and to != "dopamine":
         raise OptionError(f"`capacity` requires `to` dopamine, found `to` {to}")
+    check_choice("engine", engine, Engine)
+    check_number("jobs", jobs, 1)
     progress = progress or Silent()
     if to in get_args(ExportFormat):
-        for name, given in (("`codec`", codec is not None), (f"`engine` {engine}", engine != "local")):
+        for name, given in (
+            ("`codec`", codec is not None),
+            (f"`engine` {engine}", engine != "local"),
+            ("`ray_address`", ray_address is not None),
+        ):
             if given:
                 raise OptionError(f"{name} requires `to` zarr or memmap, found `to` {to}")
         return export(

@@ -76,7 +76,7 @@ class Dataset(stored.Dataset):
 
     def split(
         self,
-        fractions: Sequence[float],
+        fractions: Iterable[float],
         *,
         by: SplitUnit = "trajectory",
         seed: int = 0,

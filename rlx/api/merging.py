@@ -1,11 +1,12 @@
 """``rlx.merge``."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from rlx.api.arguments import Store, StrPath, chosen_codec, write_options
 from rlx.api.lineage import command_line
+from rlx.errors import OptionError
 from rlx.home import locate
 from rlx.pipeline.merge import merge as merge_datasets
 from rlx.pipeline.report import Report
@@ -14,7 +15,7 @@ from rlx.store.codec import Codec
 
 
 def merge(
-    datasets: Sequence[StrPath],
+    datasets: Iterable[StrPath],
     output: StrPath,
     *,
     to: Store | None = None,
@@ -42,12 +43,18 @@ def merge(
         SchemaMismatchError: the datasets differ in what a step holds.
         DatasetExistsError: output is one of the datasets, or holds another dataset.
         CorruptDatasetError: a dataset is damaged.
+        OptionError, CodecError: datasets is not a list of at least one, or another argument is unknown.
 
     Example:
         >>> first, second = rlx.split("cartpole", [0.5, 0.5], output=["first", "second"])
         >>> rlx.merge(["first", "second"], "both").steps == first.steps + second.steps
         True
     """
+    if isinstance(datasets, str | os.PathLike):
+        raise OptionError(f"one dataset given, {os.fspath(datasets)!r}: expected a list")
+    datasets = list(datasets)
+    if not datasets:
+        raise OptionError("no dataset given: expected a list of at least one")
     chosen = {"to": to, "codec": chosen_codec(codec)}
     options = write_options(
         store=to or "zarr",

@@ -137,6 +137,8 @@ def sample(
         1280
     """
     several = [datasets] if isinstance(datasets, str | os.PathLike | Dataset) else list(datasets)
+    if not several:
+        raise OptionError("no dataset given: expected at least one")
     names = [one.where if isinstance(one, Dataset) else os.fspath(one) for one in several]
     for name, number in (("batch_size", batch_size), ("stack", stack), ("n_step", n_step), ("batches", batches)):
         check_number(name, number, 1)

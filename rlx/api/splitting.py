@@ -1,7 +1,7 @@
 """``rlx.split``."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rlx.api.arguments import SplitUnit, StrPath, check_choice, check_number, write_options
@@ -15,7 +15,7 @@ from rlx.progress import Progress, Silent
 
 def split(
     dataset: StrPath,
-    fractions: Sequence[float],
+    fractions: Iterable[float],
     *,
     by: SplitUnit = "trajectory",
     seed: int = 0,
@@ -57,6 +57,7 @@ def split(
         1000
     """
     check_choice("by", by, SplitUnit)
+    fractions = [float(fraction) for fraction in fractions]
     check_number("part", part, 1, len(fractions))
     options = write_options(
         jobs=jobs,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rlx.api.arguments import StrPath
+from rlx.api.arguments import StrPath, check_number
 from rlx.pipeline.pull import pull as pull_dataset
 from rlx.pipeline.push import push as push_dataset
 from rlx.pipeline.transfers import JOBS, TransferReport
@@ -36,12 +36,14 @@ def push(
         DatasetLockedError: another dataset is being pushed to url.
         ForbiddenError: the server refuses access.
         PartialError: some files could not be sent; call it again to resume.
+        OptionError: jobs is below 1.
         MissingExtraError: obstore is not installed.
 
     Example:
         >>> rlx.push("cartpole", "bucket").steps  # a directory, or the URL of a bucket
         1000
     """
+    check_number("jobs", jobs, 1)
     return push_dataset(dataset, url, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())
 
 
@@ -73,6 +75,7 @@ def pull(
         DatasetExistsError: output holds something else.
         DatasetLockedError: another process is writing output.
         DiskFullError: the disk has too little room.
+        OptionError: jobs is below 1.
         MissingExtraError: obstore is not installed.
 
     Example:
@@ -80,5 +83,6 @@ def pull(
         >>> rlx.pull("bucket", "copy").steps
         1000
     """
+    check_number("jobs", jobs, 1)
     path = None if output is None else Path(output)
     return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())

@@ -3,8 +3,10 @@
 import functools
 import io
 import json
+import os
 import shutil
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,9 @@ def test_convert(tmp_path: Path, cli: Cli) -> None:
         ({"engine": "dask"}, "`engine` 'dask' is unknown: expected local, ray"),
         ({"jobs": 0}, "`jobs` 0: expected at least 1"),
         ({"ray_address": "auto"}, "`ray_address` requires `engine` ray"),
+        ({"to": "npz", "engine": "dask"}, "`engine` 'dask' is unknown: expected local, ray"),
+        ({"to": "npz", "jobs": 0}, "`jobs` 0: expected at least 1"),
+        ({"to": "npz", "ray_address": "auto"}, "`ray_address` requires `to` zarr or memmap, found `to` npz"),
     ],
 )
 def test_wrong_arguments_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
@@ -319,6 +324,34 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
     library, command = (rlx.open(tmp_path / name).manifest for name in ("library", "command"))
     assert library.lineage == command.lineage
     assert rlx.merge(datasets, tmp_path / "library", codec="zstd").skipped_shards == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: rlx.merge([], "new"), "no dataset given: expected a list of at least one"),
+        (lambda: rlx.merge("a", "new"), "one dataset given, 'a': expected a list"),
+        (lambda: rlx.sample([]), "no dataset given: expected at least one"),
+        (lambda: rlx.sample((), output="new.npz"), "no dataset given"),
+        (lambda: rlx.push("a", "new", jobs=0), "`jobs` 0: expected at least 1"),
+        (lambda: rlx.pull("a", "new", jobs=-1), "`jobs` -1: expected at least 1"),
+    ],
+)
+def test_wrong_lists_and_numbers_are_named(
+    wrong: Callable[[], Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made(Path("a"))
+    with pytest.raises(OptionError, match=message):
+        wrong()
+    assert os.listdir() == ["a"]
+
+
+def test_lists_of_any_kind(tmp_path: Path) -> None:
+    parts = rlx.split(made(tmp_path / "a"), np.array([0.5, 0.5], np.float32), output=[tmp_path / "b", tmp_path / "c"])
+    assert rlx.merge((part.dataset for part in parts), tmp_path / "d").steps == 16
+    same = rlx.split(tmp_path / "a", [0.5, 0.5], output=[tmp_path / "b", tmp_path / "c"])
+    assert [part.skipped_shards for part in same] == [part.shards for part in same]
 
 
 def test_push_and_pull(tmp_path: Path, cli: Cli) -> None:
