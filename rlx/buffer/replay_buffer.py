@@ -60,22 +60,21 @@ class BufferOptions(BatchOptions, total=False):
 class ReplayBuffer(Preprocessing):
     """Buffer of steps that are sampled in batches.
 
-    Threads may write, sample and update priorities at once: a batch never holds half a write. Reading overlaps other
-    reading; writing waits for it. A sampled step goes this way: the storage; the transforms up to the last one that
-    needs neighbours; what the sampler says of it (the ends of slices, ``priority_weight``), written into the batch;
-    ``collate_fn``; the other transforms.
+    Threads may write, sample and update priorities at once: a batch never holds half a write. Reads run concurrently;
+    writes wait for them. A batch is made in this order: read from the storage; transforms up to the last one that needs
+    neighbours; keys of the sampler (ends of slices, ``priority_weight``); ``collate_fn``; the other transforms.
 
     Args:
-        storage: where steps are kept, or a dataset to read them from; 1,000 of them in a list by default.
-        sampler: chooses them; uniformly by default.
+        storage: stores the steps, or a dataset to read them from; a ``ListStorage`` of 1,000 steps by default.
+        sampler: chooses the steps of a batch; uniformly by default.
         writer: chooses the steps to overwrite; the oldest by default.
         transform: a callable, or one of ``rlx.buffer.transform``; its ``inv``, if any, is applied to written steps.
         batch_size: steps in a batch, unless ``sample`` overrides it.
-        prefetch: batches that are read ahead, each in a thread; needs ``batch_size``.
-        pin_memory: whether batches are put into page-locked memory, where there is an accelerator to profit from it.
-        collate_fn: makes something else of the TensorDict [n] of a batch.
+        prefetch: number of batches to read ahead, each in a thread; requires ``batch_size``.
+        pin_memory: whether batches are put into page-locked memory, if an accelerator is available.
+        collate_fn: function from the TensorDict [n] of a batch to the batch that is returned.
         generator: seeds the sampler.
-        dim_extend: the time dimension of written data; the last of ``storage.ndim`` by default.
+        dim_extend: time dimension of written data; the last of ``storage.ndim`` by default.
 
     Raises:
         TypeError: ``storage``, ``sampler`` or ``writer`` is not one, or ``generator`` cannot seed the sampler.
@@ -176,7 +175,7 @@ class ReplayBuffer(Preprocessing):
 
     @property
     def write_count(self) -> int:
-        """Steps written since the buffer was made or emptied, those included that were overwritten."""
+        """Number of steps written since the buffer was created or emptied, including overwritten ones."""
         return self._write_count
 
     # ---- writing
@@ -193,13 +192,14 @@ class ReplayBuffer(Preprocessing):
     def extend(self, steps: Any) -> torch.Tensor:
         """Write steps and return their rows, int64.
 
-        A step that does not observe what the one before led to does not continue it, whatever its trajectory id.
+        A step continues the previous one only if its observation equals that step's next observation, whatever its
+        trajectory id.
 
         Args:
             steps: [n], or [*lanes, n] into a storage of more dimensions, in time order; or a list of n steps. A
-                TensorDict, or a tensorclass, tensor or dict of tensors, which samples then are, too. Dimensions that
-                the storage lacks belong to a row: of [B, T] written to a storage of one dimension, B rows are stored
-                that are a trajectory each, and samples are [n, T].
+                TensorDict, or a tensorclass, tensor or dict of tensors; samples have the same type. Dimensions that
+                the storage lacks belong to a row: [B, T] written to a storage of one dimension is B rows, each a
+                trajectory, and samples are [n, T].
 
         Raises:
             SchemaMismatchError: keys, dtypes or shapes differ from the first write's; nothing is written.
@@ -244,7 +244,7 @@ class ReplayBuffer(Preprocessing):
             self._prefetcher.written(rows)
 
     def empty(self) -> None:
-        """Forget all steps."""
+        """Remove all steps."""
         with self._lock.write(), self._sampler_lock:
             self._storage.empty()
             self._writer.empty()
@@ -253,14 +253,14 @@ class ReplayBuffer(Preprocessing):
             self._discard()
 
     def update_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
-        """Tell the sampler how surprising steps were.
+        """Update the priorities of rows in the sampler.
 
         Args:
             rows: [n] rows, as in ``info["index"]``; or one.
             priority: [n], or [n, ...] to be reduced as the sampler does, or one for all.
 
         Raises:
-            ValueError: another number of priorities than of rows.
+            ValueError: the numbers of priorities and rows differ.
         """
         with self._lock.read(), self._sampler_lock:
             self._set_priority(rows, priority)
@@ -283,15 +283,15 @@ class ReplayBuffer(Preprocessing):
     def sample(
         self, batch_size: int | None = None, return_info: bool = False
     ) -> TensorDictBase | tuple[TensorDictBase, dict[Any, Any]]:
-        """Return a batch; with ``return_info`` also a dict of what the sampler said and the rows (``index``).
+        """Return a batch; with ``return_info`` also a dict of the rows (``index``) and the sampler's keys.
 
         Args:
-            batch_size: steps, if not as many as the buffer was made for.
-            return_info: whether to return more than the batch.
+            batch_size: steps in the batch; the buffer's ``batch_size`` by default.
+            return_info: whether to also return the dict.
 
         Raises:
             SamplingError: the storage cannot fulfil the request; SliceTooLongError, no trajectory has enough steps.
-            ValueError: no batch size.
+            ValueError: neither this call nor the buffer has a batch size.
         """
         draw, batch = self._sample(self._size(batch_size))
         if not return_info:
@@ -412,7 +412,7 @@ class ReplayBuffer(Preprocessing):
         return self
 
     def set_storage(self, storage: Storage | Dataset) -> Storage:
-        """Replace the storage; return the one before. The sampler is notified of the new content."""
+        """Replace the storage; return the previous one. The sampler is notified of the new content."""
         new = as_storage(storage)
         with self._lock.write(), self._sampler_lock:
             before, self._storage = self._storage, new
@@ -423,7 +423,7 @@ class ReplayBuffer(Preprocessing):
         return before
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Replace the sampler; return the one before. The new one is notified of the stored steps."""
+        """Replace the sampler; return the previous one. The new one is notified of the stored steps."""
         check_kind("sampler", sampler, Sampler)
         with self._lock.write(), self._sampler_lock:
             before, self._sampler = self._sampler, sampler
@@ -433,7 +433,7 @@ class ReplayBuffer(Preprocessing):
         return before
 
     def set_writer(self, writer: Writer) -> Writer:
-        """Use another writer; return the one before."""
+        """Replace the writer; return the previous one."""
         check_kind("writer", writer, Writer)
         with self._lock.write():
             before, self._writer = self._writer, writer
@@ -451,7 +451,7 @@ class ReplayBuffer(Preprocessing):
     # ---- at rest
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all of the buffer, the steps included; goes through ``torch.save`` with ``weights_only=True``."""
+        """Return the state of the buffer, including the steps; ``torch.load`` reads it with ``weights_only=True``."""
         with self._lock.read(), self._sampler_lock:
             return {**self._state(), "steps": steps_state(self._storage)}
 
@@ -464,10 +464,10 @@ class ReplayBuffer(Preprocessing):
         self._restore(state, steps_of(state["steps"]))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write the buffer to a directory, in place of the checkpoint that may be there; that one stays until then.
+        """Write a checkpoint to a directory; an existing checkpoint is replaced once the new one is complete.
 
         Raises:
-            DatasetExistsError: there is something else.
+            DatasetExistsError: the directory holds something else.
         """
         with self._lock.read():
             with self._sampler_lock:
@@ -475,9 +475,9 @@ class ReplayBuffer(Preprocessing):
             save(Path(path), state, blocks(self._storage), self._save_hooks)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Become what ``dumps`` wrote, as ``load_state_dict`` does.
+        """Load a checkpoint that ``dumps`` wrote, as ``load_state_dict`` does.
 
-        Into a storage of another capacity, if it is large enough, steps are rewritten, and the sampler starts afresh.
+        If the storage has another capacity, and it is large enough, steps are rewritten and the sampler starts afresh.
 
         Raises:
             DatasetNotFoundError: the directory holds no checkpoint.
@@ -501,8 +501,8 @@ class ReplayBuffer(Preprocessing):
     ) -> None:
         """Write the stored steps as a dataset that ``rlx.open`` and every command reads.
 
-        Its trajectories are those from which slices are drawn, in the order of their first stored steps. Keys of the
-        root and of ``next`` are kept as such; a key of both is an observation. A trajectory that the buffer does not
+        Its trajectories are those of ``SliceSampler``, in the order of their first stored steps. A key both at the root
+        and under ``next`` is an observation; other keys keep their place. A trajectory that the buffer does not
         hold to its end is flagged truncated and counted as cut. Transforms are not applied.
 
         Args:
@@ -510,7 +510,7 @@ class ReplayBuffer(Preprocessing):
             id: name of the dataset; that of the directory by default.
             exclude: keys to leave out, with all keys below them.
             store: ``zarr`` or ``memmap``.
-            codec: such as ``zstd-dict``; what suits the store by default.
+            codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
             overwrite: whether to replace an existing dataset, once the new one is complete.
 
         Raises:
@@ -560,7 +560,7 @@ class ReplayBuffer(Preprocessing):
                 self._form = Form(state.get("form", TENSORDICT.name))
 
     def shutdown(self) -> None:
-        """End the threads that read ahead; sampling starts them again. Without it they end with the buffer."""
+        """Stop the prefetch threads; sampling starts them again. Otherwise they stop with the buffer."""
         if self._prefetcher is not None:
             self._prefetcher.shutdown()
 

@@ -27,18 +27,18 @@ from rlx.fork import ThisProcessOnly, on_fork
 
 
 class BaseCollector(FreeRunning):
-    """Iterator over batches of steps as TED TensorDicts; ``Collector`` and ``MultiCollector`` say how it is made.
+    """Iterator over batches of steps as TED TensorDicts; base of ``Collector`` and ``MultiCollector``.
 
     Args:
-        actors: what starts the workers.
-        configs: of the workers.
+        actors: starts the workers.
+        configs: one config per worker.
         module: the policy, if it is a module.
         plan: how steps become batches.
         delivery: post-processing of batches.
         has_copies: whether workers have copies of the policy, which are sent new weights.
 
     Raises:
-        CollectError: an environment or the policy cannot be had, or sizes make no sense.
+        CollectError: an environment or the policy cannot be created, or a size is invalid.
 
     Example:
         >>> with rlx.Collector("CartPole-v1", frames_per_batch=10, total_frames=20) as collector:
@@ -86,12 +86,12 @@ class BaseCollector(FreeRunning):
 
     @property
     def policy_version(self) -> int:
-        """How often ``update_policy_weights_`` was called."""
+        """Number of calls of ``update_policy_weights_``."""
         return self._version
 
     @property
     def lost_episodes(self) -> int:
-        """How many episodes were lost with the process of their worker; steps of them may be in batches."""
+        """Number of episodes lost with the process of their worker; batches may contain steps of them."""
         return self._pool.lost_episodes
 
     def __iter__(self) -> Iterator[TensorDictBase | None]:
@@ -103,15 +103,15 @@ class BaseCollector(FreeRunning):
             self._expect_idle()
 
     def next(self) -> TensorDictBase | None:
-        """Return the next batch; None where it went to the replay buffer, or when all steps are done."""
+        """Return the next batch; None if it was written to the replay buffer, or after the last one."""
         return next(iter(self), None)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Begin new episodes everywhere, those of a new collector with this ``seed``; give a seed for another one.
+        """Begin new episodes, the same as those of a new collector with this seed; return another seed.
 
         Args:
-            seed: of all environments and random actions.
-            static_seed: must be False: every environment has a seed of its own.
+            seed: random seed of all environments and random actions.
+            static_seed: must be False: every environment has its own seed.
 
         Raises:
             CollectError: ``static_seed`` is True.
@@ -124,16 +124,16 @@ class BaseCollector(FreeRunning):
         return seed + 1
 
     def reset(self, reset_idx: Sequence[bool] | None = None) -> None:
-        """Give up the running episodes: the next batch begins with new ones, under new ids.
+        """Drop the running episodes: the next batch begins with new ones, with new ids.
 
         Whole episodes that wait for their batch are dropped too, unless only some workers are reset. Dropped steps do
         not count for ``total_frames``.
 
         Args:
-            reset_idx: whether to reset each worker's environments; all by default.
+            reset_idx: for each worker, whether to reset its environments; all by default.
 
         Raises:
-            CollectError: there are more or fewer workers.
+            CollectError: reset_idx does not have one value per worker.
         """
         chosen = [True] * len(self._episodes) if reset_idx is None else list(reset_idx)
         if len(chosen) != len(self._episodes):
@@ -144,12 +144,14 @@ class BaseCollector(FreeRunning):
             self._begin_anew([worker for worker, is_chosen in enumerate(chosen) if is_chosen])
 
     def update_policy_weights_(self, policy_or_weights: "NewWeights | None" = None) -> None:
-        """Take new weights: a state_dict, a TensorDict of parameters or another module; none where the policy's own
+        """Update the weights of the policy from the next batch on; ``policy_version`` increases by one.
 
-        were changed in place. They are in use from the next batch that is begun. The version goes up by one.
+        Args:
+            policy_or_weights: a state_dict, a TensorDict of parameters or another module; by default the policy's own
+                weights, changed in place.
 
         Raises:
-            CollectError: there are weights and the policy has none.
+            CollectError: weights are given, and the policy has none.
         """
         self._here.check()
         if self._background is not None:
@@ -164,10 +166,9 @@ class BaseCollector(FreeRunning):
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which a collector with the same arguments resumes.
 
-        It holds counts of delivered steps, ids, sessions, from which the seeds follow, and the policy's weights.
-        Environments are not in it: few can be saved. So running episodes are lost, and whole ones that wait for their
-        batch; steps are made in their place. Nor is the state of generators that are not the collector's, such as
-        torch's own.
+        It contains counts of delivered steps, ids, sessions, which determine the seeds, and the policy's weights, but
+        not environments, because few can be saved: running episodes, and whole ones that wait for their batch,
+        are lost and collected again. Nor does it contain generators of other libraries, such as torch's.
         """
         with self._quiet():
             lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
@@ -182,12 +183,12 @@ class BaseCollector(FreeRunning):
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another collector stood, with new episodes, ids that it did not give and other seeds.
+        """Resume from the state of another collector, with new episodes, new ids and other seeds.
 
-        Of one state and seed follow the same batches, where they depend on the seed alone.
+        The same state and seed give the same batches, if these depend only on the seed.
 
         Raises:
-            CollectError: it is no collector's state.
+            CollectError: the state is not a collector's.
         """
         self._expect_idle()
         if missing := [name for name in self.state_dict() if name not in state and name != "seed"]:
@@ -202,13 +203,13 @@ class BaseCollector(FreeRunning):
         self._next_episode = state["next_trajectory"]
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Close the environments, after the batch that the thread of ``start`` is collecting, if there is one.
+        """Close the environments, after the batch that a thread of ``start`` is collecting, if any.
 
         Args:
             timeout: seconds to wait for that batch; as long as it takes by default.
 
         Raises:
-            CollectError: the batch took longer, though the environments are closed; or whatever ended the thread.
+            CollectError: the batch took longer (the environments are closed nevertheless), or the thread failed.
         """
         try:
             self._stop_background(timeout)

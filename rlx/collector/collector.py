@@ -1,4 +1,4 @@
-"""Batches of steps for a learner, collected in this process, under the names that TorchRL's users know."""
+"""Collector: batches of steps for a learner, collected in this process, under TorchRL's names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -24,43 +24,43 @@ class Collector(BaseCollector):
     Trajectories continue from batch to batch. ``("collector", "traj_ids")`` are unique and increase.
 
     Args:
-        create_env_fn: an environment, a gymnasium id, or what makes one.
+        create_env_fn: an environment, a gymnasium id, or a function that returns an environment.
         policy: a TensorDictModule, or a function of a TensorDict, that writes ``action``; a module or function that
-            returns actions [n, ...] for observations [n, ...], or actions and a dict of more; random if not given.
-            Batches hold all its outputs. Keys that it writes under ``next`` and reads at the root are its state, which
-            is carried from step to step and reset in every episode; see ``docs/collecting.md``.
-        frames_per_batch: steps of all environments a batch, rounded down to as many in each.
-        total_frames: steps of all batches, exactly: the last batches are smaller. -1: no limit.
-        max_frames_per_traj: where a trajectory is truncated, and a new one begun, if it lasts so long; nowhere if it is
-            none, or less than 1.
-        init_random_frames: the number of first steps with random actions; other outputs of the policy are kept, but
+            returns actions [n, ...] for observations [n, ...], or a pair of actions and a dict of other outputs; random
+            actions by default. Batches hold all its outputs. Keys that it writes under ``next`` and reads at the root
+            are its state, which is carried from step to step and reset in every episode; see ``docs/collecting.md``.
+        frames_per_batch: steps per batch over all environments, rounded down to a multiple of their number.
+        total_frames: exact number of steps of all batches together: the last batches are smaller. -1: no limit.
+        max_frames_per_traj: number of steps after which a trajectory is truncated and a new one begins; no limit if it
+            is None or less than 1.
+        init_random_frames: number of steps with random actions at the start; other outputs of the policy are kept, but
             ``*log_prob`` is NaN.
-        reset_at_each_iter: whether every batch begins with new episodes; those left are flagged truncated.
-        split_trajs: whether batches are [N, T_max], a row a trajectory, with ``("collector", "mask")``.
-        trajs_per_batch: whole episodes per batch, exactly; frames_per_batch, if given, is then the number of steps that
-            environments make at once.
-        traj_format: of such batches: "padded", [N, T_max] as with split_trajs; "cat", [S] episodes concatenated.
-        postproc: is applied to every batch: a function, or a transform of ``rlx.buffer``; what of these looks at other
-            steps sees those of the batch alone, so whole trajectories with trajs_per_batch.
-        replay_buffer: is extended by every batch, and None is yielded. A storage of one dimension takes the steps of an
-            environment one by one, and of a vectorised one a row of steps for each of its environments; of trajectories
-            the real steps only. One of more dimensions takes batches as they are.
-        device: of policy and batches, if nothing else is said of these.
-        storing_device: where batches are put.
-        policy_device: where the policy runs.
+        reset_at_each_iter: whether every batch begins with new episodes; unfinished ones are flagged truncated.
+        split_trajs: whether batches are [N, T_max], one row per trajectory, with ``("collector", "mask")``.
+        trajs_per_batch: exact number of whole episodes per batch; frames_per_batch, if given, is then the number of
+            steps that environments take at once.
+        traj_format: layout with trajs_per_batch: "padded", [N, T_max] as with split_trajs; "cat", [S], concatenated.
+        postproc: function or transform of ``rlx.buffer``, applied to every batch. Transforms that need other steps,
+            such as ``NStep``, see only those of the batch: whole trajectories with trajs_per_batch.
+        replay_buffer: buffer to extend with every batch; None is then yielded instead. A storage with one dimension
+            takes single steps of one environment, or one row of steps for each of several environments; padding is
+            left out. A storage with more dimensions takes batches unchanged.
+        device: device of policy and batches, unless policy_device or storing_device is given.
+        storing_device: device of batches.
+        policy_device: device on which the policy runs.
         exploration_type: how a distribution in the policy is sampled: ``InteractionType`` of tensordict, which TorchRL
             calls ExplorationType, or its name: "random", "deterministic", "mode", "mean" or "median".
         set_truncated: whether the last step of every batch is flagged truncated, without ending its trajectory.
-        seed: of environments and random actions.
-        track_policy_version: whether every step has the number of the policy that chose it, ``policy_version``.
-        drop: keys that the policy writes and batches shall not have: ``["logits", ("next", "value")]``.
-        info_keys: entries of the environment's ``info`` that batches have under ``("next", "info", KEY)``: numbers,
-            arrays and texts; or "all" of the first batch. Where a step has no such entry, it is NaN, 0, False or "".
-        create_env_kwargs: keyword arguments of the function in ``create_env_fn``; of an id, those of gymnasium.make.
-        policy_factory: a function that makes the policy, instead of ``policy``.
+        seed: random seed of environments and random actions.
+        track_policy_version: whether steps have ``policy_version``, the number of the policy that chose the action.
+        drop: outputs of the policy to leave out of batches, such as ``["logits", ("next", "value")]``.
+        info_keys: entries of ``info`` to keep under ``("next", "info", KEY)``: numbers, arrays and texts; or "all", the
+            entries of the first batch. A step without the entry gets NaN, 0, False or "".
+        create_env_kwargs: keyword arguments of the function in ``create_env_fn``, or of gymnasium.make for an id.
+        policy_factory: a function that returns the policy, instead of ``policy``.
 
     Raises:
-        CollectError: the environment cannot be had, fails, or does not fit the policy; or sizes make no sense.
+        CollectError: the environment cannot be created, fails, or does not fit the policy; or a size is invalid.
 
     Example:
         >>> with Collector("CartPole-v1", frames_per_batch=20, total_frames=50) as collector:
@@ -138,7 +138,7 @@ def names_of(keys: Sequence[NestedKey]) -> list[str]:
 
 
 def made_by(factory: Callable[[], Any], policy: Any) -> Any:
-    """Return the policy that a factory makes.
+    """Return the policy that a factory returns.
 
     Raises:
         CollectError: there is a policy already.
@@ -149,12 +149,12 @@ def made_by(factory: Callable[[], Any], policy: Any) -> Any:
 
 
 def none_below_1(limit: int | None) -> int | None:
-    """Return a limit, or none where it is 0 or less, as TorchRL has it."""
+    """Return a limit, or None if it is below 1, as in TorchRL."""
     return None if limit is None or limit < 1 else limit
 
 
 def exploration(given: InteractionType | str) -> str:
-    """Return name of the ``InteractionType`` that is meant.
+    """Return the name of an ``InteractionType``, given as a member or by name.
 
     Example:
         >>> exploration("deterministic"), exploration(InteractionType.RANDOM)

@@ -1,4 +1,4 @@
-"""Batches of steps for a learner, collected on the machines of a Ray cluster."""
+"""DistributedCollector: batches of steps for a learner, collected on the machines of a Ray cluster."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
@@ -20,50 +20,50 @@ _BACKENDS = ("ray", "rpc", "distributed")
 
 
 class DistributedCollector(MultiCollector):
-    """A MultiCollector whose workers are actors of Ray, on any machine of the cluster.
+    """MultiCollector whose workers are Ray actors, on any machine of the cluster.
 
     Batches and new weights are sent by value, and a worker that has begun a batch cannot be stopped:
     ``preemptive_threshold`` is not supported. Otherwise it behaves like a MultiCollector. A lost worker is replaced,
-    also if its machine is lost. To collect whole datasets without a learner, use ``rlx collect --engine ray``: every
+    even if its machine is lost. To collect whole datasets without a learner, use ``rlx collect --engine ray``: every
     worker then writes its own shards.
 
     Args:
-        create_env_fn: an environment a worker, or one for all ``num_collectors`` of them; see ``MultiCollector``.
-        policy: as there; it is sent to every worker.
-        backend: "ray"; "rpc" and "distributed", which TorchRL has as well, are other names for it.
-        num_collectors: how many workers have the same environment.
-        ray_init_config: arguments for ``ray.init``, such as ``address``. Without an address, or ``$RAY_ADDRESS``, and
-            where this process has no connection to Ray yet, a cluster with a CPU a worker starts on this machine, and
-            ends with the collector.
-        remote_configs: what a worker takes of the cluster, as ``ray.remote`` has it: ``num_cpus`` (1 where not given),
-            ``num_gpus``, ``memory``, ``resources``; or a list of such, one a worker.
-        sync: as there, but False where not given, as TorchRL has it.
-        frames_per_batch: as there, and so are those that follow.
-        total_frames: as there.
-        max_frames_per_traj: as there.
-        init_random_frames: as there.
-        reset_at_each_iter: as there.
-        split_trajs: as there.
-        trajs_per_batch: as there.
-        traj_format: as there.
-        postproc: as there.
-        replay_buffer: as there: batches come here first, and go into it then.
-        device: as there.
-        storing_device: as there.
-        policy_device: as there.
-        exploration_type: as there.
-        set_truncated: as there.
-        seed: as there; with ``sync`` the same batches as of a MultiCollector.
-        track_policy_version: as there; where not given, whether workers do not wait for each other (``sync=False``).
-        drop: as there.
-        info_keys: as there.
-        cat_results: as there.
-        num_threads: as there.
-        create_env_kwargs: as there.
-        policy_factory: as there.
+        create_env_fn: one environment per worker, or one for all ``num_collectors`` workers; as in ``MultiCollector``.
+        policy: as in ``MultiCollector``; it is sent to every worker.
+        backend: "ray"; TorchRL's "rpc" and "distributed" are accepted as other names for it.
+        num_collectors: number of workers, if all have the same environment.
+        ray_init_config: arguments of ``ray.init``, such as ``address``. Without an address and ``$RAY_ADDRESS``, and if
+            this process is not connected to Ray, a cluster with one CPU per worker starts on this machine, and stops
+            with the collector.
+        remote_configs: resources of a worker, as for ``ray.remote``: ``num_cpus`` (1 by default), ``num_gpus``,
+            ``memory``, ``resources``; or a list with one dict per worker.
+        sync: as in ``MultiCollector``; False by default, as in TorchRL.
+        frames_per_batch: as in ``MultiCollector``.
+        total_frames: as in ``MultiCollector``.
+        max_frames_per_traj: as in ``MultiCollector``.
+        init_random_frames: as in ``MultiCollector``.
+        reset_at_each_iter: as in ``MultiCollector``.
+        split_trajs: as in ``MultiCollector``.
+        trajs_per_batch: as in ``MultiCollector``.
+        traj_format: as in ``MultiCollector``.
+        postproc: as in ``MultiCollector``.
+        replay_buffer: as in ``MultiCollector``; batches are sent to this process and written here.
+        device: as in ``MultiCollector``.
+        storing_device: as in ``MultiCollector``.
+        policy_device: as in ``MultiCollector``.
+        exploration_type: as in ``MultiCollector``.
+        set_truncated: as in ``MultiCollector``.
+        seed: as in ``MultiCollector``; with ``sync`` the batches are the same too.
+        track_policy_version: as in ``Collector``; by default, true without ``sync``.
+        drop: as in ``MultiCollector``.
+        info_keys: as in ``MultiCollector``.
+        cat_results: as in ``MultiCollector``.
+        num_threads: as in ``MultiCollector``.
+        create_env_kwargs: as in ``MultiCollector``.
+        policy_factory: as in ``MultiCollector``.
 
     Raises:
-        CollectError: as there; or the backend is unknown.
+        CollectError: as in ``MultiCollector``; or the backend is unknown.
         MissingExtraError: Ray is not installed.
         EngineError: no cluster answers at the address.
 

@@ -1,4 +1,4 @@
-"""Batches of steps for a learner, collected in other processes."""
+"""MultiCollector: batches of steps for a learner, collected in other processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -22,55 +22,56 @@ from rlx.errors import CollectError
 
 
 class MultiCollector(BaseCollector):
-    """Iterator over batches of steps as TED TensorDicts that B workers collect, each an environment in its own process.
+    """Iterator over batches of steps as TED TensorDicts, collected by B workers, each in its own process.
 
-    With ``sync`` all workers collect their part of a batch, then it is yielded, and they wait until the next one is
-    asked for: the same seed gives the same batches. Of P environments a worker a batch has shape [B, P, T], [B, T] of
-    single ones. Without, a batch is what one worker has collected, [P, T] or [T], first come, first served, while the
-    others continue and so does this one: at most two batches ahead of the learner.
+    With ``sync``, every batch has a part from each worker, and workers wait until the next batch is requested: the same
+    seed gives the same batches. Their shape is [B, P, T] with P environments per worker, or [B, T] with single ones.
+    Without ``sync``, each batch comes from one worker, [P, T] or [T], in the order in which they finish, and all
+    workers continue: at most two batches ahead of the learner.
 
     A worker whose process dies, or hangs for longer than ``step_timeout``, is replaced, with other seeds, and its
-    unfinished trajectories end there: a warning says so, and ``lost_episodes`` counts them. One that dies
-    three times without progress ends the run. Observations come through shared memory.
+    unfinished trajectories end there: a warning reports it, and ``lost_episodes`` counts them. A worker that dies
+    three times without progress ends the run. Observations pass through shared memory.
 
     Args:
-        create_env_fn: an environment a worker; see ``Collector``. It must be possible to send it.
-        policy: as in ``Collector``; every worker has a copy, which ``update_policy_weights_`` renews.
+        create_env_fn: one environment per worker, as in ``Collector``; it is sent to the worker, so cloudpickle must
+            support it.
+        policy: as in ``Collector``; every worker has a copy, which ``update_policy_weights_`` updates.
         sync: whether workers wait for each other.
-        frames_per_batch: steps a batch: of all workers with ``sync``, of one without; or a number for every worker.
-        total_frames: as in ``Collector``, and so are those that follow.
-        max_frames_per_traj: as there.
-        init_random_frames: as there.
-        reset_at_each_iter: as there.
-        split_trajs: as there.
-        trajs_per_batch: as there.
-        traj_format: as there.
-        postproc: as there.
-        replay_buffer: as there.
-        device: as there.
-        storing_device: as there.
-        policy_device: as there.
-        exploration_type: as there.
-        set_truncated: as there.
-        seed: as there.
-        track_policy_version: as there; where not given, whether workers do not wait for each other (``sync=False``).
-        drop: as there.
-        info_keys: as there.
+        frames_per_batch: steps per batch: of all workers with ``sync``, of one without; or a list, one per worker.
+        total_frames: as in ``Collector``.
+        max_frames_per_traj: as in ``Collector``.
+        init_random_frames: as in ``Collector``.
+        reset_at_each_iter: as in ``Collector``.
+        split_trajs: as in ``Collector``.
+        trajs_per_batch: as in ``Collector``.
+        traj_format: as in ``Collector``.
+        postproc: as in ``Collector``.
+        replay_buffer: as in ``Collector``.
+        device: as in ``Collector``.
+        storing_device: as in ``Collector``.
+        policy_device: as in ``Collector``.
+        exploration_type: as in ``Collector``.
+        set_truncated: as in ``Collector``.
+        seed: as in ``Collector``.
+        track_policy_version: as in ``Collector``; by default, true without ``sync``.
+        drop: as in ``Collector``.
+        info_keys: as in ``Collector``.
         cat_results: "stack" for the shapes above; 0 joins workers along the environments, [B * P, T] or [B * T]; -1
-            joins them along the times, [P, B * T] or [B * T].
-        preemptive_threshold: part of the workers; when this part has finished a batch, the others stop at their next
-            step. Batches have ``("collector", "mask")``, False for missing steps, whose trajectory id is -1.
-        num_threads: that torch may use in a worker.
-        create_env_kwargs: as there, or a list of them, one for each worker.
-        policy_factory: a function that makes the policy in every worker; another is made here, if it is a module, whose
-            weights all of them get. Or a list of functions, one for each worker: then nothing is made here, and weights
-            cannot be updated.
-        step_timeout: seconds that a step or a reset of an environment may take; then the process of its worker is
-            killed. Without limit where not given.
-        actors: where workers run; in processes of this machine by default. It is entered and left.
+            joins them along time, [P, B * T] or [B * T].
+        preemptive_threshold: fraction of the workers; once this fraction has finished a batch, the others stop at their
+            next step. Batches have ``("collector", "mask")``, False for missing steps, whose trajectory id is -1.
+        num_threads: number of torch threads in a worker.
+        create_env_kwargs: as in ``Collector``, or a list with one dict per worker.
+        policy_factory: a function that returns the policy in every worker. It is also called in this process: if it
+            returns a module, all workers get the weights of that module. Or a list of functions, one per worker: these
+            are not called in this process, and weights cannot be updated.
+        step_timeout: seconds that a step or a reset of an environment may take, without limit by default; a worker that
+            exceeds them is killed.
+        actors: where workers run; in processes of this machine by default. The collector opens and closes it.
 
     Raises:
-        CollectError: an environment cannot be had or sent, fails, or does not fit the policy; or sizes make no sense.
+        CollectError: an environment cannot be created or sent, fails, or does not fit the policy; or a size is invalid.
         WorkerLostError: a worker died three times without progress.
 
     Example:
@@ -167,7 +168,7 @@ def _actors(actors: Actors | None, step_timeout: float | None) -> Actors:
 def _policies(
     policy: Any, factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None, workers: int
 ) -> tuple[torch.nn.Module | None, Sequence[Any]]:
-    """Return the module whose weights all workers have, if there is one, and what each worker gets."""
+    """Return the module whose weights all workers have, or None, and the policy of each worker."""
     if factory is None:
         policy = instance(policy)
         return policy if is_module(policy) else None, [policy] * workers
@@ -181,7 +182,7 @@ def _policies(
 
 
 def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
-    """Return the value of every worker: the same, or its own."""
+    """Return one value per worker: the same for all, or that of a list."""
     if isinstance(given, Mapping) or not isinstance(given, Sequence):
         return [given] * workers
     if len(given) != workers:
