@@ -1,6 +1,7 @@
 """Discounted sums of the rewards of consecutive steps, for datasets and for samples alike."""
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -47,6 +48,8 @@ def returns_to_go(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: floa
         >>> returns_to_go(np.ones(5), np.array([3, 2]), 0.5)
         array([1.75, 1.5 , 1.  , 1.5 , 1.  ])
     """
+    if not np.isfinite(rewards).all():  # a block of rewards is multiplied by zeros too, which NaN and inf outlive
+        return _one_by_one(rewards, lengths, gamma)
     widths = _BLOCK * np.maximum(-(-lengths // _BLOCK), 1)
     longest = int(widths.max(initial=_BLOCK))
     if len(lengths) * longest <= _AT_ONCE:
@@ -57,6 +60,17 @@ def returns_to_go(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: floa
         alike = widths == width
         mine = np.repeat(alike, lengths)
         returns[mine] = _padded(rewards[mine], lengths[alike], width, gamma)
+    return returns
+
+
+def _one_by_one(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) -> NDArray[np.float64]:
+    """Return [S] the sums, each made of the one after it: slower, but nothing spreads to later steps."""
+    returns = np.empty(len(rewards))
+    stop = 0
+    for length in lengths.tolist():
+        start, stop = stop, stop + length
+        backwards = accumulate(rewards[start:stop][::-1].tolist(), lambda later, now: now + gamma * later)
+        returns[start:stop] = np.fromiter(backwards, np.float64, length)[::-1]
     return returns
 
 

@@ -15,9 +15,15 @@ LENGTHS = st.lists(st.sampled_from([1, 2, 63, 64, 65, 127, 128, 129, 200, 400]),
 
 
 @pytest.mark.parametrize("at_once", [0, 1 << 18])
-@given(lengths=LENGTHS, gamma=st.sampled_from([0.0, 0.9, 1.0]))
-def test_returns_to_go(at_once: int, lengths: list[int], gamma: float) -> None:
+@given(
+    lengths=LENGTHS,
+    gamma=st.sampled_from([0.0, 0.9, 1.0]),
+    odd=st.none() | st.tuples(st.integers(0, 1000), st.sampled_from([np.nan, np.inf, -np.inf])),
+)
+def test_returns_to_go(at_once: int, lengths: list[int], gamma: float, odd: tuple[int, float] | None) -> None:
     rewards = np.random.default_rng(0).normal(size=sum(lengths)).astype(np.float32)
+    if odd is not None and len(rewards):
+        rewards[odd[0] % len(rewards)] = odd[1]
     expected, start = [], 0
     for length in lengths:
         later, trajectory = 0.0, []
@@ -27,7 +33,7 @@ def test_returns_to_go(at_once: int, lengths: list[int], gamma: float) -> None:
         expected += reversed(trajectory)
         start += length
     with patch.object(returns, "_AT_ONCE", at_once):
-        assert np.allclose(returns.returns_to_go(rewards, np.array(lengths, np.int64), gamma), expected)
+        assert np.allclose(returns.returns_to_go(rewards, np.array(lengths, np.int64), gamma), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7, 20])
