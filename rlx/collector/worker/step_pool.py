@@ -156,6 +156,7 @@ class StepPool(WorkerPool[Collect]):
 
     def _collect(self, worker: int, task: StepTask, slot: int) -> Collect:
         """Return the message of a task; with the weights if they are new to the worker and not in shared memory."""
-        is_new = self._memories[worker] is None and self._sent_weights[worker] is not self._weights
-        self._sent_weights[worker] = self._weights
-        return Collect(task, slot, self._weights if is_new else None)
+        weights = self._weights  # read once: another thread may publish meanwhile
+        is_new = self._memories[worker] is None and self._sent_weights[worker] is not weights
+        self._sent_weights[worker] = weights
+        return Collect(task, slot, weights if is_new else None)
