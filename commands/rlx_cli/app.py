@@ -28,7 +28,7 @@ from rlx_cli.push import push
 from rlx_cli.repair import repair
 from rlx_cli.sample import sample
 from rlx_cli.split import split
-from rlx_cli.streams import abandon, secure
+from rlx_cli.streams import abandon, abandon_if_failed, secure
 from rlx_cli.verify import verify
 from rlx_cli.view import view
 
@@ -143,8 +143,8 @@ def _run(output: Output) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.filename is None:
-            abandon(sys.stdout.fileno())  # stdout may have failed, and would fail again at the flush
+        if isinstance(error, OSError) and error.filename is None:  # perhaps of stdout
+            abandon_if_failed()
         if (translated := _translated(error)) is None:  # a bug: show its traceback, with secrets hidden
             output.trace(error)
             return ERROR

@@ -30,3 +30,11 @@ def abandon(descriptor: int) -> None:
     """Discard further output to a failed stream, which Python would otherwise flush at exit and report."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def abandon_if_failed() -> None:
+    """Discard further output to stdout if it fails, as it would fail again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        abandon(sys.stdout.fileno())

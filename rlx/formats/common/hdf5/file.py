@@ -49,8 +49,15 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Return whether a path is that of a file that begins like HDF5, whole or damaged."""
-    return path.is_file() and bool(h5py.is_hdf5(path))
+    """Return whether a path is that of a file that begins like HDF5, whole or damaged.
+
+    Raises:
+        FileAccessError: it cannot be read.
+    """
+    if not path.is_file():
+        return False
+    check_readable(path)
+    return bool(h5py.is_hdf5(path))
 
 
 def holds(path: Path, names: Collection[str]) -> bool:
