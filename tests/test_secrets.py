@@ -1,5 +1,6 @@
 """Passwords and signatures in URLs: in nothing that the library raises, records or shows."""
 
+import json
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import rlx
-from rlx.errors import RlxError
+from rlx.errors import DatasetError, RlxError
 from rlx.files.http import HttpFiles
 from rlx.files.opening import open_location, open_source
 from rlx.files.retry import RetryPolicy
@@ -19,6 +20,7 @@ from rlx.pipeline.download import download
 from rlx.pipeline.options import Options
 from rlx.pipeline.pull import pull
 from rlx.progress import Silent
+from tests.factories import make_block, write_dataset
 from tests.gcs_server import Fault, GcsServer
 from tests.rlu_files import write_run
 
@@ -80,6 +82,27 @@ def test_what_is_recorded_of_a_mirror(tmp_path: Path) -> None:
             chosen = Options(jobs=1, shards=shards)
             download("Pong/5", tmp_path / "set", chosen, source=source, layout="rlu", progress=Silent())
     assert rlx.open(tmp_path / "set").manifest.notes["origin"] == bases
+
+
+def test_what_functions_return(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "set", [[make_block([3, 5])]]).path
+    with GcsServer(tmp_path) as server:
+        url = f"{server.url.replace('://', f'://me:{SECRETS[0]}@')}/set"
+        results: list[Any] = [
+            rlx.sample(url),
+            rlx.inspect(url),
+            rlx.doctor(dataset, against=url),
+            rlx.verify(url),
+            rlx.pull(url, tmp_path / "pulled"),
+        ]
+        with pytest.raises(DatasetError) as raised:
+            _ = rlx.open(url).filter("length > 3").path
+        largest = max((dataset / "shards").rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
+        largest.write_bytes(bytes(largest.stat().st_size))
+        results.append(rlx.doctor(tmp_path / "pulled", against=url))
+    said = [f"{result!r} {json.dumps(result.to_json())}" for result in results]
+    assert [one for one in said if SECRETS[0] in one] == []
+    assert raised.value.hint == f"rlx pull {server.url}/set"
 
 
 def test_a_server_that_quotes_what_it_was_asked(tmp_path: Path) -> None:

@@ -250,6 +250,7 @@ class FilteredDataset(Dataset):
     @property
     def path(self) -> Path:
         """Raise DatasetError: the files are those of the whole dataset."""
+        _ = self._whole.path  # of one at a URL, this error says to pull it first
         transforms = [word for text in self._filters for word in ("--transform", f"filter:{text}")]
         raise DatasetError(
             f"{self!r} is not on disk: expected a dataset without a filter",

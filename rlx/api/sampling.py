@@ -17,6 +17,7 @@ from rlx.formats.registry import format_of, formats
 from rlx.formats.writing import export
 from rlx.pipeline.sampling import Sampling, draw
 from rlx.pipeline.sampling_room import check_file
+from rlx.secrets_in_urls import without_secrets
 from rlx.store.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Sample:
     """Batches that were drawn from datasets.
 
     Args:
-        datasets: paths, ids or URLs of the datasets.
+        datasets: paths, ids or URLs of the datasets, without passwords.
         seed: the same seed draws the same steps.
         batches: number of batches.
         steps: steps of all batches.
@@ -139,7 +140,7 @@ def sample(
     several = [datasets] if isinstance(datasets, str | os.PathLike | Dataset) else list(datasets)
     if not several:
         raise OptionError("no dataset given: expected at least one")
-    names = [one.where if isinstance(one, Dataset) else os.fspath(one) for one in several]
+    names = [one.where if isinstance(one, Dataset) else without_secrets(os.fspath(one)) for one in several]
     for name, number in (("batch_size", batch_size), ("stack", stack), ("n_step", n_step), ("batches", batches)):
         check_number(name, number, 1)
     for name, length in (("slice_len", slice_len), ("num_slices", num_slices)):

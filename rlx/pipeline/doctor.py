@@ -20,6 +20,7 @@ from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.options import Options
 from rlx.progress import Progress, Silent
+from rlx.secrets_in_urls import without_secrets
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 
@@ -135,7 +136,9 @@ def doctor(
     """
     progress = progress or Silent()
     problems: list[Finding] = []
-    others = {digest: other for other in against for digest in _digests(other, source_format, problems)}
+    others = {
+        digest: without_secrets(other) for other in against for digest in _digests(other, source_format, problems)
+    }
     dropped: Counter[str] = Counter()
     opened = _opened(path, source_format, sample, dropped)
     if opened.steps is not None:
@@ -223,7 +226,7 @@ def _digests(path: str, source_format: str | None, problems: list[Finding]) -> M
     other, damage = _opened(path, source_format, None, Counter()), list[Finding]()
     found = digests(_until_damage(other.blocks, damage), other.subject.schema)
     why = "no trajectory of it after this place could be compared"
-    problems += [replace(one, what=f"{path}: {one.what}", why=why) for one in damage]
+    problems += [replace(one, what=f"{without_secrets(path)}: {one.what}", why=why) for one in damage]
     return found
 
 
