@@ -23,27 +23,27 @@ from rlx.errors import SchemaMismatchError
 
 
 class ReplayBufferEnsemble(SavedTogether):
-    """Batches [n, B / n] of n buffers' steps, ``("index", "buffer_ids")`` saying which (int64 [n, B / n]).
+    """Ensemble of n buffers: batches are [n, B / n], and ``("index", "buffer_ids")`` is the buffer of each step.
 
-    Each buffer's own transforms come first, then those of the ensemble. Buffers whose steps have different keys give
-    the keys that all of them have; a buffer's own ``index`` becomes ``("index", "index")``.
-    Buffers are written each on its own.
+    Each buffer's own transforms are applied first, then those of the ensemble. If buffers have different keys, batches
+    have the keys that all of them have; a buffer's own ``index`` becomes ``("index", "index")``. Write to each buffer
+    separately.
 
     Args:
-        buffers: the buffers; or none, and the parts to make them of.
+        buffers: the buffers; or use the arguments for their parts.
         storages: the storages of the buffers, with their transforms.
-        samplers: their samplers, which also say how buffers are drawn, in place of ``p``, ``sample_from_all`` and
+        samplers: their samplers, which also choose the buffers, instead of ``p``, ``sample_from_all`` and
             ``num_buffer_sampled``.
         writers: their writers.
         collate_fns: their ``collate_fn``, one or None for each.
-        p: how likely each buffer is to be drawn, in any unit; evenly by default.
-        sample_from_all: every buffer gives a row of every batch, rather than those that are drawn, with replacement.
-        num_buffer_sampled: rows of a batch; as many as there are buffers by default.
-        batch_size: steps of a batch, over all its rows.
+        p: weight of each buffer; equal by default.
+        sample_from_all: every batch has one row from each buffer; otherwise buffers are drawn with replacement.
+        num_buffer_sampled: rows per batch; the number of buffers by default.
+        batch_size: steps per batch, over all its rows.
         transform: applied to the whole batch.
-        collate_fn: makes the batch of the list of the buffers' batches; they are stacked by default.
-        seed: of the drawing of buffers; fresh by default.
-        generator: gives the seed.
+        collate_fn: returns the batch for a list of the buffers' batches; stacks them by default.
+        seed: random seed of the choice of buffers; random by default.
+        generator: source of the seed.
 
     Raises:
         ValueError, TypeError: arguments that do not go together.

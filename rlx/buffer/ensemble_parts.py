@@ -85,14 +85,14 @@ class _Parts(ABC):
 
 
 class StorageEnsemble(_Parts, SavedTogether):
-    """The storages of several buffers; ``len()`` is how many there are.
+    """Storages of several buffers; ``len()`` is their number.
 
     Args:
         storages: the storages.
-        transforms: of each storage's steps, one or None for each; none by default.
+        transforms: one transform or None per storage; none by default.
 
     Raises:
-        ValueError: not as many transforms as storages.
+        ValueError: the numbers of transforms and storages differ.
 
     Example:
         >>> from tensordict import TensorDict
@@ -191,19 +191,18 @@ class BufferDraw:
 
 
 class SamplerEnsemble(_Parts, SavedState):
-    """Sampler that chooses storages by their probabilities, or takes all, and draws as many steps from each with its
-    own sampler.
+    """Sampler that chooses storages by probability, or takes all, and draws the same number of steps from each.
 
     Args:
-        samplers: one for each storage.
-        p: [storages] how likely each is, up to a factor; without it all are equally likely.
-        sample_from_all: every storage gives the same share of every batch. Either this or ``p``.
-        num_buffer_sampled: how many storages a batch is made from, with replacement; by default as many as there are.
-        seed: the same seed gives the same choices; without it, one from ``generator``, or fresh entropy.
-        generator: gives the seed.
+        samplers: one per storage.
+        p: [storages] weight of each storage; equal by default.
+        sample_from_all: take an equal share of every storage in each batch. Either this or ``p``.
+        num_buffer_sampled: number of storages drawn per batch, with replacement; by default the number of storages.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
 
     Raises:
-        ValueError: no sampler, or ``p`` is not one probability for each.
+        ValueError: no sampler is given, or ``p`` does not have one weight per storage.
 
     Example:
         >>> sampler = rlx.buffer.SamplerEnsemble(rlx.buffer.RandomSampler(), rlx.buffer.RandomSampler(), p=[0.25, 0.75])
@@ -307,8 +306,8 @@ class BufferChoice:
         p: [count] how likely each is, up to a factor; without it all are equally likely.
         sample_from_all: every buffer gives the same share of every batch. Either this or ``p``.
         num_buffer_sampled: how many a batch is made from; by default as many as there are.
-        seed: the same seed gives the same choices; without it, one from ``generator``, or fresh entropy.
-        generator: gives the seed.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
 
     Attributes:
         number: how many buffers a batch is made from.

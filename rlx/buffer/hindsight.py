@@ -26,10 +26,10 @@ _PLACES = ("hindsight", "places")
 
 
 class HindsightStrategy(StrEnum):
-    """Which steps of the storage a goal is taken from.
+    """Steps from which a new goal is taken.
 
     Attributes:
-        FUTURE: the step itself, and those that follow it in its episode.
+        FUTURE: the step itself, and later steps of its episode.
         FINAL: the last step of its episode.
         EPISODE: any step of its episode.
         RANDOM: any step.
@@ -46,25 +46,25 @@ class HindsightStrategy(StrEnum):
 
 
 class HERReplayBuffer(TensorDictReplayBuffer):
-    """A ``TensorDictReplayBuffer`` that relabels a part of every batch with achieved goals and their rewards.
+    """``TensorDictReplayBuffer`` that relabels a fraction of every batch with achieved goals and their rewards.
 
-    The goal of a step becomes what another step of its episode led to: ``achieved_goal_key`` under ``next``, or at the
-    root where ``next`` has none. The reward is then what ``reward_fn`` says; flags stay as they were. Goals are changed
-    after frames were stacked and before the other transforms are applied.
+    The new goal of a step is one that a step chosen by ``strategy`` achieved: ``achieved_goal_key`` under ``next``, or
+    at the root if ``next`` lacks it. ``reward_fn`` computes the new reward; flags are unchanged. Goals are relabelled
+    after frame stacking and before all other transforms.
 
     Args:
-        reward_fn: rewards [n] or [n, 1] of steps [n] that have their new goal.
-        her_ratio: part of every batch that gets a new goal, rounded down to whole steps.
-        strategy: where goals come from.
-        goal_key: the goal that is sought; also under ``next``, where it is stored there.
+        reward_fn: returns rewards [n] or [n, 1] of steps [n] with their new goals.
+        her_ratio: fraction of every batch that gets a new goal, rounded down to whole steps.
+        strategy: which steps goals are taken from.
+        goal_key: the desired goal; also set under ``next`` if it is stored there.
         achieved_goal_key: the achieved goal, of the same shape.
         reward_key: where the new reward is written.
-        end_key: the flag of an episode's last step; by default, trajectory ids tell episodes apart where they are
-            stored, else ("next", "done").
-        seed: of the choice of goals; fresh by default.
+        end_key: flag of an episode's last step; by default, trajectory ids separate episodes if they are stored,
+            otherwise ("next", "done").
+        seed: random seed of the choice of goals; random by default.
         priority_key: as for ``TensorDictReplayBuffer``.
-        options: the arguments of ``ReplayBuffer``; ``sampler`` not one of slices; ``transform`` not ``NStep`` or
-            ``ReturnToGo``, which sum rewards of stored goals.
+        options: arguments of ``ReplayBuffer``, except samplers of slices, and ``NStep`` and ``ReturnToGo``, which sum
+            rewards of the stored goals.
 
     Raises:
         ValueError: ``her_ratio`` is out of range, ``strategy`` is unknown, or a transform sums rewards or comes before

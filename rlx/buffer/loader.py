@@ -24,21 +24,21 @@ class StepSource(Protocol):
 
 
 class StepDataset(IterableDataset[TensorDictBase]):
-    """Batches [B] of all steps, each step once an epoch, whatever workers and ranks share the work.
+    """Iterable dataset for ``DataLoader``: batches [B] of all steps, once per epoch over all workers and ranks.
 
-    An epoch's order is a function of the seed and the epoch. Each worker of each rank has consecutive steps, so that it
-    opens few shards, and takes them in random order; where its part begins changes with the epoch. Give it to a
-    ``DataLoader`` with ``batch_size=None, collate_fn=unchanged``, for batches are made here. Workers may be forked or
+    The order depends only on the seed and the epoch. Each worker of each rank has a range of consecutive steps, so that
+    it opens few shards, and draws them in random order; the ranges change with the epoch. Give it to a ``DataLoader``
+    with ``batch_size=None, collate_fn=unchanged``, because it yields whole batches. Workers may be forked or
     spawned; do not write to a buffer while they start.
 
     Args:
-        source: a ``Dataset`` or a ``ReplayBuffer`` (its transforms are applied, its sampler is not asked).
-        batch_size: steps in a batch; the last of a worker may be short.
+        source: a ``Dataset`` or a ``ReplayBuffer`` (its transforms are applied, its sampler is not used).
+        batch_size: steps per batch; the last batch of a worker may be smaller.
         shuffle: whether in random order.
-        drop_last: whether to leave steps out so that all workers and ranks make the same number of whole batches.
+        drop_last: whether to leave steps out so that all workers and ranks have the same number of full batches.
         seed: of the order.
-        rank: which process of several; from ``torch.distributed``, where that is initialised, by default.
-        world: how many there are.
+        rank: number of this process; by default from ``torch.distributed``, if initialised.
+        world: number of processes.
         transform: applied to every batch by the worker.
 
     Example:

@@ -63,11 +63,11 @@ class Storage(Protocol):
     """Storage of steps at rows; a storage of your own may subclass it for the defaults below.
 
     Attributes:
-        max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of the written steps: time, and before it those of the lanes.
-        is_read_only: whether its steps are those of a dataset on disk, which a checkpoint names instead of copying.
-        is_in_files: whether another process that unpickles it reads the same files, and no copy of the steps.
-        steps_may_differ: whether steps may have other shapes and keys than each other.
+        max_size: maximum number of steps, over all lanes.
+        ndim: dimensions of the written steps: those of the lanes, then time.
+        is_read_only: whether its steps are those of a dataset on disk, which checkpoints name instead of copying.
+        is_in_files: whether a process that unpickles it shares the files instead of copying the steps.
+        steps_may_differ: whether steps may differ in shapes and keys.
 
     Example:
         >>> storage: rlx.buffer.Storage = rlx.buffer.LazyTensorStorage(100)

@@ -18,11 +18,11 @@ from rlx.store.dataset import Dataset
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A ``ReplayBuffer`` of TensorDicts that puts ``index`` (int64 [n], the rows) into every batch.
+    """``ReplayBuffer`` of TensorDicts that adds ``index`` (int64 [n], the rows) to every batch.
 
     Args:
-        priority_key: where ``update_tensordict_priority`` finds priorities, and ``extend`` those of new steps, if they
-            have any.
+        priority_key: key from which ``update_tensordict_priority`` reads priorities, and ``extend`` those of new steps,
+            if present.
         options: the arguments of ``ReplayBuffer``.
 
     Example:
@@ -68,14 +68,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A ``ReplayBuffer`` that samples by priority.
+    """``ReplayBuffer`` that samples by priority.
 
     Args:
-        alpha: how much priorities count; 0: not at all.
-        beta: how much of the bias is undone; 1: all of it.
+        alpha: exponent of priorities; 0 samples uniformly.
+        beta: exponent of the importance-sampling weights; 1 corrects all of the bias.
         eps: added to every priority.
-        storage: where steps are kept; 1,000 of them in a list by default.
-        reduction: the priority of a step that is given several.
+        storage: stores the steps; a ``ListStorage`` of 1,000 steps by default.
+        reduction: how several priorities of one step are reduced to one.
         generator: seeds the sampler.
         options: ``transform``, ``batch_size``, ``prefetch``, ``pin_memory``, ``collate_fn`` and ``dim_extend`` of
             ``ReplayBuffer``.
@@ -104,12 +104,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
-    """A ``TensorDictReplayBuffer`` that samples by priority.
+    """``TensorDictReplayBuffer`` that samples by priority.
 
     Args:
-        alpha: how much priorities count; 0: not at all.
-        beta: how much of the bias is undone; 1: all of it.
-        priority_key: where ``update_tensordict_priority`` finds priorities.
+        alpha: exponent of priorities; 0 samples uniformly.
+        beta: exponent of the importance-sampling weights; 1 corrects all of the bias.
+        priority_key: key from which ``update_tensordict_priority`` reads priorities.
         eps: as for ``PrioritizedReplayBuffer``, and so are those that follow.
         storage: as there.
         reduction: as there.

@@ -52,7 +52,7 @@ class RoundRobinWriter(SavedState):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """A ``RoundRobinWriter`` that also stores, as ``index`` (int64), the row of every step.
+    """``RoundRobinWriter`` that also stores the row of every step as ``index`` (int64).
 
     Example:
         >>> writer = rlx.buffer.TensorDictRoundRobinWriter()
@@ -77,7 +77,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
 
 class ImmutableDatasetWriter(SavedState):
-    """Refuses to write.
+    """Writer that rejects all writes.
 
     Example:
         >>> data = rlx.open("cartpole")
@@ -110,8 +110,8 @@ class TensorDictMaxValueWriter(SavedState):
     """Writer that keeps the highest-ranking steps: once the storage is full, a step replaces a lower one or is dropped.
 
     Args:
-        rank_key: the number that steps are ranked by, ("next", "reward") by default.
-        reduction: what a step of more than one number is ranked by.
+        rank_key: key by which steps are ranked; ("next", "reward") by default.
+        reduction: how several numbers of one step are reduced to one.
 
     Raises:
         ValueError: the reduction is unknown.

@@ -37,8 +37,8 @@ class ClipReward(_OfRewards):
     """Transform that clips rewards to a range.
 
     Args:
-        low: the least.
-        high: the most.
+        low: lower bound.
+        high: upper bound.
     """
 
     low: float = -1.0

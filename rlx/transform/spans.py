@@ -75,7 +75,7 @@ def _sums(reward: NDArray[np.generic], first: NDArray[np.int64]) -> NDArray[np.g
 
 @dataclass(frozen=True)
 class NStep:
-    """Transform of each step to a transition over the n steps from it on, or as many as its trajectory still has.
+    """Transform of each step to a transition over n steps, or fewer at the end of its trajectory.
 
     Every step becomes a trajectory of its own: its next observation lies n steps ahead, and is not the first one of the
     next step. So observations are stored twice, and slices can no longer be drawn; to draw slices, leave the steps

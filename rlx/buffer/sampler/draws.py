@@ -95,7 +95,7 @@ class Draws:
 
     Args:
         seed: any integer; without it, one from ``generator``, or fresh entropy.
-        generator: gives the seed.
+        generator: source of the seed.
 
     Attributes:
         seed: what makes the same draws again.

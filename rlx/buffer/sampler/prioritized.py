@@ -26,22 +26,22 @@ REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
 class PrioritizedSampler(SeededSampler):
     """Sampler of stored steps in proportion to ``p = (priority + eps) ** alpha``, with replacement.
 
-    New steps have the largest priority given so far, 1 before any larger one, so that they are likely to be seen soon.
-    What undoes the bias comes with the batch as ``"priority_weight"``: ``(p / smallest p stored) ** -beta``, float32.
+    New steps have the largest priority given so far, at least 1, so that they are likely to be drawn soon. Batches have
+    importance-sampling weights as ``"priority_weight"``: ``(p / smallest stored p) ** -beta``, float32.
 
     Args:
-        max_capacity: the most rows that the storage can have.
-        alpha: how much priorities count; 0: not at all.
-        beta: how much of the bias is undone; 1: all. May be set later, to anneal it.
-        eps: added to every priority, so that a step of priority 0 is drawn at times.
-        reduction: what a step's priority is when several are given for it.
-        max_priority_within_buffer: new steps have the largest priority that is stored, not the largest ever given.
-        seed: the same seed gives the same draws; without it, one from ``generator``, or fresh entropy.
-        generator: gives the seed.
+        max_capacity: maximum number of rows of the storage.
+        alpha: exponent of priorities; 0 samples uniformly.
+        beta: exponent of the importance-sampling weights; 1 corrects all of the bias. Set it later to anneal it.
+        eps: added to every priority, so that steps of priority 0 are drawn too.
+        reduction: how several priorities of one step are reduced to one.
+        max_priority_within_buffer: new steps get the largest stored priority instead of the largest ever given.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
 
     Attributes:
-        alpha: how much priorities count.
-        beta: how much of the bias is undone.
+        alpha: exponent of priorities.
+        beta: exponent of the importance-sampling weights.
 
     Example:
         >>> data = rlx.open("cartpole")[:100]

@@ -16,23 +16,23 @@ from rlx.buffer.sampler.steps import stored_steps
 
 
 class PrioritizedSliceSampler(PrioritizedSampler):
-    """Sampler of slices, the valid starts in proportion to ``p = (priority + eps) ** alpha``, with replacement.
+    """Sampler of slices, whose starts are drawn in proportion to ``p = (priority + eps) ** alpha``, with replacement.
 
-    Which starts are valid and how ends are marked is as in ``SliceSampler``. Every step of a slice comes with the
-    weight of its own priority, and its priority can be updated.
+    Valid starts and marked ends are those of ``SliceSampler``. Every step of a slice has the weight of its own
+    priority, and its priority can be updated.
 
-    Invalid starts are drawn again and *hidden*: taken out of the sum, but kept, until later writes may have made them
-    valid. So an invalid start is never drawn, a valid one is never missed, and each hidden start costs a single draw.
+    If an invalid start is drawn, its priority is left out of the sum until a later write may have made it valid, and
+    another start is drawn. So only valid starts are returned, and each invalid one costs a single draw.
 
     Args:
-        max_capacity: the most rows that the storage can have.
-        alpha: how much priorities count; 0: not at all.
-        beta: how much of the bias is undone; 1: all. May be set later, to anneal it.
-        eps: added to every priority, so that a step of priority 0 is drawn at times.
-        reduction: what a step's priority is when several are given for it.
-        max_priority_within_buffer: new steps have the largest priority that is stored, not the largest ever given.
-        num_slices: slices in a batch; each has ``batch_size // num_slices`` steps.
-        slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
+        max_capacity: maximum number of rows of the storage.
+        alpha: exponent of priorities; 0 samples uniformly.
+        beta: exponent of the importance-sampling weights; 1 corrects all of the bias. Set it later to anneal it.
+        eps: added to every priority, so that steps of priority 0 are drawn too.
+        reduction: how several priorities of one step are reduced to one.
+        max_priority_within_buffer: new steps get the largest stored priority instead of the largest ever given.
+        num_slices: slices per batch; each has ``batch_size // num_slices`` steps.
+        slice_len: steps per slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
         traj_key: as in ``SliceSampler``, and so are those that follow.
         end_key: as there.
         end_keys: as there.

@@ -21,13 +21,13 @@ class ParameterScheduler(ABC):
     """Base of schedulers that change a parameter of a sampler at every ``step``; a subclass defines how.
 
     Args:
-        obj: a sampler, or a buffer whose sampler is meant.
+        obj: a sampler, or a buffer, for its sampler.
         param_name: the attribute to change, for example "beta".
         min_value: lower bound of the parameter; unbounded by default.
         max_value: upper bound of the parameter; unbounded by default.
 
     Attributes:
-        initial_val: the parameter when the scheduler was made.
+        initial_val: the parameter when the scheduler was created.
 
     Raises:
         ValueError: the sampler has no such parameter.
@@ -83,9 +83,9 @@ class LambdaScheduler(ParameterScheduler):
     """Scheduler that sets a parameter to its initial value times a function of the number of steps.
 
     Args:
-        obj: a sampler, or a buffer whose sampler is meant.
+        obj: a sampler, or a buffer, for its sampler.
         param_name: the attribute to change.
-        lambda_fn: gives the factor after n steps.
+        lambda_fn: returns the factor after n steps.
         min_value: lower bound of the parameter.
         max_value: upper bound of the parameter.
 
@@ -117,10 +117,10 @@ class LinearScheduler(ParameterScheduler):
     """Scheduler that moves a parameter from its initial to a final value in equal steps.
 
     Args:
-        obj: a sampler, or a buffer whose sampler is meant.
+        obj: a sampler, or a buffer, for its sampler.
         param_name: the attribute to change.
         final_value: the value after ``num_steps`` steps, and from then on.
-        num_steps: how many steps it takes.
+        num_steps: number of steps to the final value.
 
     Example:
         >>> from rlx.buffer import PrioritizedSampler
@@ -147,14 +147,14 @@ class LinearScheduler(ParameterScheduler):
 
 
 class StepScheduler(ParameterScheduler):
-    """Scheduler that multiplies a parameter by a number, or adds it, every n steps.
+    """Scheduler that multiplies a parameter by a number, or adds the number to it, every n steps.
 
     Args:
-        obj: a sampler, or a buffer whose sampler is meant.
+        obj: a sampler, or a buffer, for its sampler.
         param_name: the attribute to change.
         gamma: the number.
-        n_steps: how many steps lie between two changes.
-        mode: whether ``gamma`` is a factor or a term.
+        n_steps: number of steps between two changes.
+        mode: ``multiplicative`` or ``additive``.
         min_value: lower bound of the parameter.
         max_value: upper bound of the parameter.
 
@@ -190,10 +190,10 @@ class StepScheduler(ParameterScheduler):
 
 
 class SchedulerList:
-    """Schedulers that step together.
+    """List of schedulers that step together.
 
     Args:
-        schedulers: one or several.
+        schedulers: the schedulers.
 
     Example:
         >>> sampler = rlx.buffer.PrioritizedSampler(100, alpha=0.6, beta=0.4)

@@ -15,35 +15,35 @@ from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, stored_
 
 
 class SliceSampler(SeededSampler):
-    """Sampler of slices with replacement; a batch is flat: the steps of one slice after those of another.
+    """Sampler of slices with replacement; batches are flat, one slice after the other.
 
-    A slice may start at any step that is followed by enough steps of its trajectory, and each such start is equally
-    likely. The last step of a slice is marked as truncated and done where the stored step is neither, and
-    ``("collector", "slice_end")`` marks where: the stored flag is ``truncated & ~slice_end``.
+    A slice may start at any step that is followed by enough steps of its trajectory, and all such starts are equally
+    likely. If the last step of a slice is neither truncated nor done, the batch flags it as both, and
+    ``("collector", "slice_end")`` is True there: the stored flag is ``truncated & ~slice_end``.
 
     Args:
-        num_slices: slices in a batch; each has ``batch_size // num_slices`` steps.
-        slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
-        traj_key: what tells trajectories apart; without it ("collector", "traj_ids"), "episode" or an end key.
-        end_key: the flag of a trajectory's last step.
-        end_keys: several of them, any of which ends a trajectory. Either this or ``end_key``.
+        num_slices: slices per batch; each has ``batch_size // num_slices`` steps.
+        slice_len: steps per slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
+        traj_key: key of trajectory ids; by default ("collector", "traj_ids"), "episode" or an end key.
+        end_key: flag of a trajectory's last step.
+        end_keys: several flags, any of which ends a trajectory. Either this or ``end_key``.
         trajectory_key: another name of ``traj_key``.
-        truncated_key: where the end of a slice is marked, with "done" beside it; None: it is not.
-        init_key: the flag to set at the first step of a slice, where the steps have it; None: leave it.
-        strict_length: every slice has the length asked for; otherwise trajectories that are shorter are drawn whole,
-            and the batch is shorter too.
+        truncated_key: flag to set at the end of a slice, together with its "done"; None sets neither.
+        init_key: flag to set at the first step of a slice, if steps have it; None sets none.
+        strict_length: all slices have the requested length; otherwise shorter trajectories are drawn whole, and the
+            batch is smaller.
         pad_output: shorter slices are padded with their last step, and ``("collector", "mask")`` marks the real steps.
-        weighting: "step": every start is equally likely. "trajectory": every trajectory is, and every start within one,
-            so that the steps of short trajectories are drawn more often than others'; this is what TorchRL draws.
-        whole_trajectories: a slice is the whole stored part of a trajectory, each trajectory equally likely:
-            ``num_slices`` trajectories whatever ``batch_size`` is, or with ``slice_len`` only trajectories that are not
+        weighting: "step": all starts are equally likely. "trajectory": all trajectories are equally likely, and all
+            starts within one, as in TorchRL; steps of short trajectories are then drawn more often.
+        whole_trajectories: a slice is the whole stored part of a trajectory, and all trajectories are equally likely:
+            ``num_slices`` trajectories for any ``batch_size``, or with ``slice_len`` only trajectories that are not
             longer.
         start_at_reset: slices start only at the first steps of episodes.
-        span: how many steps of a slice may lie before its trajectory and after it, where they are left out: a number
-            for both, one for each, or True for all but one. So steps near an end are drawn as often as others.
-        cache_values: accepted so that TorchRL's calls work; no effect, as no sample looks at everything stored.
-        seed: the same seed gives the same slices; without it, one from ``generator``, or fresh entropy.
-        generator: gives the seed.
+        span: number of steps of a slice that may lie before and after its trajectory; these are left out, so that steps
+            near an end are drawn as often as others. One number for both sides, a pair, or True for all but one.
+        cache_values: accepted for compatibility with TorchRL; no effect.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
 
     Example:
         >>> sampler = rlx.buffer.SliceSampler(slice_len=8, seed=0)
@@ -138,17 +138,16 @@ class SliceSampler(SeededSampler):
 
 
 class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
-    """Sampler of one slice of every trajectory once an epoch, each of the trajectory's starts with the same
-    probability.
+    """Sampler of one slice of every trajectory per epoch; all starts within a trajectory are equally likely.
 
-    An epoch is over the trajectories that are stored when it begins. A write ends it, as trajectories grow and go with
-    every write: the next batch is the first of a new one.
+    An epoch covers the trajectories that are stored when it begins. A write ends it, because it changes trajectories:
+    the next batch is the first of a new epoch.
 
     Args:
-        num_slices: slices in a batch; each has ``batch_size // num_slices`` steps.
-        slice_len: steps in a slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
+        num_slices: slices per batch; each has ``batch_size // num_slices`` steps.
+        slice_len: steps per slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
         drop_last: leave out the last batch of an epoch if it has fewer slices than the others.
-        shuffle: trajectories in another order every epoch; otherwise in the order of their first write.
+        shuffle: draw trajectories in another random order every epoch; otherwise in the order of their first write.
         options: the other arguments of ``SliceSampler``, but for ``weighting`` and ``span``. Without ``strict_length``
             shorter trajectories are drawn whole.
 

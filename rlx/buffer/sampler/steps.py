@@ -33,8 +33,8 @@ class SeededSampler(SavedState, Sampler):
     """Base of samplers: a seed, shards, and no use of priorities.
 
     Args:
-        seed: the same seed gives the same rows; without it, one from ``generator``, or fresh entropy.
-        generator: gives the seed.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
     """
 
     def __init__(self, *, seed: int | None = None, generator: torch.Generator | None = None) -> None:
@@ -201,16 +201,17 @@ class EpochSampler(SeededSampler):
 
 
 class SamplerWithoutReplacement(EpochSampler):
-    """Sampler that draws every stored step once an epoch, in an order whose memory does not grow with their number.
+    """Sampler that draws every stored step once per epoch; its memory does not grow with the number of steps.
 
-    An epoch is over the steps that are stored when it begins: rows first written later wait for the next one, and a row
-    that is overwritten meanwhile comes once, with what it holds when it comes. Emptying the storage ends the epoch.
+    An epoch covers the steps that are stored when it begins: rows first written later are drawn in the next epoch, and
+    a row that is overwritten meanwhile is drawn once, with its content at that time. Emptying the storage ends the
+    epoch.
 
     Args:
-        drop_last: leave out the last batch of an epoch if it is short of ``batch_size``.
-        shuffle: in another order every epoch; otherwise in the order of the rows.
-        seed: the same seed gives the same rows; without it, one from ``generator``, or fresh entropy.
-        generator: gives the seed.
+        drop_last: leave out the last batch of an epoch if it is smaller than ``batch_size``.
+        shuffle: draw in another random order every epoch; otherwise in the order of rows.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
 
     Example:
         >>> sampler = rlx.buffer.SamplerWithoutReplacement(seed=0)

@@ -27,15 +27,15 @@ class _Refs:
 
 
 class CompressedStorage(LazyTensorStorage):
-    """Keys of a kilobyte or more a step are compressed row by row, the others kept in tensors.
+    """Storage that compresses keys of a kilobyte or more per step, row by row; others are kept in tensors.
 
-    An observation that equals the ``next`` one of the step before, bit by bit, is not kept again; any that does not is
-    kept as it is. Every row can be read without the others.
+    An observation that equals the next observation of the previous step, bit for bit, is stored once; any other is
+    stored separately. Every row can be read without the others.
 
     Args:
-        max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of the written steps: time, and before it those of the lanes.
-        level: zstd's; higher is smaller and slower to write, not to read.
+        max_size: maximum number of steps, over all lanes.
+        ndim: dimensions of the written steps: those of the lanes, then time.
+        level: zstd level; a higher one compresses better and writes slower, but does not read slower.
 
     Example:
         >>> frames = rlx.open("Pong/5")[:64]

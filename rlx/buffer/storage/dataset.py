@@ -26,7 +26,7 @@ _FLAGS = ("done", "terminated", "truncated")
 
 
 class DatasetStorage(Storage):
-    """The steps of a dataset; whatever would write raises ``TypeError``.
+    """Storage of the steps of a dataset, read-only: writing raises ``TypeError``.
 
     Args:
         dataset: a dataset, or its path, id or URL.

@@ -18,11 +18,11 @@ _PRESENT = "_present"
 
 
 class ListStorage(RingStorage):
-    """Storage of each step by itself: memory grows with the steps written; slower than tensors.
+    """Storage of separate steps: memory grows with the number of steps; slower than tensors.
 
     Args:
-        max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of the written steps: time, and before it those of the lanes.
+        max_size: maximum number of steps, over all lanes.
+        ndim: dimensions of the written steps: those of the lanes, then time.
 
     Example:
         >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.ListStorage(100), batch_size=8)
@@ -57,11 +57,11 @@ class ListStorage(RingStorage):
 
 
 class LazyStackStorage(ListStorage):
-    """Storage of each step by itself, whatever the shapes of its tensors; batches are ``LazyStackedTensorDict``.
+    """Storage of separate steps, whose tensors may differ in shape; batches are ``LazyStackedTensorDict``.
 
-    Flags, and integers and bools of one value a step, have the same shape in all steps, since they tell trajectories
-    apart. All other leaves may differ from step to step: shapes, keys, texts. Steps of different shapes cannot be
-    saved.
+    Flags, and integers and bools with one value per step, must have the same shape in all steps, because they separate
+    trajectories. All other leaves may differ from step to step: shapes, keys, texts. Steps of different shapes cannot
+    be saved.
 
     Args:
         max_size: steps that there is room for.

@@ -26,8 +26,8 @@ class RingStorage(SavedSteps, Storage, ABC):
     """Base of storages that keep steps in rings of rows.
 
     Args:
-        max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of the written steps: time, and before it those of the lanes.
+        max_size: maximum number of steps, over all lanes.
+        ndim: dimensions of the written steps: those of the lanes, then time.
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:

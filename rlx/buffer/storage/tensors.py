@@ -21,12 +21,12 @@ from rlx.errors import DatasetExistsError, DiskFullError, SchemaMismatchError
 
 
 class LazyTensorStorage(RingStorage):
-    """A tensor for every key, allocated when the first steps show how large it is to be.
+    """Storage in memory: one tensor per key, allocated by the first write.
 
     Args:
-        max_size: steps that there is room for, over all lanes.
-        ndim: dimensions of the written steps: time, and before it those of the lanes.
-        device: where the tensors are; batches come from there.
+        max_size: maximum number of steps, over all lanes.
+        ndim: dimensions of the written steps: those of the lanes, then time.
+        device: device of the tensors, and of batches.
 
     Example:
         >>> from tensordict import TensorDict
@@ -78,18 +78,18 @@ class LazyTensorStorage(RingStorage):
 
 
 class LazyMemmapStorage(LazyTensorStorage):
-    """A file for every key, mapped into memory; as large as the room that is given, sparse until it is written.
+    """Storage in memory-mapped files, one per key, sparse until written.
 
     Args:
-        max_size: steps that there is room for, over all lanes.
-        scratch_dir: a directory for the files, kept; by default a new one among temporary files, on whatever disk they
-            are, which is removed with the storage.
-        existsok: whether files of an earlier storage there may be overwritten.
+        max_size: maximum number of steps, over all lanes.
+        scratch_dir: directory of the files, which are kept; by default a new temporary directory, which is removed with
+            the storage.
+        existsok: whether existing files of another storage may be overwritten.
         ndim: dimensions of the written steps.
 
     Raises:
-        DatasetExistsError: (at the first write) there are files already.
-        DiskFullError: (at the first write) the disk has not the room for ``max_size`` steps.
+        DatasetExistsError: (at the first write) scratch_dir has files of another storage.
+        DiskFullError: (at the first write) the disk has no space for ``max_size`` steps.
 
     Example:
         >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.LazyMemmapStorage(1000, scratch_dir="scratch"), batch_size=8)

@@ -15,13 +15,13 @@ _MASK = ("collector", "mask")
 
 
 class Compose:
-    """Transforms applied one after the other; on the way into a buffer their ``inv``, where they have one, backwards.
+    """Transforms applied in order; on writing, the ``inv`` of those that have one is applied in reverse order.
 
     Args:
         transforms: callables from TensorDict to TensorDict, or transforms that need neighbours.
 
     Raises:
-        TransformError: a transform cannot come after another one.
+        TransformError: a transform must not follow another one, such as ``FrameStack`` after ``NStep``.
 
     Example:
         >>> import torch
@@ -56,7 +56,7 @@ class Compose:
 
         Raises:
             IndexError: there are fewer than that.
-            TransformError: a transform cannot come after another one.
+            TransformError: a transform must not follow another one, such as ``FrameStack`` after ``NStep``.
         """
         count = len(self.transforms)
         if not -count <= index <= count:

@@ -19,12 +19,12 @@ class FrameStack:
     """Transform that stacks each observation on the k - 1 before it, oldest first: [n, *shape] becomes [n, k, *shape].
 
     ``("next", observation)`` becomes the last k - 1 of them and the next one. Observations come from the storage, not
-    from the batch: steps may be random, and a slice's first stack reaches back before the slice. Where the episode has
-    fewer, or the storage has lost them, the oldest there is takes their place, as in
+    from the batch: steps may be random, and a slice's first stack reaches back before the slice. If the episode has
+    fewer, or the storage has overwritten them, the oldest available one is repeated, as in
     ``gymnasium.wrappers.FrameStackObservation``.
 
     Args:
-        k: observations in a stack.
+        k: observations per stack.
         padding: ``repeat`` the oldest observation, or ``zeros``.
         keys: which observations.
 

@@ -16,8 +16,8 @@ class RewardClip(Pointwise):
     """Transform that clips rewards to a range.
 
     Args:
-        low: the least.
-        high: the most.
+        low: lower bound.
+        high: upper bound.
 
     Example:
         >>> transform = rlx.buffer.RewardClip(0, 0.5)

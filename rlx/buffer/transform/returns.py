@@ -19,14 +19,13 @@ _REWARD = ("next", "reward")
 
 @dataclass(frozen=True, slots=True)
 class ReturnToGo:
-    """Transform that adds the discounted sum of the rewards from each step to the end of its trajectory as far as it is
-    stored.
+    """Transform that adds the discounted sum of rewards from each step to the end of its stored trajectory.
 
-    Each reward is read once, also when many steps of the batch lie in one trajectory.
+    Each reward is read once, even if many steps of the batch are in one trajectory.
 
     Args:
-        gamma: discount of a step.
-        key: where it is put: float32 [n, 1].
+        gamma: discount factor per step.
+        key: key of the sum: float32 [n, 1].
 
     Example:
         >>> transform = rlx.buffer.ReturnToGo(gamma=0.9)
@@ -79,16 +78,17 @@ _REWARD = ("next", "reward")
 
 @dataclass(frozen=True, slots=True)
 class NStep:
-    """Transform of each step to a transition over the n steps from it on, or as many as its trajectory still has.
+    """Transform of each step to a transition over n steps, or fewer at the end of its trajectory.
 
-    ``next`` becomes that of the last of them (observation, done, terminated, truncated and all else), with as
-    ``("next", "reward")`` the discounted sum of their rewards. Added are ``steps_to_next_obs`` (int64 [n, 1], how many
-    steps), ``gamma`` (float32 [n, 1], what to discount the value of the next observation by: gamma to that power) and
-    ``("next", "original_reward")``. It stops at terminations, at truncations, and at the newest step stored.
+    ``next`` becomes that of the last of these steps (observation, flags and all other keys), and
+    ``("next", "reward")`` the discounted sum of their rewards. Adds ``steps_to_next_obs`` (int64 [n, 1], the number
+    of steps), ``gamma`` (float32 [n, 1], the discount of the next observation's value: gamma to the power of that
+    number) and ``("next", "original_reward")``. Transitions stop at terminations, at truncations, and at the newest
+    stored step.
 
     Args:
-        n: steps.
-        gamma: discount of a step.
+        n: steps per transition.
+        gamma: discount factor per step.
 
     Example:
         >>> data = rlx.open("cartpole")

@@ -16,13 +16,13 @@ Makes = str | MakeEnv | Sequence[str | MakeEnv]
 
 
 class GymEnv(TedEnv):
-    """A gymnasium id: for a collector, a function that makes the environment; or stepped by hand, see ``TedEnv``.
+    """Environment of a gymnasium id: for a collector, or to step manually (see ``TedEnv``).
 
     Actions are gymnasium's own, as with TorchRL's ``categorical_action_encoding=True``.
 
     Args:
-        env_id: as gymnasium has it, ``ALE/Pong-v5`` with DQN preprocessing, or ``envpool/NAME``.
-        options: more arguments for ``gymnasium.make``.
+        env_id: gymnasium id, ``ALE/NAME-v5`` with DQN preprocessing, or ``envpool/NAME``.
+        options: keyword arguments of ``gymnasium.make``.
 
     Example:
         >>> GymEnv("CartPole-v1")().spec.id
@@ -59,8 +59,8 @@ class _BatchedEnv(TedEnv):
     """Base of SerialEnv and ParallelEnv.
 
     Args:
-        num_workers: how many copies.
-        create_env_fn: a gymnasium id or a function that makes one copy; or a list of these, one for every copy.
+        num_workers: number of copies.
+        create_env_fn: a gymnasium id or a function that returns an environment; or a list with one per copy.
     """
 
     def __init__(self, num_workers: int, create_env_fn: Makes) -> None:
@@ -85,11 +85,11 @@ class _BatchedEnv(TedEnv):
 
 
 class SerialEnv(_BatchedEnv):
-    """Copies of an environment, stepped one after the other: for a collector, or by hand, see ``TedEnv``.
+    """Copies of an environment, stepped one after the other: for a collector, or to step manually (see ``TedEnv``).
 
     Args:
-        num_workers: how many copies.
-        create_env_fn: a gymnasium id or a function that makes one copy; or a list of these, one for every copy.
+        num_workers: number of copies.
+        create_env_fn: a gymnasium id or a function that returns an environment; or a list with one per copy.
 
     Raises:
         CollectError: no workers are configured.
@@ -106,12 +106,12 @@ class SerialEnv(_BatchedEnv):
 
 
 class ParallelEnv(_BatchedEnv):
-    """Copies of an environment, each in a process of its own, with observations in shared memory; else as SerialEnv.
+    """Copies of an environment, each in its own process, with observations in shared memory; otherwise as SerialEnv.
 
     Args:
-        num_workers: how many copies.
-        create_env_fn: a gymnasium id or a function that makes one copy; or a list of these, one for every copy.
-        mp_start_method: how processes are started; ``fork`` only where this process has no threads.
+        num_workers: number of copies.
+        create_env_fn: a gymnasium id or a function that returns an environment; or a list with one per copy.
+        mp_start_method: how processes are started; use ``fork`` only if this process has no threads.
 
     Raises:
         CollectError: no workers are configured.

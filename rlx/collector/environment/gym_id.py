@@ -25,7 +25,7 @@ def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched:
 
     Args:
         env_id: as gymnasium has it, or ``envpool/NAME``.
-        options: more arguments for ``gymnasium.make``.
+        options: keyword arguments of ``gymnasium.make``.
         num_envs: how many copies.
         is_batched: whether its user expects a dimension of environments.
 
