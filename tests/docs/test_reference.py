@@ -56,4 +56,4 @@ def test_a_page_is_valid_markdown(pages: dict[str, str]) -> None:
     assert ">>> len(train) + len(test)" in pages["rlx"]
     assert "- `storage`: " in pages["rlx.buffer"]
     assert "### Dataset.trajectory {#rlx-dataset-trajectory}" in pages["rlx"]
-    assert "\n    fractions: Sequence[float],\n    *,\n    by: " in pages["rlx"]
+    assert "\n    fractions: Iterable[float],\n    *,\n    by: " in pages["rlx"]
