@@ -1,7 +1,7 @@
-"""Get, make, inspect, change and sample reinforcement-learning experience.
+"""Download, collect, inspect, transform and sample reinforcement-learning experience.
 
 ``rlx.open`` reads a dataset. ``rlx.buffer`` has the replay buffers, ``rlx.collector`` the collectors, ``rlx.datasets``
-the classes with TorchRL's names, ``rlx.results`` what the functions return, and ``rlx.errors`` what they raise.
+the dataset classes with TorchRL's names, ``rlx.results`` the results of functions, and ``rlx.errors`` the errors.
 """
 
 from importlib import import_module

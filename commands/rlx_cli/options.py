@@ -47,6 +47,7 @@ AnyDatasetArgument = Annotated[
 LocationArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Location: s3://, gs://, az://, http(s):// or a directory.")
 ]
+TargetArgument = Annotated[str, typer.Argument(metavar="URL", help="Location: s3://, gs://, az:// or a directory.")]
 SourceOption = Annotated[
     str | None,
     typer.Option(

@@ -40,7 +40,8 @@ def pull(
       rlx pull gs://bucket/pong --jobs 16
 
     Verifies the checksum of every file. Credentials, which public data do not need, come from the environment
-    variables of each cloud's own tools. Needs rlx[cloud]. To read a few steps without a copy, use rlx sample URL.
+    variables of each cloud's own tools. URLs need rlx[cloud]; directories do not. To read a few steps without a copy,
+    use rlx sample URL.
     """
     import rlx
 

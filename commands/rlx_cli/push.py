@@ -8,8 +8,8 @@ from rlx_cli.options import (
     DatasetArgument,
     DebugOption,
     JsonOption,
-    LocationArgument,
     QuietOption,
+    TargetArgument,
     TransfersOption,
 )
 from rlx_cli.output import Output
@@ -20,7 +20,7 @@ from rlx_cli.report import interruptible, show_transfer
 def push(
     ctx: typer.Context,
     dataset: DatasetArgument,
-    url: LocationArgument,
+    url: TargetArgument,
     jobs: TransfersOption = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Send all files again, replacing the dataset at URL.")
@@ -39,7 +39,7 @@ def push(
 
     Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. Server and
     credentials come from the environment variables of each cloud's own tools, such as AWS_ENDPOINT_URL and
-    AWS_ACCESS_KEY_ID. Needs rlx[cloud].
+    AWS_ACCESS_KEY_ID. URLs need rlx[cloud]; directories do not.
     """
     import rlx
 

@@ -21,7 +21,7 @@ def verify(dataset: StrPath, *, progress: Progress | None = None) -> Verificatio
         progress: reports ``bytes``.
 
     Returns:
-        The problems found; ``ok`` is true without problems. Damage is reported, not raised.
+        The problems found; ``ok`` is true if none was found. Damage is returned, not raised.
 
     Raises:
         DatasetNotFoundError: dataset does not exist.
@@ -29,7 +29,7 @@ def verify(dataset: StrPath, *, progress: Progress | None = None) -> Verificatio
         FormatVersionError: a newer rlx wrote it.
         FileAccessError: the manifest cannot be read.
         ForbiddenError: the server of a URL refuses access.
-        DownloadError: fetching from a URL keeps failing.
+        DownloadError: fetching from a URL failed after all retries.
         MissingExtraError: a URL needs obstore, which is not installed.
 
     Example:

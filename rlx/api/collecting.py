@@ -82,7 +82,7 @@ def collect(
         codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
         engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
         ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
-        resume: collect what is missing to the number of steps or episodes, with fresh seeds.
+        resume: resume until steps or episodes is reached, with fresh seeds.
         overwrite: start afresh.
         progress: reports ``steps`` or ``episodes``.
 
@@ -92,7 +92,7 @@ def collect(
         WorkerLostError: a worker died three times without finishing a shard.
         DatasetExistsError: output holds another dataset, or an unfinished one and resume is not set.
         DatasetLockedError: another process is writing output.
-        DiskFullError: the disk has too little room; finished shards are kept.
+        DiskFullError: the disk has too little space; finished shards are kept.
         OptionError, CodecError: an argument is unknown or does not go with another.
         MissingExtraError: the environment needs a package that is not installed.
 

@@ -108,7 +108,7 @@ def convert(
         CorruptShardError: a file that is exported is damaged.
         ExportError: the format does not support these data.
         DatasetExistsError: destination is the source, contains it, or holds something else.
-        DiskFullError: the disk has too little room.
+        DiskFullError: the disk has too little space.
         OptionError, CodecError: an argument is unknown or does not go with another.
         MissingExtraError: the format needs a package that is not installed.
         PartialError: a worker process died; call it again to resume.

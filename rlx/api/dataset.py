@@ -272,7 +272,7 @@ class FilteredDataset(Dataset):
         return ShardRecord("filtered", len(self), len(self.trajectories), {}, statistics)
 
     def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
-        """Yield the steps in storage order, in blocks of at most ``max_steps``; each shard is verified before.
+        """Yield the steps in storage order, in blocks of at most ``max_steps``; verifies each shard first.
 
         Raises:
             CorruptDatasetError: a shard is damaged.

@@ -107,9 +107,9 @@ def download(
         SourceNotFoundError: the source has no such run or shard.
         ForbiddenError: the server refuses access.
         DownloadError: the server does not answer.
-        DatasetExistsError: output holds something else.
+        DatasetExistsError: output exists and is not this dataset.
         DatasetLockedError: another process is writing output.
-        DiskFullError: the disk has too little room.
+        DiskFullError: the disk has too little space.
         OptionError, CodecError: an argument is unknown or does not go with another.
         PartialError: a worker process died; call it again to resume.
 

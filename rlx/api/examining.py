@@ -39,13 +39,13 @@ def doctor(
         progress: reports ``steps``, and of the copy ``bytes`` and ``shards``.
 
     Returns:
-        The findings, errors first; ``ok`` is true without errors. Problems are reported, not raised.
+        The findings, errors first; ``ok`` is true if none is an error. Problems are returned, not raised.
 
     Raises:
         DatasetNotFoundError, SourceNotFoundError: dataset does not exist.
         CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
-        DatasetError: fix with a sample, or every trajectory has an error.
-        DatasetExistsError: output holds something else.
+        DatasetError: fix is given together with sample, or every trajectory has an error.
+        DatasetExistsError: output exists and is not this dataset.
         OptionError: an argument is unknown or does not go with another.
 
     Example:

@@ -146,7 +146,7 @@ def inspect(
         FormatVersionError: a newer rlx wrote it.
         UnknownFormatError: the name of plot does not end in ``.png``.
         ForbiddenError: the server of a URL refuses access.
-        DownloadError: fetching from a URL keeps failing.
+        DownloadError: fetching from a URL failed after all retries.
 
     Example:
         >>> found = rlx.inspect("Pong/5", stats=True)

@@ -14,11 +14,11 @@ def list_runs(
     Args:
         remote: downloadable runs only.
         local: datasets below ``$RLX_HOME`` only.
-        game: runs of this game only, in any case.
+        game: runs of this game only, case-insensitive.
         source: URL or directory of the runs; rlx's built-in list of RL Unplugged by default.
 
     Raises:
-        OptionError: both remote and local.
+        OptionError: remote and local are both given.
         SourceNotFoundError: the directory does not exist.
         ForbiddenError: the server refuses all requests.
         DownloadError: the server does not answer.

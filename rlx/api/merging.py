@@ -29,7 +29,7 @@ def merge(
     Shards are hard-linked where the file system allows it, and copied elsewhere.
 
     Args:
-        datasets: directories of the datasets, or their ids below ``$RLX_HOME``, in the order wanted.
+        datasets: directories of the datasets, or their ids below ``$RLX_HOME``, in the desired order.
         output: the new dataset's directory.
         to: ``zarr`` or ``memmap``; shards of another store are re-encoded. That of the datasets by default.
         codec: such as ``zstd-dict``; shards of another codec are re-encoded. That of the datasets by default.
@@ -40,7 +40,7 @@ def merge(
     Raises:
         DatasetNotFoundError: a dataset does not exist.
         DatasetError: a dataset is given twice, or the datasets differ in store or codec.
-        SchemaMismatchError: the datasets differ in what a step holds.
+        SchemaMismatchError: the datasets have different fields.
         DatasetExistsError: output is one of the datasets, or holds another dataset.
         CorruptDatasetError: a dataset is damaged.
         OptionError, CodecError: datasets is not a list of at least one, or another argument is unknown.

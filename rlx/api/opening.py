@@ -18,16 +18,16 @@ def open(
         path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
             ``http(s)://``. Reads from a URL fetch only what they need.
         verify: check every file against the manifest first. Reads skip checksums.
-        partial: open a dataset that another process is still writing; it has the shards that are finished.
-        cache_bytes: memory for bytes fetched from a URL.
+        partial: open a dataset that another process is still writing, with the shards that are complete.
+        cache_bytes: size of the cache of a URL, in bytes of memory.
 
     Raises:
         DatasetNotFoundError: path has no dataset.
-        IncompleteDatasetError: another process is writing the dataset, or has not written a manifest yet.
+        IncompleteDatasetError: the dataset has no manifest yet: a process is writing it, or was interrupted.
         CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
         FileAccessError: a file exists but cannot be read.
         ForbiddenError: the server of a URL refuses access.
-        DownloadError: fetching from a URL keeps failing.
+        DownloadError: fetching from a URL failed after all retries.
         MissingExtraError: a URL needs obstore, which is not installed.
 
     Example:

@@ -126,7 +126,7 @@ def sample(
         CorruptDatasetError: a dataset is damaged.
         UnknownFormatError: the file's suffix names no format.
         DatasetExistsError: output is a directory.
-        DiskFullError: the disk has too little room.
+        DiskFullError: the disk has too little space.
         OptionError: an argument is out of range or does not go with another.
         MissingExtraError: the format needs a package that is not installed.
 

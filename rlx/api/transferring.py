@@ -72,9 +72,9 @@ def pull(
         DatasetNotFoundError: url has no dataset.
         CorruptDatasetError: the manifest at url is damaged.
         ForbiddenError: the server refuses access.
-        DatasetExistsError: output holds something else.
+        DatasetExistsError: output exists and is not this dataset.
         DatasetLockedError: another process is writing output.
-        DiskFullError: the disk has too little room.
+        DiskFullError: the disk has too little space.
         OptionError: jobs is below 1.
         MissingExtraError: obstore is not installed.
 

@@ -39,7 +39,7 @@ def merge(
     Raises:
         DatasetNotFoundError: the dataset does not exist.
         DatasetError: a dataset is given twice, or the datasets differ in store or codec.
-        SchemaMismatchError: the datasets differ in what a step holds.
+        SchemaMismatchError: the datasets have different fields.
         DatasetExistsError: the destination is one of the sources, or contains it, or holds another dataset.
         CorruptDatasetError: a dataset is damaged.
     """

@@ -111,7 +111,7 @@ class Dataset:
         """The dataset's directory.
 
         Raises:
-            DatasetError: it lies at a URL, where it can be read and nothing else.
+            DatasetError: the dataset is at a URL, and so read-only.
         """
         if isinstance(self._root, Path):
             return self._root
@@ -132,7 +132,7 @@ class Dataset:
 
     @cached_property
     def steps(self) -> StepReader:
-        """Reads fields of steps as numpy arrays."""
+        """Reader of fields of steps as numpy arrays."""
         return StepReader(self._shards)
 
     @property
@@ -145,7 +145,7 @@ class Dataset:
         """Statistics by name, as ``rlx inspect --stats --json`` prints them; reads only the manifest.
 
         ``return``, ``length``, ``reward`` and the observations have ``min``, ``max``, ``mean`` and ``std``, which are
-        None without values. ``return`` and ``length`` are of whole episodes, ``trajectory_return`` and
+        None without data. ``return`` and ``length`` are of whole episodes, ``trajectory_return`` and
         ``trajectory_length`` of all trajectories. ``action`` has ``counts`` by action where actions are few integers.
 
         Example:
@@ -158,7 +158,7 @@ class Dataset:
     def observation_space(self) -> "Space[Any]":
         """Gymnasium space of ``observation``; a ``Dict`` of all observations if none has that name.
 
-        A field whose space the source did not declare gets all values of its dtype.
+        If the source did not declare the space of a field, it is the range of its dtype.
 
         Raises:
             MissingExtraError: gymnasium is not installed.
@@ -172,7 +172,7 @@ class Dataset:
     def action_space(self) -> "Space[Any]":
         """Gymnasium space of ``action``.
 
-        If the source did not declare it and actions are few integers, all below the largest action of the data.
+        If the source did not declare it, and actions are few integers, it ends at the largest action of the data.
 
         Raises:
             SchemaMismatchError: no field is named ``action``.
@@ -254,7 +254,7 @@ class Dataset:
         return list(self[indices].unbind(0))
 
     def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
-        """Yield the whole dataset in storage order, in blocks of at most ``max_steps``; each shard is verified before.
+        """Yield the whole dataset in storage order, in blocks of at most ``max_steps``; verifies each shard first.
 
         Raises:
             CorruptDatasetError: a shard is damaged.
@@ -279,7 +279,7 @@ class Dataset:
 
     @cached_property
     def first_trajectories(self) -> NDArray[np.int64]:
-        """[n + 1] number of the first trajectory of each shard that has steps, and of all trajectories."""
+        """[n + 1] number of the first trajectory of each shard that has steps; then the number of all trajectories."""
         return np.cumsum([0, *(record.trajectories for record in self._shards.records)])
 
     def shard_files(self, number: int) -> list[str]:
@@ -299,13 +299,13 @@ class Dataset:
         trajectories: NDArray[np.int64] | None = None,
         steps: int | None = None,
     ) -> Iterator[Block]:
-        """Yield the steps of one shard (its place among those that have steps) in blocks; it is verified before.
+        """Yield the steps of one shard in blocks, after verifying it.
 
         Args:
-            number: the shard's place.
-            max_steps: of a block.
-            trajectories: [n] only these, places in the shard in ascending order; others are not decoded.
-            steps: at most this many of them in all; the trajectory in which they end is cut there.
+            number: position of the shard among those that have steps.
+            max_steps: maximum number of steps per block.
+            trajectories: [n] positions in the shard, ascending; only these are decoded. All by default.
+            steps: maximum number of steps in all; the last trajectory is cut there.
 
         Raises:
             CorruptDatasetError: it is damaged.

@@ -48,7 +48,7 @@ def shard_blocks(
         number: the shard's place.
         max_steps: of a block.
         trajectories: [n] only these, places in the shard in ascending order.
-        steps: at most this many of them in all; the trajectory in which they end is cut there.
+        steps: maximum number of steps in all; the last trajectory is cut there.
     """
     if max_steps < 1:
         raise ValueError(f"max_steps is {max_steps}, expected at least 1")

@@ -18,7 +18,7 @@ _MAX_TEXT = 2**31 - 1
 def space_of(fields: Mapping[str, Field], group: str) -> "Space[Any]":
     """Return the space of a field, or of the group of fields below a name: a ``Dict``, or a ``Tuple`` of 0, 1, ...
 
-    A field whose space the source did not declare gets all values of its dtype.
+    If the source did not declare the space of a field, it is the range of its dtype.
 
     Args:
         fields: the fields, by name.
