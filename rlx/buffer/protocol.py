@@ -93,9 +93,9 @@ class Storage(Protocol):
         """How many rings the rows are split into; 1 before anything is written."""
 
     @property
-    def cursor(self) -> int:
-        """The row of the first lane that is written next."""
-        return 0
+    def cursor(self) -> int | None:
+        """The row of the first lane that is written next; None if only the writer counts."""
+        return None
 
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""

@@ -67,7 +67,8 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         shape = steps.batch_size[: storage.ndim]
         lanes, count = shape[:-1].numel(), shape[-1]
         size = storage.max_size // max(1, lanes)
-        rows = np.arange(lanes)[:, None] * size + (storage.cursor + np.arange(count)) % max(1, size)
+        start = self.cursor if storage.cursor is None else storage.cursor
+        rows = np.arange(lanes)[:, None] * size + (start + np.arange(count)) % max(1, size)
         numbered = steps.copy()
         # Where the steps were read from tells which of them continue each other; where they go does not.
         if ORIGIN not in numbered.keys():  # noqa: SIM118 (a TensorDict is no mapping of its keys)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.writer import (
@@ -46,6 +47,36 @@ def test_another_writer_goes_on_where_the_storage_stands() -> None:
     storage = LazyTensorStorage(5)
     RoundRobinWriter().extend(storage, ranked([0, 1, 2]))
     assert RoundRobinWriter().extend(storage, ranked([3])).tolist() == [3]
+
+
+class ListOfSteps(Storage):
+    """A storage of one's own that does not say where it stands."""
+
+    def __init__(self, max_size: int) -> None:
+        self.max_size, self.ndim = max_size, 1
+        self.steps: dict[int, TensorDictBase] = {}
+        self.written = 0
+
+    @property
+    def lanes(self) -> int:
+        return 1
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def append(self, steps: TensorDictBase) -> Rows:
+        rows = (self.written + np.arange(len(steps))) % self.max_size
+        self.written += len(steps)
+        self.steps |= dict(zip(rows.tolist(), steps.unbind(0), strict=True))
+        return rows
+
+
+def test_the_row_is_stored_as_index_in_a_storage_of_ones_own() -> None:
+    storage: Any = ListOfSteps(5)  # type: ignore[abstract]
+    writer = TensorDictRoundRobinWriter()
+    for count in (2, 2, 3):
+        writer.extend(storage, ranked([0] * count))
+    assert {row: int(step["index"]) for row, step in storage.steps.items()} == {row: row for row in range(5)}
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
