@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
@@ -202,6 +203,17 @@ def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
             rlx.collect(**{"env": "CartPole-v1", "output": tmp_path / "new", **wrong})
     with pytest.raises(CollectError, match="steps 0: expected at least 1"):
         rlx.collect("CartPole-v1", steps=0)
+
+
+def test_a_function_called_random_is_seeded_as_any_other(tmp_path: Path) -> None:
+    def random(observation: NDArray[Any]) -> NDArray[np.int64]:
+        return np.random.randint(0, 2, len(observation))  # noqa: NPY002  (the generator that the seed is for)
+
+    random.__qualname__ = "random"
+    for name in ("a", "b"):
+        rlx.collect("CartPole-v1", policy=random, steps=60, envs=1, seed=1, output=tmp_path / name)
+    ours, theirs = (rlx.open(tmp_path / name)[:]["action"] for name in ("a", "b"))
+    assert torch.equal(ours, theirs)
 
 
 def test_preprocess(tmp_path: Path, cli: Cli) -> None:

@@ -44,13 +44,18 @@ class PolicySpec:
             return cls(policy, epsilon, deterministic)
         return cls(getattr(policy, "__qualname__", type(policy).__name__), epsilon, deterministic, policy)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether actions are drawn from the action space."""
+        return self.text == "random" and self.function is None
+
     def policy(self, environment: Environment, seeds: Sequence[int]) -> Policy:
         """Return the policy for an environment.
 
         Raises:
             CollectError: the name does not exist, or loading it failed.
         """
-        if self.text == "random" and self.function is None:
+        if self.is_random:
             return FunctionPolicy(RandomPolicy(environment.action_space, seeds))
         policy = as_policy(_loaded(self.text) if self.function is None else self.function, environment.action_space)
         return EpsilonGreedy(policy, self.epsilon, environment.action_space, seeds) if self.epsilon else policy

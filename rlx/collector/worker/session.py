@@ -47,7 +47,7 @@ class Session:
         self._policy = policy.policy(environment, env_seeds(seed, number, n, 1, first_env))
         self._exploration = "DETERMINISTIC" if policy.deterministic else "RANDOM"
         # A policy's draws from global generators follow from the seed; random actions have generators of their own.
-        self._is_seeded = policy.text != "random"
+        self._is_seeded = not policy.is_random
         self._chunks = np.random.SeedSequence(seed, spawn_key=(number, 2, first_env))
         self._infos = Infos(n, info_keys)
         seeds = env_seeds(seed, number, n, 0, first_env)
