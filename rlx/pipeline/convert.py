@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
+from rlx.errors import DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.formats.registry import readable
-from rlx.manifest import FileRecord, ShardRecord
+from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.pipeline.destination import check_apart
 from rlx.pipeline.ingest import AtHand, Ingest
 from rlx.pipeline.options import Options
@@ -97,6 +98,8 @@ def convert(
     check_apart(source, destination)
     ingest = _ingest(source, options, source_format, progress)
     with claimed(destination):
+        if not options.overwrite and isinstance(ingest.source, StoredDataset):
+            _check_resumable(destination, ingest.source, ingest.described())
         return ingest.run(destination, AtHand())
 
 
@@ -113,6 +116,31 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     run = find_run(source, None, source_format)
     warn(run)
     return run, run.root
+
+
+def _check_resumable(destination: Path, source: StoredDataset, wanted: Manifest) -> None:
+    """Raise DatasetExistsError if the destination was not converted from this dataset, whose id may be any other's."""
+    try:
+        there = Manifest.load(destination)
+    except (DatasetNotFoundError, IncompleteDatasetError):
+        return
+    hint = "--overwrite starts afresh; or choose another DST"
+    made = there.lineage[-1] if there.lineage else {}
+    if made.keys() - wanted.lineage[-1].keys():
+        raise DatasetExistsError(
+            f"{destination} was made otherwise: by {made.get('command') or 'another function'}", hint=hint
+        )
+    records = dict(zip(source.shards(), source.dataset.shard_records, strict=True))
+    for shard in there.shards:
+        number, found = shard.origin.get("shard"), shard.origin.get("files")
+        if found is None or not isinstance(number, int) or number not in records:
+            continue  # nothing to compare: only conversions record the files
+        record = records[number]
+        if found != {f"{SHARDS}/{record.name}/{name}": asdict(file) for name, file in record.files.items()}:
+            raise DatasetExistsError(
+                f"{destination} was made otherwise: its shard {shard.name} is of other files than those of {source.id}",
+                hint=hint,
+            )
 
 
 def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:

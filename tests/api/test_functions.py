@@ -21,6 +21,7 @@ import rlx
 from rlx.errors import (
     CollectError,
     CorruptShardError,
+    DatasetExistsError,
     DatasetNotFoundError,
     OptionError,
     PartialError,
@@ -134,6 +135,18 @@ def test_convert(tmp_path: Path, cli: Cli) -> None:
     assert untimed(exported.to_json()) == untimed(printed)
     assert (exported.steps, exported.losses) == (report.steps, [])
     assert all(hasattr(exported, key) for key in printed)
+
+
+def test_convert_resumes_its_own_work_only(tmp_path: Path) -> None:
+    monday, tuesday = made(tmp_path / "monday"), made(tmp_path / "tuesday", first_episode=4)
+    rlx.convert(monday, tmp_path / "copy", shards=[0])
+    assert rlx.convert(monday, tmp_path / "copy").skipped_shards == 1
+    with pytest.raises(DatasetExistsError, match="copy was made otherwise: its shard 00000 is of other files"):
+        rlx.convert(tuesday, tmp_path / "copy")
+    rlx.preprocess(monday, tmp_path / "clipped", transform="clip_reward", num_workers=1)
+    with pytest.raises(DatasetExistsError, match="clipped was made otherwise: by rlx preprocess"):
+        rlx.convert(monday, tmp_path / "clipped")
+    assert rlx.convert(tuesday, tmp_path / "copy", overwrite=True).steps == 16
 
 
 @pytest.mark.parametrize(
