@@ -91,7 +91,7 @@ def _chains(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return [S] the steps, trajectory after trajectory, in the order of their first steps; [N] steps of each."""
     if ids is None and done is None:
-        raise SchemaMismatchError("steps have neither trajectory ids nor ('next', 'done'): nothing says where one ends")
+        raise SchemaMismatchError("steps have neither trajectory ids nor ('next', 'done') to separate trajectories")
     count = len(steps)
     if not count:
         return np.empty(0, np.int64), np.empty(0, np.int64)

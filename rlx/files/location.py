@@ -124,7 +124,7 @@ class Location(ABC):
                 content = b"".join(answer.pieces)
             if (answer.start, len(content)) != (start, stop - start):
                 found = f"{answer.start} to {answer.start + len(content)}"
-                raise DownloadError(f"{self._where(name)}: asked for bytes {start} to {stop}, found {found}")
+                raise DownloadError(f"{self._where(name)}: requested bytes {start} to {stop}, received {found}")
             return content, answer.stat
 
         return self.retry.run(attempt, Cancel())
@@ -150,7 +150,7 @@ class Location(ABC):
 
     def _check_continues(self, name: str, answer: Content, start: int, seen: FileStat | None) -> None:
         if answer.start != start:
-            raise DownloadError(f"{self._where(name)}: asked for bytes from {start} on, found {answer.start}")
+            raise DownloadError(f"{self._where(name)}: requested bytes from {start}, received {answer.start}")
         if seen is not None and not seen.is_same_version(answer.stat):
             raise self._changed(name)
 

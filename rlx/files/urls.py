@@ -53,7 +53,7 @@ def split_url(url: str) -> SplitResult:
     # What urllib says may quote a part of a password.
     raise SourceError(
         f"{url} is not a URL: expected a host, perhaps with a port up to 65535",
-        hint="quote what is special in a password: %2F for a slash" if "@" in url else None,
+        hint="percent-encode special characters of the password, such as %2F for a slash" if "@" in url else None,
     )
 
 

@@ -174,7 +174,7 @@ def _named_apart(url: str) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
-        raise CorruptShardError(f"{url} is a file and a directory, says the manifest") from exc
+        raise CorruptShardError(f"the manifest lists {url} both as a file and as a directory") from exc
 
 
 # A failure of one file need not affect another.

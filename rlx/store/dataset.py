@@ -323,7 +323,7 @@ def _being_written(path: Path, manifest: Manifest, writer: str) -> IncompleteDat
     whole, planned = len(manifest.shards), len(manifest.shards) + len(manifest.missing)
     return IncompleteDatasetError(
         f"{path} is being written by pid {writer}: expected {planned} shards, {whole} are whole",
-        hint=f"wait for it, or open what is whole: rlx.open({str(path)!r}, partial=True)",
+        hint=f"wait for it, or open its complete shards: rlx.open({str(path)!r}, partial=True)",
     )
 
 

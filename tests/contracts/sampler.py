@@ -127,7 +127,7 @@ class SamplerContract(ABC):
             self.make(seed=1).shard(index, count)
 
     def test_an_empty_storage(self, storage: ListedStorage) -> None:
-        with pytest.raises(SamplingError, match="8 steps asked for, the storage is empty"):
+        with pytest.raises(SamplingError, match="cannot draw 8 steps: the storage is empty"):
             self.make().sample(ListedStorage(64), 8)
         sampler = self.make()
         self.draw(sampler, storage)

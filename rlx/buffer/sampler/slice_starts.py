@@ -47,14 +47,14 @@ class SliceStarts:
         """
         firsts, steps = index.trajectories()
         if not len(firsts):
-            raise SamplingError("slices asked for, the storage is empty", hint="write steps: buffer.extend(steps)")
+            raise SamplingError("cannot draw slices: the storage is empty", hint="write steps: buffer.extend(steps)")
         counts = _starts_by_length(steps, slicing, slice_len)
         if slice_len is not None and not counts.any():
             raise _no_fit(steps, slicing, slice_len)
         if slicing.start_at_reset:
             counts = np.minimum(counts, index.at_reset(firsts))
             if not counts.any():
-                raise SamplingError("slices from the reset of an episode on asked for, no stored episode has its reset")
+                raise SamplingError("start_at_reset: no stored episode has its first step")
         some = counts > 0
         left = 0 if slice_len is None else slicing.reach(slice_len)[0]
         return cls(firsts[some], steps[some], counts[some], np.cumsum(counts[some]), index.generation, slice_len, left)

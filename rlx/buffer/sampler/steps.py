@@ -24,7 +24,7 @@ def stored_steps(storage: Storage, batch_size: int) -> int:
         raise ValueError(f"expected batch_size of at least 1, found {batch_size}")
     if not len(storage):
         raise SamplingError(
-            f"{batch_size} steps asked for, the storage is empty", hint="write steps first: buffer.extend(steps)"
+            f"cannot draw {batch_size} steps: the storage is empty", hint="write steps first: buffer.extend(steps)"
         )
     return len(storage)
 

@@ -166,7 +166,7 @@ def test_slices_from_resets() -> None:
         SliceSampler(slice_len=9, start_at_reset=True).sample(storage, 9)
     storage = ListedStorage(4)
     storage.write(*[(0, "")] * 6)
-    with pytest.raises(SamplingError, match="no stored episode has its reset"):
+    with pytest.raises(SamplingError, match="no stored episode has its first step"):
         SliceSampler(slice_len=2, start_at_reset=True).sample(storage, 2)
 
 
