@@ -34,14 +34,14 @@ class Sample:
 
     Args:
         datasets: paths, ids or URLs of the datasets, without passwords.
-        seed: the same seed draws the same steps.
+        seed: random seed that draws the same steps again.
         batches: number of batches.
         steps: steps of all batches.
         columns: dtype, and shape of a row, of each column by its path, such as ``next/reward``.
         batch: the batch, TED of batch size [steps]; None if batches were written.
         output: the file; None if none was named.
-        format: of the file.
-        bytes: of the file.
+        format: format of the file.
+        bytes: size of the file.
     """
 
     datasets: Sequence[str]

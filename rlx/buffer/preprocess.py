@@ -113,9 +113,9 @@ class Workers:
 
     Args:
         count: processes; 0 for this one.
-        start_method: how they start; Python's default where not given.
+        start_method: how they start; by default Python's.
         pool: processes that are there already, used instead.
-        max_tasks: chunks after which a process is replaced; never where not given.
+        max_tasks: chunks after which a process is replaced; never by default.
         threads: torch's threads in each process.
     """
 

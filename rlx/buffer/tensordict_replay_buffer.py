@@ -110,11 +110,11 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         alpha: exponent of priorities; 0 samples uniformly.
         beta: exponent of the importance-sampling weights; 1 corrects all of the bias.
         priority_key: key from which ``update_tensordict_priority`` reads priorities.
-        eps: as for ``PrioritizedReplayBuffer``, and so are those that follow.
-        storage: as there.
-        reduction: as there.
-        generator: as there.
-        options: as there.
+        eps: as in ``PrioritizedReplayBuffer``.
+        storage: as in ``PrioritizedReplayBuffer``.
+        reduction: as in ``PrioritizedReplayBuffer``.
+        generator: as in ``PrioritizedReplayBuffer``.
+        options: as in ``PrioritizedReplayBuffer``.
 
     Example:
         >>> from tensordict import TensorDict

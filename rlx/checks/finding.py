@@ -40,18 +40,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """A problem that a check found.
 
     Args:
         check: name of the check: ``nan``, ``duplicate``.
-        severity: how much it matters.
-        what: the problem, as a sentence without its full stop.
-        count: how many steps, pictures or trajectories it concerns.
+        severity: ``error``, ``warning`` or ``note``.
+        what: the problem, as a sentence without a full stop.
+        count: number of affected steps, images or trajectories.
         why: what goes wrong in learning.
         remedy: what to do.
         field: name of the field, if it is about one.
         places: the first few places.
-        trajectories: [n] numbers of the trajectories that ``--fix`` leaves out to mend it; none if that mends nothing.
+        trajectories: [n] numbers of the trajectories that ``--fix`` leaves out; empty if that does not fix the problem.
     """
 
     check: str

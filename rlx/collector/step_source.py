@@ -53,7 +53,7 @@ class StepSource:
         envs: environments of each worker.
 
     Raises:
-        CollectError: an environment or the policy cannot be had, or the workers do not fit each other.
+        CollectError: an environment or the policy cannot be created, or the workers do not fit each other.
     """
 
     def __init__(self, actors: Actors, configs: Sequence[WorkerConfig], plan: Plan, weights: Weights) -> None:

@@ -21,34 +21,34 @@ from rlx.store.layout import shard_name
 
 
 class AtariDQNExperienceReplay(DatasetExperienceReplay):
-    """A run of DQN on an Atari game, 50 million steps, as a replay buffer; downloaded if need be.
+    """Replay buffer over a run of DQN on an Atari game, 50 million steps; downloads it if necessary.
 
     Args:
-        dataset_id: one of ``available_datasets``: ``Pong/5``; from another ``source`` any run that it has.
+        dataset_id: one of ``available_datasets``, such as ``Pong/5``, or any run of ``source``.
         batch_size: steps in a batch, unless ``sample`` overrides it.
         root: the directory above the datasets, ``$RLX_HOME`` by default.
         download: whether to fetch missing files; "force" fetches all of them again.
         sampler: chooses steps; overrides ``num_slices``, ``slice_len``, ``strict_length``, ``replacement``, ``seed``.
-        writer: none but the default makes sense, as a dataset cannot be written.
+        writer: accepted for compatibility with TorchRL; a dataset cannot be written.
         transform: applied to every batch.
-        num_procs: processes that convert the downloaded files; 0: this one.
-        num_slices: slices in a batch.
-        slice_len: steps in a slice; either this or ``num_slices``, or neither for single steps.
-        strict_length: whether every slice has the length asked for.
-        strict_len: the same, as TorchRL's signature has it.
+        num_procs: number of processes that convert downloaded files; 0 converts in this process.
+        num_slices: slices per batch.
+        slice_len: steps per slice; either this or ``num_slices``, or neither for single steps.
+        strict_length: whether all slices have the requested length.
+        strict_len: another name of ``strict_length``, as in TorchRL.
         replacement: whether steps may be drawn again in the same epoch.
-        mp_start_method: accepted so that TorchRL's calls work; workers are always started afresh.
-        collate_fn: makes something else of a batch.
+        mp_start_method: accepted for compatibility with TorchRL; workers are always spawned.
+        collate_fn: function from the TensorDict [n] of a batch to the batch that is returned.
         pin_memory: whether batches are put into page-locked memory.
-        prefetch: batches read ahead.
+        prefetch: number of batches to read ahead.
         source: where the run is fetched from: a URL or a directory of RL Unplugged's or Dopamine's layout.
-        seed: the same seed gives the same batches.
+        seed: random seed of the sampler.
 
     Raises:
-        DatasetNotFoundError: it is not there, and not to be downloaded.
+        DatasetNotFoundError: the dataset does not exist, and ``download`` is False.
         SourceNotFoundError: the run does not exist.
-        ForbiddenError: the server refuses.
-        PartialError: some shards could not be had; the others are safe, and another try fetches the rest.
+        ForbiddenError: the server refuses access.
+        PartialError: some shards could not be fetched; the others are kept, and another call fetches the rest.
 
     Attributes:
         available_datasets: the runs that RL Unplugged has.

@@ -33,32 +33,32 @@ _EPISODE = "episode"
 
 
 class MinariExperienceReplay(DatasetExperienceReplay):
-    """A Minari dataset as a replay buffer, with TorchRL's key names: ``episode`` (int64), ``info``, ``next``.
+    """Replay buffer over a Minari dataset, with TorchRL's key names: ``episode`` (int64), ``info``, ``next``.
 
     It is read from Minari's local datasets (``$MINARI_DATASETS_PATH``, else ``~/.minari/datasets``) and converted once
     into a dataset of rlx below ``root``; values are those of Minari's own reader. Nothing is downloaded: use ``minari
     download`` for missing datasets.
 
     Args:
-        dataset_id: Minari's name of it: ``D4RL/door/human-v2``.
+        dataset_id: Minari's id of the dataset, such as ``D4RL/door/human-v2``.
         batch_size: steps in a batch, unless ``sample`` overrides it.
         root: the directory above the converted datasets, ``minari`` below ``$RLX_HOME`` by default.
         download: whether to convert a dataset that is not converted yet; "force" converts it again.
         sampler: chooses steps; uniformly by default.
-        writer: none but the default makes sense, as a dataset cannot be written.
+        writer: accepted for compatibility with TorchRL; a dataset cannot be written.
         transform: applied to every batch.
-        collate_fn: makes something else of a batch.
+        collate_fn: function from the TensorDict [n] of a batch to the batch that is returned.
         pin_memory: whether batches are put into page-locked memory.
-        prefetch: batches read ahead.
+        prefetch: number of batches to read ahead.
         split_trajs: whether a row is a whole trajectory, zero-padded to the longest, with ``("collector", "mask")``;
-            such rows are kept beside the dataset, as ``<dataset_id>_split``.
+            such rows are stored next to the dataset, as ``<dataset_id>_split``.
         load_from_local_minari: accepted for compatibility with TorchRL; datasets are always read locally.
-        seed: the same seed gives the same batches.
+        seed: random seed of the sampler.
 
     Raises:
-        SourceNotFoundError: Minari has no such dataset here.
+        SourceNotFoundError: Minari has no such local dataset.
         CorruptShardError: its files are damaged.
-        DatasetNotFoundError: it is not converted, and not to be.
+        DatasetNotFoundError: the dataset is not converted, and ``download`` is False.
         DatasetLockedError: another process is converting or splitting it.
 
     Example:

@@ -178,7 +178,7 @@ class LocalActors(ProcessActors[LocalActor[Any, Any]]):
 
     Args:
         step_timeout: seconds that a step in an actor may take (see ``rlx.engine.pulse.stepping``); then its process is
-            killed. Without limit where not given.
+            killed. No limit by default.
 
     Example:
         >>> with LocalActors() as actors:

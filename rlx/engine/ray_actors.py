@@ -94,9 +94,9 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
 
     Args:
         address: of the cluster; see ``ray_cluster``.
-        cpus: of a cluster that is started here; as many as this machine's where not given.
+        cpus: of a cluster that is started here; by default those of this machine.
         config: further arguments for ``ray.init``.
-        options: what an actor takes of the cluster, as ``ray.remote`` has it, such as ``num_cpus`` (1 where not given),
+        options: what an actor takes of the cluster, as ``ray.remote`` has it, such as ``num_cpus`` (1 by default),
             ``num_gpus`` or ``resources``; or a list of such, one for every actor that there is at a time.
     """
 

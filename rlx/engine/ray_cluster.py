@@ -39,7 +39,7 @@ def ray_cluster(
 
     Args:
         address: ``host:port``, ``ray://host:port``, or ``auto`` for one that runs on this machine.
-        cpus: how many a cluster that is started has; as many as the machine's where not given.
+        cpus: how many a cluster that is started has; by default those of the machine.
         config: further arguments for ``ray.init``.
 
     Raises:

@@ -34,7 +34,7 @@ class RayEngine:
     earlier attempt, which may even keep running for a while on a machine that the cluster has lost contact with.
 
     Args:
-        jobs: how many run at once; as many as the cluster has CPUs where not given.
+        jobs: how many run at once; as many as the cluster has CPUs by default.
         progress: is advanced by the functions' own progress; what an attempt repeats counts once.
         address: of the cluster; see ``ray_cluster``.
 

@@ -28,7 +28,7 @@ class SharedArrays:
 
     Args:
         layout: shape and dtype of every array, the same in both processes.
-        path: of the file; where not given, a new one.
+        path: of the file; by default, a new one.
 
     Raises:
         DiskFullError: no space is left for them.

@@ -127,7 +127,7 @@ def _described(name: str, path: Path, found: os.stat_result) -> FileStat:
 
 
 def _pieces(path: Path, file: BinaryIO, length: int | None) -> Iterator[bytes]:
-    """Yield so many bytes of an open file, or all that follow."""
+    """Yield a number of bytes of an open file, or all that follow."""
     with _translated(path):
         while piece := file.read(_PIECE_BYTES if length is None else min(length, _PIECE_BYTES)):
             length = None if length is None else length - len(piece)

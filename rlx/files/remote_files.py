@@ -100,7 +100,7 @@ class RemoteFiles:
 
         Raises:
             CorruptDatasetError: it is not there, of another length than the manifest says, or has changed meanwhile.
-            ForbiddenError: the server refuses.
+            ForbiddenError: the server refuses access.
             DownloadError: the server keeps failing.
         """
         self._here.check()

@@ -30,7 +30,7 @@ class CatalogEntry:
         shards: number of shards.
         local: whether it is a dataset below ``$RLX_HOME``.
         steps: number of steps; None if unknown, as of downloadable runs.
-        asked: whether the source was asked; False for rlx's built-in table.
+        asked: whether the source was queried; False for rlx's built-in table.
         episodes: number of whole episodes; None if unknown.
         pieces: number of pieces of episodes; None if unknown.
         mean_return: mean return of whole episodes; None if unknown.

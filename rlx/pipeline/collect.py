@@ -35,7 +35,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
         progress: receives ``steps`` or ``episodes``.
 
     Raises:
-        CollectError: the environment or the policy cannot be had, fails, or one does not fit the other.
+        CollectError: the environment or the policy cannot be created, fails, or one does not fit the other.
         WorkerLostError: a worker died three times without finishing a shard.
         MissingExtraError: what the environment needs is not installed.
         DatasetExistsError: the destination holds another dataset; or ``resume`` is not set and it holds one that the

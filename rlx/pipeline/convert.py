@@ -87,7 +87,7 @@ def convert(
         source: where the files lie.
         destination: the dataset's directory.
         options: how to write it.
-        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); found out where not given.
+        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
         progress: receives ``shards`` and ``steps``.
 
     Raises:

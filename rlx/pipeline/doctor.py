@@ -53,13 +53,13 @@ class Checkup:
     """The findings in a dataset.
 
     Args:
-        id: its name.
-        path: where it lies.
-        steps: steps that were checked.
-        trajectories: trajectories that were checked.
-        of_trajectories: trajectories that it has; of files of another project, those that were checked.
+        id: name of the dataset.
+        path: its path or URL.
+        steps: number of checked steps.
+        trajectories: number of checked trajectories.
+        of_trajectories: number of trajectories of the dataset; for files of another project, of checked trajectories.
         findings: the problems, errors first.
-        dropped_rows: rows of foreign files that give no step, by reason.
+        dropped_rows: number of rows of other projects' files that are not steps, by reason.
         fixed: the copy without the trajectories that have errors, if one was written.
     """
 

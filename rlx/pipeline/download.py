@@ -38,8 +38,8 @@ class PlannedFile:
 
     Args:
         url: URL or path of the file.
-        bytes: length of the file; None if the server does not tell.
-        crc32c: checksum as eight hex digits; None if the server does not tell.
+        bytes: length of the file; None if unknown.
+        crc32c: checksum as eight hex digits; None if unknown.
         state: ``done`` (its shard is listed), ``present`` (here, not yet converted), ``partial`` or ``missing``.
     """
 
@@ -54,7 +54,7 @@ class DownloadPlan:
     """The files that a download needs.
 
     Args:
-        files: of the shards that were asked for.
+        files: the files of the requested shards.
     """
 
     files: Sequence[PlannedFile]
@@ -84,13 +84,13 @@ def download(
         run: ``Pong/5``.
         destination: the dataset's directory.
         options: how to write it.
-        source: base of the files: a URL or a directory; RL Unplugged's bucket where not given.
-        layout: ``rlu`` or ``dopamine``; found out where not given.
+        source: base of the files: a URL or a directory; RL Unplugged's bucket by default.
+        layout: ``rlu`` or ``dopamine``; auto-detected by default.
         progress: receives ``bytes``, ``shards`` and ``steps``.
 
     Raises:
         SourceNotFoundError: the run or shard does not exist.
-        ForbiddenError: the server refuses.
+        ForbiddenError: the server refuses access.
         DiskFullError: no space is left.
         DatasetLockedError: another process is writing the dataset.
         DatasetExistsError: the destination holds something else.

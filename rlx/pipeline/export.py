@@ -165,7 +165,7 @@ def export(
         source: a dataset's directory, or where the files lie.
         destination: the file or directory to be.
         format: one of ``EXPORT_FORMATS``.
-        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); found out where not given.
+        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
         shards: numbers of the source's shards to take; where not given, all of them.
         overwrite: whether to replace an existing export of the same format. Otherwise the result of the same command
             is kept, and its report returned.

@@ -39,7 +39,7 @@ def pull(
 
     Args:
         url: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
-        destination: the dataset's directory; below ``$RLX_HOME`` by its id where not given.
+        destination: the dataset's directory; its id below ``$RLX_HOME`` by default.
         jobs: transfers at once.
         overwrite: whether to start afresh where there is a dataset.
         progress: receives ``bytes`` and ``shards``.
@@ -50,7 +50,7 @@ def pull(
     Raises:
         DatasetNotFoundError: the location holds no dataset.
         CorruptDatasetError: its manifest is damaged.
-        ForbiddenError: the server refuses.
+        ForbiddenError: the server refuses access.
         DatasetExistsError: the destination holds something else.
         DatasetLockedError: another process is writing the destination.
         DiskFullError: no space is left.

@@ -60,7 +60,7 @@ def push(
         CorruptDatasetError: a file of it is damaged; the manifest there is as it was.
         DatasetExistsError: another dataset lies there, or shards that this one lacks.
         DatasetLockedError: another dataset is on its way there, or somebody else has pushed one meanwhile.
-        ForbiddenError: the server refuses.
+        ForbiddenError: the server refuses access.
         PartialError: some files could not be sent; the same command sends the rest.
         MissingExtraError: obstore is not installed.
     """

@@ -38,7 +38,7 @@ class RemoteRun:
 
         Raises:
             SourceNotFoundError: none of them exists.
-            SourceError: one cannot be had, so that it is unknown what the run holds.
+            SourceError: one cannot be fetched, so the files of the run are unknown.
         """
         answers = _each(lambda name: self.base.fetch(name, directory, Silent()), self.layout.index_files())
         for answer in answers.values():

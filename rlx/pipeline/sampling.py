@@ -31,8 +31,8 @@ class Sampling:
     Args:
         batch_size: steps in a batch, of all datasets together.
         batches: how many; fewer where an epoch without replacement has fewer.
-        slice_len: steps in a slice; either this or ``num_slices``, or neither for single steps.
-        num_slices: slices in a batch.
+        slice_len: steps per slice; either this or ``num_slices``, or neither for single steps.
+        num_slices: slices per batch.
         stack: observations in a stack; 1 for plain ones. Texts are not stacked.
         n_step: steps of a transition; 1 for plain ones.
         gamma: discount of a step.

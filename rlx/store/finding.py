@@ -55,7 +55,7 @@ def read_manifest(location: Location) -> Manifest:
         DatasetNotFoundError: the location holds no dataset.
         CorruptDatasetError: its manifest is damaged.
         FormatVersionError: a newer rlx wrote it.
-        ForbiddenError: the server refuses.
+        ForbiddenError: the server refuses access.
         DownloadError: the server keeps failing.
     """
     try:

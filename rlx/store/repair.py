@@ -24,14 +24,14 @@ class Repair:
 
     Args:
         dataset: its directory.
-        kept: names of the shards that are listed still: those that are whole, and those that cannot be read.
-        dropped: names of the shards that were damaged and are not listed any more; they stay planned.
+        kept: names of the shards that are still listed: complete ones, and those that cannot be read.
+        dropped: names of the damaged shards, which are no longer listed, but still planned.
         removed: paths of the other files and directories that were removed, below the dataset's directory.
-        lost_steps: steps of the dropped shards; None if unknown, as the manifest was damaged.
-        hint: how to get back the lost steps; None if none were lost.
+        lost_steps: steps of the dropped shards; None if unknown, because the manifest was damaged.
+        hint: how to restore the lost steps; None if no steps were lost.
         aside: the directory of moved files: damaged shards, and files that are not part of the dataset; None where they
             were deleted, or none were found.
-        unreadable: files that cannot be read and so may or may not be damaged; they were left alone.
+        unreadable: files that cannot be read, and may be damaged; they are unchanged.
     """
 
     dataset: Path

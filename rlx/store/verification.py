@@ -38,12 +38,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as the manifest says.
+    """A difference between a dataset and its manifest.
 
     Args:
         shard: name of the shard; none where it is not in one.
         file: path of the file below the shard's directory, or else below the dataset's; none for a shard whose files
-            are whole, and tell another story than the manifest.
+            are complete but contradict the manifest.
         problem: a description.
         kind: damaged, unlisted or unreadable.
     """
@@ -59,12 +59,12 @@ class Verification:
     """The result of a verification.
 
     Args:
-        shards: shards that the manifest lists.
-        files: files that it lists for them.
-        bytes: bytes that it lists for them.
+        shards: number of shards that the manifest lists.
+        files: number of their files.
+        bytes: size of their files.
         problems: everything that is wrong or cannot be read.
-        missing_shards: shards that were asked for and have not been written yet; not a problem.
-        leftovers: paths below the dataset of what interrupted commands left half written; not a problem.
+        missing_shards: requested shards that have not been written yet; not a problem.
+        leftovers: paths below the dataset of incomplete files of interrupted commands; not a problem.
     """
 
     shards: int

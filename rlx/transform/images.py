@@ -163,8 +163,8 @@ class Crop(_OfPictures):
     Args:
         height: of the crop, in pixels.
         width: of the crop, in pixels.
-        top: rows of pixels above it; in the middle where not given.
-        left: pixels to the left of it; in the middle where not given.
+        top: rows of pixels above it; in the middle by default.
+        left: pixels to the left of it; in the middle by default.
         keys: which fields; all observations of two or three dimensions where none are named.
     """
 

@@ -39,7 +39,7 @@ class ViewServer(ThreadingHTTPServer):
     Args:
         dataset: the dataset to show.
         port: where to listen; 0 for any that is free.
-        first: the episode that is shown first; the best where not given.
+        first: the episode that is shown first; the best by default.
 
     Raises:
         OSError: the port is taken.

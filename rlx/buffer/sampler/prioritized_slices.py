@@ -33,18 +33,18 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         max_priority_within_buffer: new steps get the largest stored priority instead of the largest ever given.
         num_slices: slices per batch; each has ``batch_size // num_slices`` steps.
         slice_len: steps per slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
-        traj_key: as in ``SliceSampler``, and so are those that follow.
-        end_key: as there.
-        end_keys: as there.
-        trajectory_key: as there.
-        truncated_key: as there.
-        init_key: as there.
-        strict_length: as there.
-        pad_output: as there.
-        span: as there, but slices cannot begin before their trajectory: ``(False, n)``.
-        cache_values: as there.
-        seed: as there.
-        generator: as there.
+        traj_key: as in ``SliceSampler``.
+        end_key: as in ``SliceSampler``.
+        end_keys: as in ``SliceSampler``.
+        trajectory_key: as in ``SliceSampler``.
+        truncated_key: as in ``SliceSampler``.
+        init_key: as in ``SliceSampler``.
+        strict_length: as in ``SliceSampler``.
+        pad_output: as in ``SliceSampler``.
+        span: as in ``SliceSampler``, but slices cannot begin before their trajectory: ``(False, n)``.
+        cache_values: as in ``SliceSampler``.
+        seed: as in ``SliceSampler``.
+        generator: as in ``SliceSampler``.
 
     Example:
         >>> buffer = rlx.ReplayBuffer(

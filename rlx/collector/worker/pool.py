@@ -44,7 +44,7 @@ class WorkerPool(ABC, Generic[T]):
         count: number of workers.
 
     Raises:
-        CollectError: a worker's environment or policy cannot be had.
+        CollectError: a worker's environment or policy cannot be created.
         WorkerLostError: a worker died again and again.
     """
 

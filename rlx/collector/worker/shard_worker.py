@@ -108,7 +108,7 @@ class ShardWorker:
         environment: what it steps, if that is there already; else it is opened by the worker.
 
     Raises:
-        CollectError: environment or policy cannot be had.
+        CollectError: environment or policy cannot be created.
     """
 
     def __init__(self, config: ShardWorkerConfig, environment: Environment | None = None) -> None:

@@ -44,7 +44,7 @@ class StepPool(WorkerPool[Collect]):
         lost_episodes: that ran in workers that died.
 
     Raises:
-        CollectError: a worker's environment or policy cannot be had.
+        CollectError: a worker's environment or policy cannot be created.
         WorkerLostError: a worker died again and again.
         DiskFullError: no space is left for shared memory.
     """

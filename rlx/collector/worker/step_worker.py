@@ -110,7 +110,7 @@ class StepWorker:
     """Worker that steps one environment and returns the steps.
 
     Raises:
-        CollectError: the environment or the policy cannot be had.
+        CollectError: the environment or the policy cannot be created.
     """
 
     def __init__(self, config: WorkerConfig) -> None:

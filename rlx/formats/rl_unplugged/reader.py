@@ -52,7 +52,7 @@ class RLUnplugged:
         root: the directory that holds the games' directories.
         game: one of ``GAMES``.
         run: 1 to 5.
-        present: the shards to offer; all that the run has, whether they are there or not, where not given.
+        present: the shards to offer; by default all of the run, present or not.
 
     Raises:
         SourceNotFoundError: the game, run or shard does not exist.

@@ -47,7 +47,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
 
     Args:
         path: the directory.
-        time_dim: which dimension of the batch is time; found out from the steps where not given.
+        time_dim: which dimension of the batch is time; by default determined from the steps.
 
     Raises:
         SourceNotFoundError: the directory does not exist, or a file of it is missing.

@@ -31,7 +31,7 @@ def check_chunks(found: h5py.Dataset, start: int = 0, stop: int | None = None) -
     Args:
         found: the dataset; one that is not chunked is always right.
         start: first of the rows.
-        stop: end of the rows; that of the dataset where not given.
+        stop: end of the rows; that of the dataset by default.
     """
     if found.chunks is None or not found.size:
         return

@@ -195,7 +195,7 @@ def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.D
     Args:
         parent: the group it lies in.
         name: its path there.
-        rows: how many it is to have; any number where not given.
+        rows: how many it is to have; any number by default.
 
     Raises:
         CorruptShardError: the dataset is missing, its rows are not numbers, or it has more or fewer.
