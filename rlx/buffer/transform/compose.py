@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from rlx.buffer.transform.neighbourhood import NeighbourTransform, reader, split
+from rlx.buffer.transform.neighbourhood import NeighbourTransform, Pointwise, reader, split
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 _MASK = ("collector", "mask")
@@ -22,6 +22,7 @@ class Compose:
 
     Raises:
         TransformError: a transform must not follow another one, such as ``FrameStack`` after ``NStep``.
+        TypeError: one is not callable, nor a transform that needs neighbours.
 
     Example:
         >>> import torch
@@ -103,9 +104,20 @@ def flat(transform: Any) -> Sequence[Any]:
 def _in_order(transforms: list[Any]) -> list[Any]:
     """Return the transforms, each of which has checked those before it."""
     for place, transform in enumerate(transforms):
+        _check(transform)
         if hasattr(transform, "check_earlier"):
             transform.check_earlier(transforms[:place])
     return transforms
+
+
+def _check(transform: Any) -> None:
+    is_class = isinstance(transform, type)
+    if is_class and (issubclass(transform, Pointwise) or hasattr(transform, "around")):
+        raise TypeError(f"transform: found the class {transform.__name__} itself: give {transform.__name__}(...)")
+    if not (callable(transform) or isinstance(transform, NeighbourTransform)):
+        raise TypeError(
+            f"transform: expected a function of a TensorDict or a transform of rlx.buffer, found {transform!r}"
+        )
 
 
 def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:

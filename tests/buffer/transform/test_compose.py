@@ -6,7 +6,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from rlx.buffer.transform import Compose, FrameStack, Inverted
+from rlx.buffer.transform import Compose, FrameStack, Inverted, NStep, RewardSign
+from rlx.transform.rewards import ClipReward
 
 
 class Add:
@@ -74,3 +75,17 @@ def test_neighbours_cannot_be_looked_at_before_they_are_stored() -> None:
 def test_inserting_into_a_buffer() -> None:
     made = buffer(double).insert_transform(0, Add(1)).append_transform(Add(100))
     assert made.sample(1)["a"].tolist() == [112]
+
+
+@pytest.mark.parametrize("wrong", [object(), [RewardSign()], ClipReward(-1, 1)])
+def test_what_is_no_transform_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"transform: expected a function .* or a transform of rlx\.buffer, found"):
+        ReplayBuffer(transform=wrong)
+    with pytest.raises(TypeError, match="transform: expected"):
+        ReplayBuffer().append_transform(wrong)
+
+
+@pytest.mark.parametrize("kind", [RewardSign, NStep])
+def test_a_class_of_transforms_is_no_transform(kind: Any) -> None:
+    with pytest.raises(TypeError, match=f"found the class {kind.__name__} itself: give {kind.__name__}"):
+        ReplayBuffer(transform=kind)
