@@ -12,6 +12,7 @@ from rlx.pipeline.doctor import Checkup
 from rlx.pipeline.doctor import doctor as examine
 from rlx.pipeline.doctor import fix as write_fixed
 from rlx.progress import Progress
+from rlx.store.dataset import Dataset
 
 
 def doctor(
@@ -58,6 +59,8 @@ def doctor(
     if fix != (output is not None):
         raise OptionError("`fix` and `output` require each other")
     path = os.fspath(dataset)
+    if output is not None:
+        _ = Dataset(path).path  # raises unless it is a dataset on this machine, before all of it is examined
     listed = [against] if isinstance(against, str | os.PathLike) else against or []
     others = [os.fspath(other) for other in listed]
     checkup = examine(path, source_format=from_, against=others, sample=sample, progress=progress)

@@ -339,6 +339,14 @@ def test_doctor(tmp_path: Path, cli: Cli) -> None:
             rlx.doctor(dataset, **wrong)
 
 
+def test_what_cannot_be_fixed_is_not_examined(tmp_path: Path) -> None:
+    rlx.convert(made(tmp_path / "a"), tmp_path / "a.npz", to="npz")
+    progress = Reported()
+    with pytest.raises(DatasetNotFoundError, match="no dataset at"):
+        rlx.doctor(tmp_path / "a.npz", fix=True, output=tmp_path / "fixed", progress=progress)
+    assert progress.units == set()
+
+
 def test_merge(tmp_path: Path, cli: Cli) -> None:
     datasets = [made(tmp_path / "a"), made(tmp_path / "b", first_episode=3)]
     report = rlx.merge(datasets, tmp_path / "library", codec="zstd")
