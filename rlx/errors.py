@@ -112,7 +112,7 @@ class FormatVersionError(DatasetError):
 
 
 class SchemaMismatchError(DatasetError):
-    """A block has a field too many or too few, or a field with another dtype or shape."""
+    """The data have a missing or extra field, or a field of another dtype or shape."""
 
 
 class CodecError(DatasetError):
@@ -136,11 +136,11 @@ class SliceTooLongError(SamplingError):
 
 
 class CollectError(RlxError):
-    """An environment or a policy is missing or fails, or the two do not fit each other."""
+    """An environment or a policy is missing or fails, or they do not fit each other."""
 
 
 class WorkerLostError(CollectError):
-    """A worker died again and again without progress: its environment or policy ends the process, or hangs."""
+    """A worker died repeatedly without progress: its environment or policy ends the process, or hangs."""
 
 
 class PolicyNotFoundError(CollectError, FileNotFoundError):
@@ -164,7 +164,7 @@ class ExportError(RlxError):
 
 
 class OptionError(RlxError, ValueError):
-    """An option is out of range, or does not go with another one."""
+    """An option is out of range, or conflicts with another one."""
 
 
 class TransformOptionError(TransformError, OptionError):
@@ -172,7 +172,7 @@ class TransformOptionError(TransformError, OptionError):
 
 
 class UnknownFormatError(RlxError):
-    """The file name does not tell the format."""
+    """The format cannot be determined from the file name."""
 
 
 class PartialError(RlxError):
