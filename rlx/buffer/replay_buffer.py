@@ -29,10 +29,11 @@ from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.buffer.transform.neighbourhood import reader, split
 from rlx.buffer.writer import RoundRobinWriter
-from rlx.errors import SchemaMismatchError
+from rlx.errors import OptionError, SchemaMismatchError
 from rlx.fork import on_fork
 from rlx.store.codec import Codec, codec_of
 from rlx.store.dataset import Dataset
+from rlx.store.layout import STORES
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
 
@@ -494,7 +495,7 @@ class ReplayBuffer(Preprocessing):
         path: str | os.PathLike[str],
         *,
         id: str | None = None,
-        exclude: Sequence[NestedKey] = (),
+        exclude: str | Sequence[NestedKey] = (),
         store: str = "zarr",
         codec: str | None = None,
         overwrite: bool = False,
@@ -508,7 +509,7 @@ class ReplayBuffer(Preprocessing):
         Args:
             path: the dataset's directory.
             id: name of the dataset; that of the directory by default.
-            exclude: keys to leave out, with all keys below them.
+            exclude: a key or a list of keys to leave out, with all keys below them.
             store: ``zarr`` or ``memmap``.
             codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
             overwrite: whether to replace an existing dataset, once the new one is complete.
@@ -516,6 +517,7 @@ class ReplayBuffer(Preprocessing):
         Raises:
             SchemaMismatchError: the buffer is empty, reward or flags are missing, or a dataset cannot hold a key.
             SamplingError: the steps have neither trajectory ids nor flags.
+            OptionError: the store is unknown.
             CodecError: the codec is unknown, or the store does not support it.
             DatasetExistsError: path holds a dataset, or something else.
             DiskFullError: no space is left.
@@ -528,8 +530,10 @@ class ReplayBuffer(Preprocessing):
             >>> len(rlx.open("mine"))
             200
         """
+        if store not in STORES:
+            raise OptionError(f"`store` {store!r} is unknown: expected {', '.join(STORES)}")
         chosen = codec_of(store, None if codec is None else Codec.parse(codec))
-        excluded = [as_path(key) for key in exclude]
+        excluded = [as_path(key) for key in ([exclude] if isinstance(exclude, str) else exclude)]
         saving = Saving(Path(path).absolute().name if id is None else id, excluded, store, chosen, overwrite)
         with self._lock.read():
             save_dataset(self._storage, self._index(), Path(path), saving)

@@ -19,7 +19,7 @@ from rlx.buffer import (
     SliceSampler,
     saved_dataset,
 )
-from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
+from rlx.errors import DatasetExistsError, DiskFullError, OptionError, SamplingError, SchemaMismatchError
 from tests.conftest import Cli
 
 
@@ -194,6 +194,15 @@ def test_what_a_dataset_cannot_hold_is_refused_before_anything_is_written(tmp_pa
         buffer_of(values_alone).save_dataset(tmp_path / "saved")
     buffer_of(values).save_dataset(tmp_path / "saved", exclude=[("next", "state_value")])
     assert "state_value" in rlx.open(tmp_path / "saved").schema
+
+
+def test_one_key_to_exclude_and_an_unknown_store(tmp_path: Path) -> None:
+    buffer = buffer_of(episode(1, 3, value=torch.zeros(3)))
+    buffer.save_dataset(tmp_path / "saved", exclude="value")
+    assert "value" not in rlx.open(tmp_path / "saved").schema
+    with pytest.raises(OptionError, match="`store` 'zar' is unknown: expected zarr, memmap"):
+        buffer.save_dataset(tmp_path / "other", store="zar")
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_existing_dataset_is_replaced_only_if_asked(tmp_path: Path) -> None:
