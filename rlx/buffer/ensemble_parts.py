@@ -25,7 +25,7 @@ def positions(index: Any, count: int) -> int | list[int]:
 
     Args:
         index: an integer, a slice, an Ellipsis, or a list, range or 1-d array of integers.
-        count: how many parts there are.
+        count: number of parts.
 
     Raises:
         IndexError: the index is out of range, or has more dimensions.
@@ -143,7 +143,7 @@ class StorageEnsemble(_Parts, SavedTogether):
 
 
 class WriterEnsemble(_Parts, SavedTogether):
-    """The writers of several buffers, each of which writes to its own; ``len()`` is how many there are.
+    """Writers of several buffers, one per buffer; ``len()`` is their number.
 
     Args:
         writers: the writers.
@@ -182,7 +182,7 @@ class BufferDraw:
     Attributes:
         buffer: which of them.
         rows: [n] the rows in it.
-        info: what its sampler says beside them.
+        info: values of its sampler for these rows, by key.
     """
 
     buffer: int
@@ -302,16 +302,16 @@ class BufferChoice:
     """A choice of buffers by their probabilities, with replacement, or of all of them.
 
     Args:
-        count: how many there are.
-        p: [count] how likely each is, up to a factor; without it all are equally likely.
+        count: number of buffers.
+        p: [count] weight of each buffer; equal by default.
         sample_from_all: every buffer gives the same share of every batch. Either this or ``p``.
-        num_buffer_sampled: how many a batch is made from; by default as many as there are.
+        num_buffer_sampled: number of buffers per batch; ``count`` by default.
         seed: random seed; by default from ``generator``, or random.
         generator: source of the seed.
 
     Attributes:
-        number: how many buffers a batch is made from.
-        p: [count] how likely each buffer is; None: all are equally likely.
+        number: number of buffers per batch.
+        p: [count] probability of each buffer; None if equal.
         takes_all: whether every buffer gives a share of every batch.
         draws: the random numbers.
 
@@ -350,7 +350,7 @@ class BufferChoice:
         """Return the same choice among some of the buffers, by their probabilities.
 
         Raises:
-            ValueError: none of them is likely.
+            ValueError: their weights are all 0.
         """
         fewer = self.takes_all or self.number == self.count
         return BufferChoice(

@@ -39,7 +39,7 @@ class Mapping:
 
     Args:
         storage: where steps come from; none where they come with the chunk.
-        fn: what makes new steps of them.
+        fn: returns new steps for a chunk.
         target: directory of the memory-mapped TensorDict that they are written to; none while its keys are unknown.
         single: whether ``fn`` gets one step at a time, rather than a chunk.
         seed: seeds torch, numpy and Python within ``fn``, together with the chunk's place; None: nothing is seeded.
@@ -62,7 +62,7 @@ class Mapping:
         """Return the result of ``fn`` for the steps from ``start`` to ``stop``, which are read unless given.
 
         Raises:
-            ValueError: it makes more or fewer steps of them.
+            ValueError: it returns another number of steps.
         """
         steps = self.read(start, stop) if steps is None else steps
         with nullcontext() if self.seed is None else seeded((self.seed + start) % 2**63):
@@ -198,7 +198,7 @@ def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list
 
 
 def preprocess(mapping: Mapping, spans: Sequence[Span], dest: Path, workers: Workers) -> Iterator[None]:
-    """Write what ``fn`` makes of these chunks as a memory-mapped TensorDict at ``dest``; yield after each chunk.
+    """Write the results of ``fn`` for these chunks as a memory-mapped TensorDict at ``dest``; yield after each chunk.
 
     The directory is there when all of it is.
 
@@ -255,7 +255,7 @@ class Preprocessing:
         ``rlx preprocess``. Neither the sampler nor the transform has a part in it.
 
         Args:
-            fn: makes new steps of a chunk of steps [n], or of single steps with ``chunksize=0``.
+            fn: returns new steps for a chunk of steps [n], or for a single step with ``chunksize=0``.
             dim: the dimension that chunks are cut along; only 0.
             num_workers: processes; none or 0: this one.
             dest: a directory, empty or not there; it is complete or stays away.

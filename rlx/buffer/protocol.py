@@ -211,7 +211,7 @@ class Sampler(Protocol):
         return storage.index()
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """Return [n] rows, and the values to write into the batch beside them, by TED key, each [n] or [n, ...].
+        """Return [n] rows, and the values to add to the batch, by TED key, each [n] or [n, ...].
 
         Raises:
             SamplingError: nothing fits.

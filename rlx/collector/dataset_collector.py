@@ -39,7 +39,7 @@ class Collection:
     """The arguments of a collection.
 
     Args:
-        environment: a gymnasium id, ``module:name`` or ``file.py:name`` of what makes an environment, or such a thing.
+        environment: a gymnasium id, ``module:name`` or ``file.py:name`` of an environment factory, or such a function.
         budget: how much, all sessions together.
         num_envs: copies that each worker steps together.
         policy: what chooses the actions.
@@ -58,7 +58,7 @@ class Collection:
             its own, is killed and replaced. Without limit if not given.
 
     Raises:
-        CollectError: a number that makes no sense.
+        CollectError: a number is out of range.
     """
 
     environment: EnvSource = "ALE/Pong-v5"

@@ -32,7 +32,7 @@ def open_environment(source: EnvSource, num_envs: int | None = None) -> Environm
     Args:
         source: a gymnasium id, or ``envpool/NAME``; a ``GymEnv``, ``SerialEnv`` or ``ParallelEnv``; a ``gymnasium.Env``
             or ``VectorEnv``; a ``torchrl.envs.EnvBase``; or a function that makes one of these.
-        num_envs: how many copies; by default what the source is: one, or as many as it has.
+        num_envs: number of copies; by default one, or the number that the source has.
 
     Raises:
         CollectError: the environment is unknown, or cannot be made or copied.
