@@ -247,6 +247,9 @@ class FilteredDataset(Dataset):
     def __repr__(self) -> str:
         return f"{self._whole!r}.filter({' and '.join(f'({text})' for text in self._filters)!r})"
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @property
     def path(self) -> Path:
         """Raise DatasetError: the files are those of the whole dataset."""

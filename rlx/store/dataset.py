@@ -92,6 +92,10 @@ class Dataset:
             f"Dataset({here.id!r}, steps={here.steps:,}, trajectories={here.trajectories:,}, path={str(self._root)!r})"
         )
 
+    def __fspath__(self) -> str:
+        """Return the directory, or the URL: what takes the path of a dataset takes an open one."""
+        return self.where
+
     def _check(self) -> None:
         """Raise CorruptDatasetError for the first problem, if there is one."""
         if not isinstance(self._root, Path):

@@ -195,3 +195,13 @@ def test_methods_have_the_arguments_and_defaults_of_functions(method: str, funct
     for name, parameter in mine.items():
         if name not in ("destination", "to"):  # which the methods require
             assert parameter.default == theirs[name].default, name
+
+
+@pytest.mark.parametrize("verb", [rlx.verify, rlx.inspect, rlx.doctor])
+def test_functions_take_an_open_dataset(verb: Any, pong: Path) -> None:
+    assert verb(rlx.open(pong)).to_json() == verb(pong).to_json()
+
+
+def test_functions_that_need_files_refuse_a_filtered_one(pong: Path) -> None:
+    with pytest.raises(DatasetError, match="is not on disk"):
+        rlx.verify(rlx.open(pong).filter("whole"))
