@@ -98,8 +98,8 @@ def convert(
     check_apart(source, destination)
     ingest = _ingest(source, options, source_format, progress)
     with claimed(destination):
-        if not options.overwrite and isinstance(ingest.source, StoredDataset):
-            _check_resumable(destination, ingest.source, ingest.described())
+        if not options.overwrite:
+            _check_resumable(destination, ingest)
         return ingest.run(destination, AtHand())
 
 
@@ -118,29 +118,56 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     return run, run.root
 
 
-def _check_resumable(destination: Path, source: StoredDataset, wanted: Manifest) -> None:
-    """Raise DatasetExistsError if the destination was not converted from this dataset, whose id may be any other's."""
+def _check_resumable(destination: Path, ingest: Ingest) -> None:
+    """Raise DatasetExistsError if the destination was not converted from this source, whose id may be any other's.
+
+    Of files, checksums are compared for the first shard, and sizes for the others.
+    """
     try:
         there = Manifest.load(destination)
     except (DatasetNotFoundError, IncompleteDatasetError):
         return
+    wanted = ingest.described()
+    if there.difference(wanted):
+        return  # which the writer names
     hint = "--overwrite starts afresh; or choose another DST"
     made = there.lineage[-1] if there.lineage else {}
     if made.keys() - wanted.lineage[-1].keys():
         raise DatasetExistsError(
             f"{destination} was made otherwise: by {made.get('command') or 'another function'}", hint=hint
         )
-    records = dict(zip(source.shards(), source.dataset.shard_records, strict=True))
+    numbers, is_first = set(ingest.source.shards()), True
     for shard in there.shards:
         number, found = shard.origin.get("shard"), shard.origin.get("files")
-        if found is None or not isinstance(number, int) or number not in records:
+        if not isinstance(found, dict) or not isinstance(number, int) or number not in numbers:
             continue  # nothing to compare: only conversions record the files
-        record = records[number]
-        if found != {f"{SHARDS}/{record.name}/{name}": asdict(file) for name, file in record.files.items()}:
+        if found != _files_now(ingest, number, found, summed=is_first):
             raise DatasetExistsError(
-                f"{destination} was made otherwise: its shard {shard.name} is of other files than those of {source.id}",
+                f"{destination} was made otherwise: its shard {shard.name} is of other files than those of "
+                f"{ingest.source.id}",
                 hint=hint,
             )
+        is_first = False
+
+
+def _files_now(ingest: Ingest, number: int, recorded: Mapping[str, Any], *, summed: bool) -> Mapping[str, Any]:
+    """Return the files of a source's shard with their records; what was recorded of them where it is not disproved."""
+    source, root = ingest.source, ingest.root
+    if isinstance(source, StoredDataset):
+        record = source.record(number)
+        return {f"{SHARDS}/{record.name}/{name}": asdict(file) for name, file in record.files.items()}
+    if root is None:
+        return recorded
+    found = dict[str, Any]()
+    for name in source.files(number):
+        path, before = root / name, recorded.get(name)
+        if not path.exists():
+            found[name] = before  # deleted since it was converted
+        elif summed or not isinstance(before, dict) or path.stat().st_size != before.get("bytes"):
+            found[name] = asdict(FileRecord.of(path))
+        else:
+            found[name] = before
+    return found
 
 
 def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:

@@ -26,6 +26,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.codec import Codec
 from tests.contracts.source import same
+from tests.factories import SMALL, make_block, write_dataset
 from tests.pipeline.datasets import (
     SAMPLE_RUN,
     check_listed,
@@ -212,6 +213,22 @@ class TestResume:
         converted(files, dataset)
         assert converted(dataset, copy).skipped_shards == 2
         assert shard_trees(copy) == shard_trees(dataset)
+
+    def test_other_files_of_the_same_name(self, tmp_path: Path) -> None:
+        """Files of one environment often share name, id and schema: resumed, the first one would pass for both."""
+        for day, lengths in (("mon", [3, 5]), ("tue", [5, 3]), ("wed", [3, 5, 2])):
+            block = make_block(lengths, schema=SMALL)
+            data = write_dataset(tmp_path / "data" / day, [[block]], schema=SMALL).path
+            (tmp_path / day).mkdir()
+            rlx.convert(data, tmp_path / day / "steps.npz", to="npz")
+        made = converted(tmp_path / "mon/steps.npz", tmp_path / "set").dataset
+        listed = tree(made)
+        for day in ("tue", "wed"):
+            with pytest.raises(DatasetExistsError, match="its shard 00000 is of other files"):
+                converted(tmp_path / day / "steps.npz", made)
+        assert converted(tmp_path / "mon/steps.npz", made).skipped_shards == 1
+        assert tree(made) == listed
+        assert converted(tmp_path / "tue/steps.npz", made, overwrite=True).skipped_shards == 0
 
 
 def test_lineage(dataset: Path, tmp_path: Path) -> None:
