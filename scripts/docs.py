@@ -42,7 +42,7 @@ hint gives the command that fixes it:
 
 ```text
 error: pong holds a dataset
-hint: --resume continues it, --overwrite starts afresh, -o chooses another directory
+hint: --resume collects what is missing, --overwrite starts afresh, -o chooses another directory
 ```
 
 In Python, every error is a subclass of `RlxError` in `rlx.errors`, with the attribute `hint`. The user can fix these

@@ -88,7 +88,7 @@ def _finished(destination: Path, command: str) -> Manifest:
         return listed
     raise DatasetExistsError(
         f"{destination} holds a dataset",
-        hint="--resume continues it, --overwrite starts afresh, -o chooses another directory",
+        hint="--resume collects what is missing, --overwrite starts afresh, -o chooses another directory",
     )
 
 
