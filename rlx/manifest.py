@@ -25,7 +25,7 @@ from rlx.errors import (
 from rlx.files.atomic import PARTIAL, write_file
 from rlx.files.checksum import Digests, pieces_of
 from rlx.files.disk import file_error
-from rlx.files.remote_path import AnyPath
+from rlx.files.remote_files import AnyPath
 from rlx.manifest_values import (
     check_counts,
     check_id,

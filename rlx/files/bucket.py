@@ -1,16 +1,24 @@
-"""Buckets of S3, Google Cloud Storage and Azure, and datasets below an HTTP(S) URL, through obstore."""
+"""Buckets of S3, Google Cloud Storage and Azure, and datasets below an HTTP(S) URL, through obstore.
 
+Servers and credentials come from the environment variables that each cloud's own tools read. Without credentials,
+requests are not signed, as public data require.
+"""
+
+from __future__ import annotations
+
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from rlx.errors import DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
-from rlx.files.environment import store_for
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.location import FORKED, RESUME_HINT, Content, WritableLocation, checked_name
 from rlx.files.retry import RetryPolicy, TransientError
 from rlx.files.urls import split_url
@@ -19,7 +27,109 @@ from rlx.secrets_in_urls import harmless, without_secrets
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode
-    from obstore.store import ObjectStore
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+
+CONNECT_S = 10.0
+STALL_S = 60.0  # a server that sends nothing for so long has failed
+# Any of these, and obstore is left to find the credentials that it is about.
+_CREDENTIALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "s3": (
+            "AWS_ACCESS_KEY_ID",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AWS_SKIP_SIGNATURE",
+        ),
+        "gs": (
+            "GOOGLE_SERVICE_ACCOUNT",
+            "GOOGLE_SERVICE_ACCOUNT_PATH",
+            "GOOGLE_SERVICE_ACCOUNT_KEY",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "GOOGLE_BEARER_TOKEN",
+            "GOOGLE_SKIP_SIGNATURE",
+        ),
+        "az": (
+            "AZURE_STORAGE_ACCOUNT_KEY",
+            "AZURE_STORAGE_ACCESS_KEY",
+            "AZURE_STORAGE_SAS_KEY",
+            "AZURE_STORAGE_SAS_TOKEN",
+            "AZURE_STORAGE_TOKEN",
+            "AZURE_CLIENT_ID",
+            "AZURE_STORAGE_CLIENT_ID",
+            "AZURE_FEDERATED_TOKEN_FILE",
+            "AZURE_USE_AZURE_CLI",
+            "AZURE_STORAGE_USE_EMULATOR",
+            "AZURE_SKIP_SIGNATURE",
+        ),
+    }
+)
+_GCLOUD_LOGIN = Path("~/.config/gcloud/application_default_credentials.json")
+_ENDPOINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "gs": ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST"),
+        "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    }
+)
+
+
+def is_anonymous(scheme: str) -> bool:
+    """Return whether the environment holds no credentials for this kind of bucket."""
+    if scheme == "gs" and _has_gcloud_login():
+        return False
+    return not any(os.environ.get(name) for name in _CREDENTIALS[scheme])
+
+
+def _has_gcloud_login() -> bool:
+    try:
+        return _GCLOUD_LOGIN.expanduser().exists()
+    except (RuntimeError, OSError):  # a user without a home directory, or one that is closed to it
+        return False
+
+
+def endpoint(scheme: str) -> str | None:
+    """Return URL of the server, where it is another than the cloud's own."""
+    return next((found for name in _ENDPOINTS[scheme] if (found := os.environ.get(name))), None)
+
+
+def store_for(url: str, policy: RetryPolicy) -> ObjectStore:
+    """Return obstore's store for a URL, configured by the environment.
+
+    Raises:
+        SourceError: something is missing or wrong in the URL or in the environment.
+    """
+    from obstore import store  # noqa: PLC0415  (an extra)
+    from obstore.exceptions import BaseError  # noqa: PLC0415
+
+    scheme = urlsplit(url).scheme
+    client: ClientConfig = {
+        # The default ends every transfer after 30 s, however well it goes.
+        "timeout": timedelta(hours=24),
+        "read_timeout": timedelta(seconds=STALL_S),
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        # Nor are redirects from https to http followed then.
+        "allow_http": not (url if scheme in ("http", "https") else endpoint(scheme) or "https:").startswith("https:"),
+    }
+    retry: RetryConfig = {
+        "max_retries": policy.attempts - 1,
+        "retry_timeout": timedelta(seconds=policy.max_silence_s),
+    }
+    try:
+        if scheme in ("http", "https"):
+            return store.HTTPStore(url, client_options=client, retry_config=retry)
+        config: dict[str, Any] = {"skip_signature": True} if is_anonymous(scheme) else {}
+        if found := endpoint(scheme):
+            config["base_url" if scheme == "gs" else "endpoint"] = found
+        kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+        opened: ObjectStore = kind.from_url(url, config=config, client_options=client, retry_config=retry)
+    except (BaseError, ValueError) as exc:  # obstore's own, or of what checks the URL before
+        problem = next(iter(str(exc).splitlines()), type(exc).__name__)
+        hint = "set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be specified" in problem else None
+        raise SourceError(f"{url}: {problem}", hint=hint) from harmless(exc)
+    return opened
+
 
 # Bytes of every transfer that a killed process loses at most, roughly.
 _PIECE_BYTES = 1 << 16
@@ -75,7 +185,7 @@ class Bucket(WritableLocation):
         return self._shown
 
     @cached_property
-    def _store(self) -> "ObjectStore":
+    def _store(self) -> ObjectStore:
         return store_for(self._address, self.retry)
 
     def _stat(self, name: str) -> FileStat:
@@ -100,7 +210,7 @@ class Bucket(WritableLocation):
         pieces = self._streamed(name, result) if stop is None else self._joined(name, result)
         yield Content(self._stored(name, result), result.range[0], pieces)
 
-    def _streamed(self, name: str, result: "GetResult") -> Iterator[bytes]:
+    def _streamed(self, name: str, result: GetResult) -> Iterator[bytes]:
         pieces = iter(result.stream(min_chunk_size=_PIECE_BYTES))
         while True:
             with self._receiving(name):
@@ -109,7 +219,7 @@ class Bucket(WritableLocation):
                 return
             yield bytes(piece)
 
-    def _joined(self, name: str, result: "GetResult") -> Iterator[bytes]:
+    def _joined(self, name: str, result: GetResult) -> Iterator[bytes]:
         with self._receiving(name):
             content = bytes(result.bytes())
         yield content
@@ -196,7 +306,7 @@ class Bucket(WritableLocation):
         except exceptions.PreconditionError as exc:
             raise self._changed(name) from harmless(exc)
         except exceptions.BaseError as exc:
-            problem = _told(exc)
+            problem = _message_of(exc)
             if "404 Not Found" in problem:
                 raise self._not_found(where, str(exc)) from harmless(exc)
             if "403 Forbidden" in problem or "401 Unauthorized" in problem:
@@ -214,10 +324,10 @@ class Bucket(WritableLocation):
             f"{where}: access denied", hint=wanted and f"give credentials in the environment: {wanted}"
         )
 
-    def _stored(self, name: str, result: "GetResult") -> FileStat:
+    def _stored(self, name: str, result: GetResult) -> FileStat:
         return self._described(name, result.meta, result.attributes.get(_CRC32C))
 
-    def _described(self, name: str, meta: "ObjectMeta", crc32c: str | None) -> FileStat:
+    def _described(self, name: str, meta: ObjectMeta, crc32c: str | None) -> FileStat:
         return FileStat(
             name,
             self._where(name),
@@ -242,7 +352,7 @@ def _import_obstore() -> None:
 _obstore = ThisProcessOnly(*FORKED)
 
 
-def _told(exc: Exception) -> str:
+def _message_of(exc: Exception) -> str:
     """Return the message of an obstore error, on one line without secrets, and the server's error code."""
     line = str(exc).partition("\n")[0].partition(": <?xml")[0] or type(exc).__name__
     line = _TIMES.sub(r"\1: ", without_secrets(line)).rstrip(" :")

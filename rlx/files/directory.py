@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 from rlx.errors import DownloadError, ForbiddenError, SourceNotFoundError
 from rlx.files.atomic import PARTIAL, write_file
+from rlx.files.checksum import FileStat
 from rlx.files.disk import disk_errors
-from rlx.files.file_stat import FileStat
 from rlx.files.location import ChangedError, Content, WritableLocation, checked_name
 from rlx.files.retry import RetryPolicy
 

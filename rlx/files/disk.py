@@ -1,14 +1,25 @@
-"""The disk: its errors as errors of rlx, and the room on it. An unreadable file is not a damaged one."""
+"""The disk: its errors as errors of rlx, the room on it, and small files that are read without trust."""
+
+from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from rlx.errors import CorruptDatasetError, DiskFullError, FileAccessError, RlxError, SourceNotFoundError
+from rlx.errors import (
+    CorruptDatasetError,
+    CorruptShardError,
+    DiskFullError,
+    FileAccessError,
+    RlxError,
+    SourceNotFoundError,
+)
 from rlx.suggestion import command
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
@@ -141,3 +152,26 @@ def check_case(names: Iterable[str], existing: Path) -> None:
                     hint="choose a directory on another file system, or rename one field: rlx preprocess SRC DST "
                     f"--transform rename:{other}={other}_2",
                 )
+
+
+_MAX_BYTES = 2**24
+
+
+def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
+    """Return the object that a file of limited size holds.
+
+    Raises:
+        SourceNotFoundError: the file does not exist.
+        FileAccessError: it cannot be read.
+        CorruptShardError: it is larger than any such file, no JSON, or no object.
+    """
+    check_readable(path)
+    try:
+        if (size := path.stat().st_size) > max_bytes:
+            raise CorruptShardError(f"{path}: expected at most {max_bytes:,} bytes, found {size:,}")
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as exc:
+        raise CorruptShardError(f"{path}: expected JSON, found: {exc}") from exc
+    if not isinstance(found, dict):
+        raise CorruptShardError(f"{path}: expected an object, found {found!r:.80}")
+    return found

@@ -16,7 +16,7 @@ import requests
 import urllib3
 
 from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.location import RESUME_HINT, ChangedError, Content, Location, checked_name
 from rlx.files.retry import RetryPolicy, TransientError
 from rlx.secrets_in_urls import harmless, without_secrets

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, DownloadError, SourceError
-from rlx.files.cancel import Cancel
+from rlx.files.checksum import FetchedFile, FileStat
 from rlx.files.disk import disk_errors
-from rlx.files.file_stat import FetchedFile, FileStat
 from rlx.files.partial import Partial, intact_file
-from rlx.files.retry import RetryPolicy, TransientError
+from rlx.files.retry import Cancel, RetryPolicy, TransientError
 from rlx.progress import Progress
 
 RESUME_HINT = "run the same command again to resume"

@@ -5,8 +5,8 @@ import os
 from urllib.parse import quote
 
 from rlx.errors import SourceError, SourceNotFoundError
+from rlx.files.bucket import endpoint, is_anonymous
 from rlx.files.directory import Directory
-from rlx.files.environment import endpoint, is_anonymous
 from rlx.files.location import Location, WritableLocation
 from rlx.files.retry import RetryPolicy
 from rlx.files.urls import local_path, split_url

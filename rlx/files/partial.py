@@ -13,8 +13,7 @@ from typing import IO, Self
 
 from rlx.errors import CorruptShardError
 from rlx.files.atomic import sync
-from rlx.files.checksum import Digests, digests_of
-from rlx.files.file_stat import FetchedFile, FileStat
+from rlx.files.checksum import Digests, FetchedFile, FileStat, digests_of
 
 _SIDECAR_MAX_BYTES = 1 << 16
 

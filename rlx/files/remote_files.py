@@ -4,17 +4,20 @@ Files are fetched in pages, which a cache keeps. Pages that are needed together 
 request; requests of one call run concurrently.
 """
 
+from __future__ import annotations
+
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias, TypeVar
 
 from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.location import FORKED, Location
-from rlx.files.page_cache import PageCache
 from rlx.fork import ThisProcessOnly
 
 # Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste
@@ -28,6 +31,7 @@ _BELIEVED_BYTES = 1 << 24
 DEFAULT_CACHE_BYTES = 256 * 2**20
 
 Range = tuple[int, int]
+PageKey = tuple[str, int]
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -38,6 +42,50 @@ class Traffic:
 
     requests: int = 0
     bytes: int = 0
+
+
+class PageCache:
+    """Pages by the name of their file and their number in it. It can be shared between threads.
+
+    Args:
+        max_bytes: of all pages together; 0 keeps none.
+
+    Example:
+        >>> cache = PageCache(5)
+        >>> cache.put(("a", 0), b"123"), cache.put(("a", 1), b"45"), cache.get(("a", 0))
+        (None, None, b'123')
+        >>> cache.put(("a", 2), b"6")
+        >>> cache.get(("a", 1)) is None, cache.bytes
+        (True, 4)
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes is {max_bytes}, expected 0 or more")
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._pages: OrderedDict[PageKey, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: PageKey) -> bytes | None:
+        """Return the page, if it is here."""
+        with self._lock:
+            page = self._pages.get(key)
+            if page is not None:
+                self._pages.move_to_end(key)
+            return page
+
+    def put(self, key: PageKey, page: bytes) -> None:
+        """Keep a page, and let go of others until there is room; one that is larger than the cache is not kept."""
+        with self._lock:
+            self.bytes -= len(self._pages.pop(key, b""))
+            if len(page) > self.max_bytes:
+                return
+            self._pages[key] = page
+            self.bytes += len(page)
+            while self.bytes > self.max_bytes:
+                _, oldest = self._pages.popitem(last=False)
+                self.bytes -= len(oldest)
 
 
 class RemoteFiles:
@@ -205,3 +253,75 @@ def _cut(pages: Mapping[int, bytes], start: int, stop: int) -> memoryview:
     first, last = start // PAGE_BYTES, (stop - 1) // PAGE_BYTES
     joined = pages[first] if first == last else b"".join(pages[number] for number in range(first, last + 1))
     return memoryview(joined)[start - first * PAGE_BYTES : stop - first * PAGE_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePath:
+    """A path below a dataset.
+
+    Args:
+        files: of the dataset.
+        inner: the path below it; that of the dataset itself has no parts.
+    """
+
+    files: RemoteFiles
+    inner: PurePosixPath
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(self.files, self.inner / name)
+
+    def __str__(self) -> str:
+        return f"{self.files.location.url}/{self.inner}" if self.inner.parts else self.files.location.url
+
+    def joinpath(self, *names: str) -> RemotePath:
+        """Return the path below this one."""
+        return RemotePath(self.files, self.inner.joinpath(*names))
+
+    @property
+    def length(self) -> int:
+        """Bytes of the file, as the manifest has it.
+
+        Raises:
+            CorruptDatasetError: it lists no such file.
+        """
+        return self.files.length(str(self.inner))
+
+    def pieces(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Return the bytes of the file in these ranges; see ``RemoteFiles.pieces``."""
+        return self.files.pieces(str(self.inner), ranges)
+
+    def read_bytes(self) -> bytes:
+        """Return all of the file."""
+        return bytes(self.pieces([(0, self.length)])[0])
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield all of the file in pieces, past the cache."""
+        return self.files.stream(str(self.inner))
+
+
+AnyPath: TypeAlias = Path | RemotePath
+OnePath = TypeVar("OnePath", Path, RemotePath, AnyPath)  # where a path goes in, one of the same kind comes out
+
+
+def length_of(path: AnyPath) -> int:
+    """Return bytes of a file.
+
+    Raises:
+        OSError: a local file that cannot be found.
+        CorruptDatasetError: a remote file that the manifest does not list.
+    """
+    return path.stat().st_size if isinstance(path, Path) else path.length
+
+
+def each_below(path: AnyPath, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:
+    """Return the results of a reading function below a path for every item: in parallel if the path is remote.
+
+    Args:
+        path: of the dataset, or of anything in it.
+        read: the function; it may call this with a lower depth only.
+        items: what to call it with.
+        depth: 0 or 1.
+    """
+    if isinstance(path, RemotePath):
+        return path.files.at_once(read, items, depth=depth)
+    return [read(item) for item in items]

@@ -1,16 +1,74 @@
-"""Trying again: which failures may pass, how often, and how long to wait."""
+"""Attempts at a transfer: which failures may pass, how long to wait, and how another thread stops them."""
+
+from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from rlx.errors import SourceError
-from rlx.files.cancel import Cancel
 from rlx.quantities import duration
+
+
+class Cancel:
+    """A ``threading.Event`` that also wakes whoever is blocked: a stalled server must not hold up Ctrl-C.
+
+    Example:
+        >>> cancel, woken = Cancel(), []
+        >>> with cancel.waking(lambda: woken.append("reader")):
+        ...     cancel.set()
+        >>> cancel.is_set(), woken
+        (True, ['reader'])
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._wakes: list[Callable[[], None]] = []
+        # Reentrant, because a signal handler may call set() in the thread that is just registering.
+        self._lock = threading.RLock()
+
+    def set(self) -> None:
+        """Cancel, permanently."""
+        with self._lock:
+            self._event.set()
+            wakes = tuple(self._wakes)
+        for wake in wakes:
+            wake()
+
+    def is_set(self) -> bool:
+        """Return whether it was cancelled."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep so long, or until cancelled; return whether it was cancelled."""
+        return self._event.wait(seconds)
+
+    def check(self) -> None:
+        """Raise ``concurrent.futures.CancelledError`` if it was cancelled."""
+        if self.is_set():
+            raise CancelledError("cancelled")
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call ``wake`` if it is cancelled, from the thread that cancels, before or inside the ``with``."""
+        with self._lock:
+            self._wakes.append(wake)
+            late = self.is_set()
+        if late:
+            wake()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakes.remove(wake)
+
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -106,7 +164,7 @@ class RetryPolicy:
                     attempts.progressed()
                 attempts.failed(transient)
 
-    def attempts_of(self, cancel: Cancel) -> "Attempts":
+    def attempts_of(self, cancel: Cancel) -> Attempts:
         """Return the count of the attempts of one transfer, for those whose attempts are not one function."""
         return Attempts(self, cancel)
 

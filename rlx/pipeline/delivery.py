@@ -6,9 +6,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 
-from rlx.files.cancel import Cancel
-from rlx.files.file_stat import FetchedFile
+from rlx.files.checksum import FetchedFile
 from rlx.files.location import Location
+from rlx.files.retry import Cancel
 from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord
 from rlx.pipeline.ingest import Arrived

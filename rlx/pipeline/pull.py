@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
 from rlx.files.atomic import sync_tree
-from rlx.files.cancel import Cancel
+from rlx.files.checksum import FileStat
 from rlx.files.disk import check_room, disk_errors
-from rlx.files.file_stat import FileStat
 from rlx.files.location import Location
 from rlx.files.opening import open_location
+from rlx.files.retry import Cancel
 from rlx.home import below_home
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.pipeline.destination import check_apart

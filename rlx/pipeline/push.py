@@ -16,13 +16,12 @@ from rlx.errors import (
     SourceError,
 )
 from rlx.files import lock
-from rlx.files.cancel import Cancel
-from rlx.files.checksum import Digests, pieces_of
+from rlx.files.checksum import Digests, FileStat, pieces_of
 from rlx.files.directory import Directory
 from rlx.files.disk import ABSENT, check_case, file_error
-from rlx.files.file_stat import FileStat
 from rlx.files.location import WritableLocation
 from rlx.files.opening import open_location
+from rlx.files.retry import Cancel
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.destination import check_apart
 from rlx.pipeline.report import Report

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rlx.errors import ForbiddenError, SourceError, SourceNotFoundError
-from rlx.files.file_stat import FetchedFile, FileStat
+from rlx.files.checksum import FetchedFile, FileStat
 from rlx.files.location import Location
 from rlx.formats.common.source import Layout
 from rlx.formats.dopamine.reader import DopamineLayout

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from rlx.errors import DownloadError, SourceError
-from rlx.files.cancel import Cancel
+from rlx.files.retry import Cancel
 from rlx.pipeline.report import Report
 from rlx.suggestion import RESUME, command
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.files.remote_path import AnyPath
+from rlx.files.remote_files import AnyPath
 from rlx.schema import Field
 from rlx.store.codec import Codec
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rlx.errors import DatasetExistsError, DatasetLockedError, ForbiddenError, SourceNotFoundError
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.location import WritableLocation
 from rlx.manifest import MAX_BYTES, Manifest
 from rlx.store.finding import differing

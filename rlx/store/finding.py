@@ -4,11 +4,10 @@ import os
 from pathlib import PurePosixPath
 
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.location import Location
 from rlx.files.opening import open_location
-from rlx.files.remote_files import DEFAULT_CACHE_BYTES, RemoteFiles
-from rlx.files.remote_path import AnyPath, RemotePath
+from rlx.files.remote_files import DEFAULT_CACHE_BYTES, AnyPath, RemoteFiles, RemotePath
 from rlx.files.urls import is_url, local_path
 from rlx.home import locate
 from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest

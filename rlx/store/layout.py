@@ -4,7 +4,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rlx.errors import CorruptDatasetError
-from rlx.files.remote_path import OnePath
+from rlx.files.remote_files import OnePath
 from rlx.store.array import Store
 from rlx.store.memmap_store import MemmapStore
 from rlx.store.text import WithText

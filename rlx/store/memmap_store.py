@@ -7,7 +7,7 @@ from typing import Any
 
 from rlx.errors import CodecError, CorruptDatasetError
 from rlx.files.disk import reading
-from rlx.files.remote_path import AnyPath
+from rlx.files.remote_files import AnyPath
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.codec import Codec

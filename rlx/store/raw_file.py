@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
 from rlx.files.disk import file_error
-from rlx.files.remote_path import AnyPath, RemotePath, length_of
+from rlx.files.remote_files import AnyPath, RemotePath, length_of
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.mapped_file import MappedFile

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
-from rlx.files.remote_path import AnyPath, RemotePath
+from rlx.files.remote_files import AnyPath, RemotePath
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.chunk_codec import ChunkCodec, ZstdChunks, most_bytes

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
-from rlx.files.remote_path import AnyPath, RemotePath, each_below
+from rlx.files.remote_files import AnyPath, RemotePath, each_below
 from rlx.fork import on_fork
 from rlx.manifest import FileRecord, Manifest
 from rlx.schema import Role

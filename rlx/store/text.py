@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
-from rlx.files.remote_path import AnyPath
+from rlx.files.remote_files import AnyPath
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayReader, ArrayWriter, Rows, Store
 from rlx.store.codec import NONE, Codec

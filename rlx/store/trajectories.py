@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
-from rlx.files.remote_path import AnyPath, each_below
+from rlx.files.remote_files import AnyPath, each_below
 from rlx.manifest import ShardRecord
 from rlx.schema import Field, Role
 from rlx.store.array import Store

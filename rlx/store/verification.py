@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlx import manifest
 from rlx.errors import CorruptDatasetError, FileAccessError
 from rlx.files.atomic import PARTIAL
-from rlx.files.remote_path import AnyPath, each_below
+from rlx.files.remote_files import AnyPath, each_below
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import rlx
 from rlx.files.bucket import Bucket
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.location import Location
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options

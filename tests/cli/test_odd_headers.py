@@ -9,7 +9,7 @@ import pytest
 
 import rlx
 from rlx.errors import RlxError
-from rlx.files import environment
+from rlx.files import bucket
 from rlx.files.retry import RetryPolicy
 from tests.conftest import SAMPLE_RUN, Cli, Result
 from tests.factories import make_block, write_dataset
@@ -165,7 +165,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         return min(0.01, max(0.0, computed(self, failures, retry_after)))
 
     monkeypatch.setattr(RetryPolicy, "delay_s", at_once)
-    monkeypatch.setattr(environment, "STALL_S", 5.0)
+    monkeypatch.setattr(bucket, "STALL_S", 5.0)
 
 
 def ran(cli: Cli, name: str, arguments: Sequence[str], url: str, out: Path) -> Result:

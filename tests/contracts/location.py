@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.files.cancel import Cancel
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.location import Location, WritableLocation
+from rlx.files.retry import Cancel
 from rlx.progress import Silent
 from tests.contracts.progress import Tally
 

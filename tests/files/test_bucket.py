@@ -19,9 +19,8 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from rlx.files import environment
-from rlx.files.bucket import Bucket
-from rlx.files.environment import endpoint, is_anonymous
+from rlx.files import bucket
+from rlx.files.bucket import Bucket, endpoint, is_anonymous
 from rlx.files.location import Location, WritableLocation
 from rlx.files.opening import open_location
 from rlx.files.retry import RetryPolicy
@@ -301,7 +300,7 @@ def test_a_file_that_changes_between_two_tries_is_not_mixed(tmp_path: Path) -> N
 @pytest.mark.parametrize("fault", [Fault(stall_after=0), Fault(stall_after=0, headers=_NO_ETAG), Fault(stall_after=-1)])
 def test_a_server_that_stalls_is_given_up(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"STALL_S": 0.2, "CONNECT_S": 0.2}.items():
-        monkeypatch.setattr(environment, name, value)
+        monkeypatch.setattr(bucket, name, value)
     impatient = RetryPolicy(first_delay_s=0.1, max_silence_s=0.5)
     (tmp_path / "a").write_bytes(os.urandom(300_000))
     with GcsServer(tmp_path) as server:

@@ -41,10 +41,9 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from rlx.files.cancel import Cancel
 from rlx.files.http import HttpFiles
 from rlx.files.location import Location
-from rlx.files.retry import RetryPolicy
+from rlx.files.retry import Cancel, RetryPolicy
 from rlx.progress import Silent
 from tests.contracts.location import ReadableLocationContract, write_files
 from tests.contracts.progress import Tally

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rlx.errors import CorruptDatasetError
 from rlx.files import remote_files
 from rlx.files.opening import open_location
-from rlx.files.page_cache import PageCache
-from rlx.files.remote_files import PAGE_BYTES, RemoteFiles, Traffic
+from rlx.files.remote_files import PAGE_BYTES, PageCache, RemoteFiles, Traffic
 
 CONTENT = {"a": bytes(range(256)) * 9, "b/c": bytes(range(255, -1, -1)) * 3 + b"end", "empty": b""}
 LARGE = bytes(range(251)) * 4000

@@ -31,7 +31,7 @@ from rlx.errors import (
     SourceError,
 )
 from rlx.files.bucket import Bucket
-from rlx.files.file_stat import FileStat
+from rlx.files.checksum import FileStat
 from rlx.files.remote_files import PAGE_BYTES, Traffic
 from rlx.pipeline.push import push
 from rlx.progress import Silent

@@ -16,8 +16,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.files.disk import check_readable
-from rlx.files.json_file import read_object
+from rlx.files.disk import check_readable, read_object
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import RowType
 from rlx.formats.common.rows.scan import Recording

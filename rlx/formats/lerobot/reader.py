@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
-from rlx.files.json_file import read_object
+from rlx.files.disk import read_object
 from rlx.formats.common.checks import check_field, expecting, missing_field
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, not_taken_note
 from rlx.formats.common.parquet_file import ParquetFile, opened

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
-from rlx.files.json_file import read_object
+from rlx.files.disk import read_object
 from rlx.files.location import checked_name
 from rlx.formats.common.checks import expecting, missing_field
 from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note

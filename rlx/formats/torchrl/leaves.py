@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.files.json_file import read_object
+from rlx.files.disk import read_object
 from rlx.formats.common.extra_fields import RowType
 from rlx.formats.common.rows.ted_run import NUMBERS, Leaf
 from rlx.formats.torchrl.layout import METADATA, SUFFIX, TEXT_CLASSES

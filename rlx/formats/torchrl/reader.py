@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.files.json_file import read_object
+from rlx.files.disk import read_object
 from rlx.formats.common.checks import expecting
 from rlx.formats.common.extra_fields import NOT_OF_STEPS
 from rlx.formats.common.provenance import told_beside
