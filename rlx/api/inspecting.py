@@ -203,7 +203,7 @@ def _episodes(manifest: Manifest) -> dict[str, Any]:
 
 
 def _plotted(dataset: StrPath, path: Path) -> Path:
-    from rlx.viewer.plots import plots_png  # noqa: PLC0415  (needs an extra)
+    from rlx.viewer.overview import plots_png  # noqa: PLC0415  (needs an extra)
 
     if path.suffix.lower() != ".png":
         raise UnknownFormatError(f"{path.name}: expected a name that ends in .png")

@@ -13,7 +13,7 @@ from rlx.errors import OptionError
 from rlx.progress import Progress, Silent
 from rlx.store.dataset import Dataset
 from rlx.viewer.files import DEFAULT_FPS, ViewFile, write_view
-from rlx.viewer.server import HOST, ViewServer
+from rlx.viewer.page import HOST, ViewServer
 
 _FILM_SUFFIXES = (".gif", ".mp4")
 

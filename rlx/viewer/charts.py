@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.quantities import number
-from rlx.viewer.drawing import Area, Box, Dot, Drawing, Label, Line, Mark, Point
-from rlx.viewer.raster import SERIES
+from rlx.viewer.drawing import SERIES, Area, Box, Dot, Drawing, Label, Line, Mark, Point
 
 Numbers = NDArray[np.float64]
 MAX_DOTS = 400

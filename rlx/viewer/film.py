@@ -1,4 +1,6 @@
-"""Episodes as films: GIF and H.264 in MP4."""
+"""Episodes as films, GIF and H.264 in MP4: the observation, and below it the action, the reward and the return."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,17 +11,123 @@ from numpy.typing import NDArray
 
 from rlx.errors import MissingExtraError
 from rlx.progress import Progress
-from rlx.viewer.episode import Episode, shown_rows
-from rlx.viewer.palette import Palette
-from rlx.viewer.screen import Screen
+from rlx.quantities import number
+from rlx.viewer import charts
+from rlx.viewer.drawing import DARK, Area, Drawing, Line, Mark, drawn, text
+from rlx.viewer.episode import Episode, observation_lines, observation_numbers, shown_rows, spread
+from rlx.viewer.pictures import Palette, image_of, picture_field, pillow
 
 if TYPE_CHECKING:
     from PIL import Image
 
+_WIDTH = 420  # pixels that a picture is enlarged to, or nearly
+_PLOT = (640.0, 300.0)
+_PANEL, _CURVE, _EDGE = 112, 44, 14
+_PLOT_ROWS = 600
+_PIECE_ROWS = 256
+_LEFT, _RIGHT = 46.0, 14.0  # of ``charts.lines``
 # A GIF is held in memory while it is written.
 MAX_FRAMES = {"gif": 600, "mp4": 100_000}
 _PALETTE_FRAMES = 12
 _MAX_GIF_FPS = 50  # browsers slow down faster films
+
+
+class Screen:
+    """The frames of an episode, with captions.
+
+    Args:
+        episode: the episode to show.
+
+    Attributes:
+        width, height: of every frame, in pixels; even, as video wants them.
+        scale: how many times larger than stored a picture is shown.
+    """
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._field = picture_field(episode.dataset.schema)
+        self._rows = spread(episode.rows, _PLOT_ROWS)
+        if self._field is None:
+            lines = observation_lines(episode, self._rows)
+            more = observation_numbers(episode.dataset) - len(lines)
+            self._plot: Image.Image = drawn(charts.lines("", lines, self._rows, *_PLOT, more), 1, DARK)
+            self.scale, width, self._top = 1, round(_PLOT[0]), round(_PLOT[1])
+        else:
+            height, width = episode.frames(self._field, self._rows[:1]).shape[1:3]
+            self.scale = max(1, round(_WIDTH / width))
+            width, self._top = width * self.scale, height * self.scale
+        # A narrow picture gets a border, so that the words below fit.
+        self.width = max(width, 300) + max(width, 300) % 2
+        self._left = (self.width - width) // 2
+        self.height = self._top + _PANEL + self._top % 2
+        self._panel = self._empty_panel()
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Left, upper, right and lower edge of the picture in a frame."""
+        return self._left, 0, self.width - self._left - (self.width % 2), self._top
+
+    def frames(self, rows: NDArray[np.int64]) -> Iterator[Image.Image]:
+        """Return a frame for each of these rows, in order; they are read from the dataset as they are asked for."""
+        for start in range(0, len(rows), _PIECE_ROWS):
+            piece = rows[start : start + _PIECE_ROWS]
+            if self._field is None:
+                yield from (self._frame(self._cursor(row), row) for row in piece.tolist())
+                continue
+            for row, frame in zip(piece.tolist(), self._episode.frames(self._field, piece), strict=True):
+                picture = image_of(frame)
+                yield self._frame(picture.resize((frame.shape[1] * self.scale, frame.shape[0] * self.scale), 0), row)
+
+    def _cursor(self, row: int) -> Image.Image:
+        """Return the plot of the observations with a line where a row is."""
+        plot = self._plot.copy()
+        x = _LEFT + row / max(int(self._rows[-1]), 1) * (_PLOT[0] - _LEFT - _RIGHT)
+        pillow().ImageDraw.Draw(plot).line([(x, 8), (x, _PLOT[1] - 40)], fill=DARK["ink"], width=2)
+        return plot
+
+    def _frame(self, picture: Image.Image, row: int) -> Image.Image:
+        frame: Image.Image = pillow().Image.new("RGB", (self.width, self.height), DARK["page"])
+        frame.paste(picture, (self._left, 0))
+        frame.paste(self._panel, (0, self._top))
+        pen = pillow().ImageDraw.Draw(frame)
+        self._words(pen, row)
+        x, base = self._curve_x(row), self._top + _PANEL - 12
+        pen.line([(x, base - _CURVE), (x, base)], fill=DARK["ink"], width=2)
+        return frame
+
+    def _words(self, pen: Any, row: int) -> None:
+        episode, right = self._episode, self.width - _EDGE
+        upper, lower = self._top + 24, self._top + 44
+        step = min(row, episode.length - 1)
+        text(pen, (_EDGE, upper), f"step {row:,} of {episode.length:,}", 15, DARK["ink"])
+        text(pen, (right, upper), f"return {number(float(episode.returns[step]))}", 15, DARK["accent"], "end")
+        if row == episode.length:
+            text(pen, (_EDGE, lower), episode.end, 13, DARK["muted"])
+            return
+        reward = float(episode.rewards[row])
+        text(pen, (_EDGE, lower), f"action {episode.action_text(row)}", 13, DARK["muted"])
+        tone = DARK["warm"] if reward else DARK["muted"]
+        text(pen, (right, lower), f"reward {number(reward)}", 13, tone, "end")
+
+    def _empty_panel(self) -> Image.Image:
+        """Return the lower part with the curve of the return."""
+        steps = spread(self._episode.length, _PLOT_ROWS)
+        values = np.nan_to_num(self._episode.returns[steps])
+        low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
+        base, room = _PANEL - 12.0, _CURVE - 4.0
+        marks: list[Mark] = []
+        points = [
+            (self._curve_x(step), base - (value - low) / ((high - low) or 1) * room)
+            for step, value in zip(steps.tolist(), values.tolist(), strict=True)
+        ]
+        zero = base - (0 - low) / ((high - low) or 1) * room
+        if len(points) > 1:
+            marks = [Area([(points[0][0], zero), *points, (points[-1][0], zero)], "soft"), Line(points, "accent", 1.6)]
+        page = {**DARK, "card": DARK["page"]}
+        return drawn(Drawing(self.width, _PANEL, "", marks), 1, page)
+
+    def _curve_x(self, row: int) -> float:
+        return _EDGE + row / max(self._episode.rows - 1, 1) * (self.width - 2 * _EDGE)
 
 
 def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:
@@ -85,7 +193,7 @@ def _palette(screen: Screen, rows: NDArray[np.int64]) -> Palette:
     return Palette([frame[top:low, left:right] for frame in some], [frame[low:] for frame in some])
 
 
-def _told(frames: "Iterator[Image.Image]", progress: Progress) -> "Iterator[Image.Image]":
+def _told(frames: Iterator[Image.Image], progress: Progress) -> Iterator[Image.Image]:
     for frame in frames:
         yield frame
         progress.advance("frames", 1)

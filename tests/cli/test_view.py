@@ -12,7 +12,7 @@ from PIL import Image
 from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
-from rlx.viewer.server import ViewServer
+from rlx.viewer.page import ViewServer
 from tests.conftest import Cli
 from tests.viewer.datasets import numbers
 

@@ -15,7 +15,7 @@ from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
 from rlx.viewer.files import write_view
-from rlx.viewer.server import ViewServer
+from rlx.viewer.page import ViewServer
 from tests.viewer import datasets
 from tests.viewer.chromium import PROGRAM, Chromium
 from tests.viewer.test_server import serving

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rlx.viewer import charts
 from rlx.viewer.charts import bin_edges, histogram, lines, returns_over_run, shares, short, ticks
-from rlx.viewer.drawing import Area, Box, Dot, Drawing, Label, Line, svg
-from rlx.viewer.raster import LIGHT, drawn
+from rlx.viewer.drawing import LIGHT, Area, Box, Dot, Drawing, Label, Line, drawn, svg
 
 ANY = st.floats(width=64) | st.integers(-50, 50).map(float)
 

@@ -15,13 +15,12 @@ from rlx.errors import DatasetExistsError, MissingExtraError, RlxError, Sampling
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.viewer import film
-from rlx.viewer.contact_sheet import cell_scale
 from rlx.viewer.episode import Episode, spread
-from rlx.viewer.files import ViewFile, write_view
-from rlx.viewer.palette import Palette
-from rlx.viewer.plots import plots_png
-from rlx.viewer.screen import Screen
-from rlx.viewer.server import ViewServer
+from rlx.viewer.files import ViewFile, cell_scale, write_view
+from rlx.viewer.film import Screen
+from rlx.viewer.overview import plots_png
+from rlx.viewer.page import ViewServer
+from rlx.viewer.pictures import Palette
 from tests.factories import write_dataset
 from tests.viewer.datasets import NUMBERS, coloured, numbers
 

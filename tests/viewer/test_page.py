@@ -11,12 +11,11 @@ import pytest
 
 import rlx
 from rlx.store.dataset import Dataset
+from rlx.viewer import episode
 from rlx.viewer import page as page_module
-from rlx.viewer import player
-from rlx.viewer.episode import Episode
+from rlx.viewer.drawing import DARK, LIGHT, Theme
+from rlx.viewer.episode import Episode, embedded, numbers
 from rlx.viewer.page import asked_first, chosen_episodes, page
-from rlx.viewer.player import embedded, numbers
-from rlx.viewer.raster import DARK, LIGHT, Theme
 from tests.factories import write_dataset
 from tests.viewer import datasets
 from tests.viewer.page_data import embedded_frames, page_data
@@ -133,7 +132,7 @@ class TestBounds:
         assert len(small) - len(without) < 50_000 * 4 / 3 + 5 * 1000
 
     def test_rows_have_a_limit(self, opened: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(player, "_MAX_EMBEDDED_ROWS", 20)
+        monkeypatch.setattr(episode, "_MAX_EMBEDDED_ROWS", 20)
         assert len(embedded(Episode(opened, 0), 2**30)["rows"]) <= 21
 
     def test_many_shards_are_not_all_shown(self, opened: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

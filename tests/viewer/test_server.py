@@ -15,7 +15,7 @@ import rlx
 from rlx.errors import SamplingError
 from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
-from rlx.viewer.server import HOST, MAX_CONNECTIONS, ViewServer, _Handler
+from rlx.viewer.page import HOST, MAX_CONNECTIONS, ViewServer, _Handler
 from tests.viewer import datasets
 from tests.viewer.page_data import page_data, strip_frames
 
