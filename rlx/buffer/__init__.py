@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlx.torchrl_names import no_such_name
 
 if TYPE_CHECKING:
+    from rlx.buffer.batch import split_trajectories as split_trajectories
     from rlx.buffer.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
     from rlx.buffer.ensemble_parts import SamplerEnsemble as SamplerEnsemble
     from rlx.buffer.ensemble_parts import StorageEnsemble as StorageEnsemble
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from rlx.buffer.protocol import Writer as Writer
     from rlx.buffer.replay_buffer import ReplayBuffer as ReplayBuffer
     from rlx.buffer.sampler.prioritized import PrioritizedSampler as PrioritizedSampler
-    from rlx.buffer.sampler.prioritized_slices import PrioritizedSliceSampler as PrioritizedSliceSampler
     from rlx.buffer.sampler.schedulers import LambdaScheduler as LambdaScheduler
     from rlx.buffer.sampler.schedulers import LinearScheduler as LinearScheduler
     from rlx.buffer.sampler.schedulers import ParameterScheduler as ParameterScheduler
     from rlx.buffer.sampler.schedulers import SchedulerList as SchedulerList
     from rlx.buffer.sampler.schedulers import StepScheduler as StepScheduler
+    from rlx.buffer.sampler.slices import PrioritizedSliceSampler as PrioritizedSliceSampler
     from rlx.buffer.sampler.slices import SliceSampler as SliceSampler
     from rlx.buffer.sampler.slices import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
     from rlx.buffer.sampler.steps import RandomSampler as RandomSampler
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
     )
     from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
-    from rlx.buffer.trajectory_split import split_trajectories as split_trajectories
     from rlx.buffer.transform import Compose as Compose
     from rlx.buffer.transform import FrameStack as FrameStack
     from rlx.buffer.transform import NStep as NStep
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from rlx.buffer.writer import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 
 _NAMES = {
+    "batch": ["split_trajectories"],
     "ensemble": ["ReplayBufferEnsemble"],
     "ensemble_parts": ["SamplerEnsemble", "StorageEnsemble", "WriterEnsemble"],
     "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
@@ -67,7 +68,6 @@ _NAMES = {
     "protocol": ["Sampler", "Storage", "Writer"],
     "replay_buffer": ["ReplayBuffer"],
     "sampler.prioritized": ["PrioritizedSampler"],
-    "sampler.prioritized_slices": ["PrioritizedSliceSampler"],
     "sampler.schedulers": [
         "LambdaScheduler",
         "LinearScheduler",
@@ -75,7 +75,7 @@ _NAMES = {
         "SchedulerList",
         "StepScheduler",
     ],
-    "sampler.slices": ["SliceSampler", "SliceSamplerWithoutReplacement"],
+    "sampler.slices": ["PrioritizedSliceSampler", "SliceSampler", "SliceSamplerWithoutReplacement"],
     "sampler.steps": ["RandomSampler", "SamplerWithoutReplacement"],
     "storage.compressed": ["CompressedStorage"],
     "storage.dataset": ["DatasetStorage"],
@@ -86,7 +86,6 @@ _NAMES = {
         "TensorDictPrioritizedReplayBuffer",
         "TensorDictReplayBuffer",
     ],
-    "trajectory_split": ["split_trajectories"],
     "transform": [
         "Compose",
         "FrameStack",

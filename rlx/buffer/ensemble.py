@@ -6,6 +6,7 @@ from typing import Any, Literal, Self, cast, overload
 import torch
 from tensordict import TensorDictBase
 
+from rlx.buffer.checkpoint import SavedTogether
 from rlx.buffer.ensemble_parts import (
     BufferChoice,
     SamplerEnsemble,
@@ -14,7 +15,6 @@ from rlx.buffer.ensemble_parts import (
     first_and_rest,
     positions,
 )
-from rlx.buffer.part_checkpoint import SavedTogether
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Inverted, Transform

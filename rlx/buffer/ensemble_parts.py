@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.batch import steps_at
-from rlx.buffer.part_checkpoint import SavedState, SavedTogether
+from rlx.buffer.checkpoint import SavedState, SavedTogether
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer, check_kind
 from rlx.buffer.sampler.draws import Draws, Shard
 from rlx.buffer.storage.dataset import as_storage

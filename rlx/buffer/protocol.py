@@ -133,7 +133,7 @@ class Storage(Protocol):
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
         """Write new steps [n] at rows, in time order within a lane.
 
-        Rows that go on where their lanes stand are appended; anywhere else each step follows nothing.
+        Rows that continue their lanes are appended; anywhere else each step follows nothing.
 
         Raises:
             SchemaMismatchError: as for ``append``.

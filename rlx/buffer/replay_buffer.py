@@ -12,13 +12,10 @@ import torch
 from tensordict import NestedKey, TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, rows_of, write_info
-from rlx.buffer.checkpoint import Hook, load, save
-from rlx.buffer.index.trajectory_keys import as_path
-from rlx.buffer.part_checkpoint import check_part
-from rlx.buffer.prefetch import Draw, Prefetcher
+from rlx.buffer.checkpoint import Hook, check_part, load, save
+from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
 from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer, check_kind
-from rlx.buffer.read_write_lock import ReadWriteLock
 from rlx.buffer.sampler.draws import Worker, worker_here
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT
 from rlx.buffer.sampler.steps import RandomSampler
@@ -26,6 +23,7 @@ from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
+from rlx.buffer.storage.step_schema import as_path
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.buffer.transform.neighbourhood import reader, split
 from rlx.buffer.writer import RoundRobinWriter

@@ -182,7 +182,7 @@ class _Numbers:
 
     Attributes:
         episode: number of the next trajectory that begins.
-        is_open: whether the last one goes on.
+        is_open: whether the last one continues in the next block.
         after_end: whether the step before ended an episode.
     """
 
@@ -219,7 +219,7 @@ class _SavedSteps:
         size = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // self.fields.schema.row_bytes))
         for start in range(0, len(rows), size):
             stop = min(start + size, len(rows))
-            # One row more tells whether the trajectory goes on after the block.
+            # One row more tells whether the trajectory continues after the block.
             columns = _columns(self.storage, rows[start : stop + 1], self.exclude)
             here = {name: flags[start:stop] for name, flags in bounds.items()}
             yield _block(columns, self.fields, here, numbers)

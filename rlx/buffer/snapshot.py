@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
-from rlx.buffer.storage.step_schema import leaves_of, text_leaves
-from rlx.buffer.storage.texts import Texts
+from rlx.buffer.storage.step_schema import Texts, leaves, tree
 from rlx.errors import SchemaMismatchError
 
 BLOCK_BYTES = 8 << 20
@@ -139,25 +138,6 @@ def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[Tens
     """Yield the steps [n] of ``steps_state``, as one block; none if it was empty."""
     if state:
         yield tree(dict(state), len(state[0][1]))
-
-
-def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
-    """Return the tensors of steps by their paths.
-
-    Raises:
-        SchemaMismatchError: something is no tensor.
-    """
-    for path, text in text_leaves(steps).items():
-        raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor, found {type(text).__name__}")
-    return [(path, leaf.contiguous()) for path, leaf in leaves_of(steps).items()]
-
-
-def tree(named: Mapping[tuple[str, ...], torch.Tensor], count: int) -> TensorDictBase:
-    """Return steps [count] of tensors by their paths."""
-    steps = TensorDict({}, [count])
-    for path, value in named.items():
-        steps.set(path, value)
-    return steps
 
 
 def _draw_state(draw: Draw) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 
+from rlx.buffer.checkpoint import SavedState
 from rlx.buffer.index.continuity import ORIGIN
-from rlx.buffer.part_checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.prioritized import REDUCE
 from rlx.errors import SchemaMismatchError

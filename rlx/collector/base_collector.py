@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.trajectory_split import split_trajectories
+from rlx.buffer.batch import split_trajectories
 from rlx.collector.background import FreeRunning
 from rlx.collector.batch_delivery import MASK, BatchDelivery
 from rlx.collector.plan import Plan

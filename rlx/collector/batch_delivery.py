@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.trajectory_split import split_trajectories
+from rlx.buffer.batch import split_trajectories
 from rlx.buffer.transform.compose import over_batch
 from rlx.buffer.transform.neighbourhood import NeighbourTransform
 from rlx.errors import CollectError

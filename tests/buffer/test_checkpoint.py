@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from rlx.buffer.batch import split_trajectories
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.slices import SliceSampler
@@ -15,7 +16,6 @@ from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
-from rlx.buffer.trajectory_split import split_trajectories
 from rlx.buffer.writer import TensorDictRoundRobinWriter
 from rlx.errors import (
     CorruptDatasetError,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rlx.buffer.trajectory_split import split_trajectories
+from rlx.buffer.batch import split_trajectories
 from rlx.errors import SchemaMismatchError
 from tests.buffer.index.sources import Collected
 

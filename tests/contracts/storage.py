@@ -151,7 +151,7 @@ class StorageContract(ABC):
         good = steps([9, 8])
         bad = {
             "'next/reward' is missing": good.clone().exclude(("next", "reward")),
-            "'extra' is none of": good.clone().set("extra", torch.zeros(2)),
+            "'extra' is not one of": good.clone().set("extra", torch.zeros(2)),
             r"'action/move': expected int64\[\], found float32\[\]": good.clone().set(
                 ("action", "move"), torch.zeros(2)
             ),

@@ -1,4 +1,4 @@
-"""Where a storage's lanes stand: every lane is a ring of rows, and time in it never goes back."""
+"""Lanes of a storage: where each ring of rows stands, and the tables of its segments, which grow with it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ class Ring:
         return int(rows[chosen][0])
 
     def continues(self, rows: Rows) -> bool:
-        """Return whether steps written at rows go on where their lanes stand, lane after lane, in time order."""
+        """Return whether steps written at rows continue their lanes, lane after lane, in time order."""
         lane, place = np.divmod(rows, self.size)
         first = run_starts(lane)
         if len(np.unique(lane[first])) != len(first):
@@ -97,3 +97,147 @@ def run_starts(groups: Rows) -> Rows:
     starts[:1] = True
     np.not_equal(groups[1:], groups[:-1], out=starts[1:])
     return np.flatnonzero(starts)
+
+
+# Times in a lane stay below this, so that (lane, time) fits one sorted integer.
+_LANE = np.int64(1 << 40)
+_START = 16
+
+
+class Records:
+    """Numbered records whose numbers are used again; the table doubles when it is full.
+
+    Args:
+        blank: [1] what a record holds that was never used.
+    """
+
+    def __init__(self, blank: NDArray[np.void]) -> None:
+        self.table = np.repeat(blank, _START)
+        self._blank = blank
+        self._free = np.arange(_START)[::-1].copy()
+
+    def take(self, count: int) -> Rows:
+        """Return [count] numbers of records that are free, and now are not."""
+        while len(self._free) < count:
+            old = len(self.table)
+            self.table = np.concatenate([self.table, np.repeat(self._blank, old)])
+            self._free = np.concatenate([np.arange(old, 2 * old)[::-1], self._free])
+        taken = self._free[len(self._free) - count :][::-1]
+        self._free = self._free[: len(self._free) - count]
+        return taken
+
+    def give(self, numbers: Rows) -> None:
+        """Make records free again."""
+        if len(numbers):
+            self._free = np.concatenate([self._free, numbers])
+
+
+class LaneLog:
+    """The segments of every lane, oldest first: one sorted array over all lanes, so a look-up is one binary search.
+
+    Lane b has its own region of the array; after its last segment the region is filled with a key above all its times,
+    and dropped segments stay in front until the region is full and moves up.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._numbers = np.zeros((lanes, _START), np.int64)
+        self._keys = np.repeat(_key(np.arange(1, lanes + 1), -1)[:, None], _START, axis=1)
+        self._first = np.zeros(lanes, np.int64)
+        self._behind = np.zeros(lanes, np.int64)
+
+    def last(self, lanes: Rows) -> Rows:
+        """Return [n] the newest segment of lanes; -1 for a lane without segments."""
+        found = self._numbers[lanes, self._behind[lanes] - 1]
+        return np.where(self._behind[lanes] > self._first[lanes], found, -1)
+
+    def at(self, lanes: Rows, times: Rows) -> Rows:
+        """Return [n] the segments that hold these stored steps."""
+        return self._numbers.ravel()[self._slots(lanes, times)]
+
+    def _slots(self, lanes: Rows, times: Rows) -> Rows:
+        return np.searchsorted(self._keys.ravel(), _key(lanes, times), side="right") - 1
+
+    def append(self, lanes: Rows, times: Rows, numbers: Rows) -> None:
+        """Append segments [n] to their lanes; within a lane they come in order of time."""
+        if not len(lanes):
+            return
+        rank = rank_within(lanes)
+        if int((self._behind[lanes] + rank).max()) >= self._keys.shape[1]:
+            self._make_room(int((self._behind[lanes] - self._first[lanes] + rank).max()) + 1)
+        places = self._behind[lanes] + rank
+        self._keys[lanes, places] = _key(lanes, times)
+        self._numbers[lanes, places] = numbers
+        np.maximum.at(self._behind, lanes, places + 1)
+
+    def _make_room(self, segments: int) -> None:
+        """Move live segments to the front of their regions, and give each region twice the space that it needs."""
+        lanes = len(self._keys)
+        live = self._behind - self._first
+        grown = 2 * max(segments, int(live.max()))
+        row = np.repeat(np.arange(lanes), live)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(live) - live, live)
+        old = place + np.repeat(self._first, live)
+        keys = np.repeat(_key(np.arange(1, lanes + 1), -1)[:, None], grown, axis=1)
+        numbers = np.zeros((lanes, grown), np.int64)
+        keys[row, place], numbers[row, place] = self._keys[row, old], self._numbers[row, old]
+        self._keys, self._numbers = keys, numbers
+        self._first, self._behind = np.zeros(lanes, np.int64), live
+
+    def drop(self, lanes: Rows, heads: Rows) -> Rows:
+        """Return [n] the segments of lanes that lie before these times, lane by lane; forgets them.
+
+        Args:
+            lanes: [m] each named once.
+            heads: [m] times of steps that are stored.
+        """
+        first = self._slots(lanes, heads) - lanes * self._keys.shape[1]
+        count = first - self._first[lanes]
+        place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - self._first[lanes], count)
+        dropped: Rows = self._numbers[np.repeat(lanes, count), place]
+        self._first[lanes] = first
+        return dropped
+
+    def all(self) -> Rows:
+        """Return [n] every segment, lane by lane, oldest first."""
+        live = self._behind - self._first
+        place = np.arange(int(live.sum())) - np.repeat(np.cumsum(live) - live - self._first, live)
+        numbers: Rows = self._numbers[np.repeat(np.arange(len(live)), live), place]
+        return numbers
+
+
+def distinct(groups: Rows) -> tuple[Rows, Rows]:
+    """Return [k] the values, ascending, and [n] the place of each entry among them.
+
+    Example:
+        >>> distinct(np.array([5, 3, 5]))
+        (array([3, 5]), array([1, 0, 1]))
+    """
+    if len(groups) < 2:  # as of every write of a single step
+        return groups, np.zeros(len(groups), np.int64)
+    return np.unique(groups, return_inverse=True)
+
+
+def rank_within(groups: Rows) -> Rows:
+    """Return [n] how many earlier entries have the same value.
+
+    Example:
+        >>> rank_within(np.array([5, 3, 5, 5, 3]))
+        array([0, 0, 1, 2, 1])
+    """
+    return sum_within(groups, np.ones(len(groups), np.int64))
+
+
+def sum_within(groups: Rows, amounts: Rows) -> Rows:
+    """Return [n] the sum of the amounts at earlier entries of the same value."""
+    if len(groups) < 2:  # as of every write of a single step
+        return np.zeros(len(groups), np.int64)
+    order = np.argsort(groups, kind="stable")
+    total = np.cumsum(amounts[order]) - amounts[order]
+    first = run_starts(groups[order])
+    result = np.empty(len(groups), np.int64)
+    result[order] = total - np.repeat(total[first], np.diff(first, append=len(groups)))
+    return result
+
+
+def _key(lanes: Rows, times: Rows | int) -> NDArray[np.int64]:
+    return lanes * _LANE + times

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.index.continuity import UNKNOWN, Flags
 from rlx.buffer.index.open_trajectories import OpenTrajectories
-from rlx.buffer.index.records import LaneLog, Records, distinct, sum_within
-from rlx.buffer.index.ring import Ring
+from rlx.buffer.index.ring import LaneLog, Records, Ring, distinct, sum_within
 from rlx.buffer.protocol import Rows
 from rlx.errors import SchemaMismatchError
 
@@ -199,7 +198,7 @@ class Segments:
         self._records.give(dead)
 
     def _bury(self, numbers: Rows) -> None:
-        """Free the trajectories of which nothing is stored; those that may go on are remembered."""
+        """Free the trajectories of which nothing is stored; those that may continue are remembered."""
         if not len(numbers):
             return
         empty = numbers[self.trajectories["head"][numbers] < 0]
@@ -371,7 +370,7 @@ def load_segments(ring: Ring, state: Mapping[str, torch.Tensor]) -> Segments:
         raise SchemaMismatchError(f"checkpoint: index names other trajectories than the {len(ids):,} it has")
     waiting = table["waiting"]
     if ((waiting[:, 1] < 0) | (waiting[:, 1] >= ring.lanes) | (waiting[:, 2] < 0)).any():
-        raise SchemaMismatchError("checkpoint: index has open trajectories in lanes that are none")
+        raise SchemaMismatchError("checkpoint: index has open trajectories in unknown lanes")
     ends = np.zeros(len(lane), bool)
     last = np.zeros(len(ids), np.int64)
     last[trajectory] = np.arange(len(lane))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.part_checkpoint import SavedState
+from rlx.buffer.checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.buffer.sampler.draws import Draws, Shard, permute
 from rlx.errors import SamplingError

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.index.trajectory_keys import Path, TrajectoryKeys, as_path
+from rlx.buffer.index.continuity import Path
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
-from rlx.buffer.storage.step_schema import nested
+from rlx.buffer.storage.step_schema import TrajectoryKeys, as_path, nested
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role
 from rlx.store.dataset import Dataset

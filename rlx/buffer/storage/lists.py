@@ -6,10 +6,10 @@ from typing import Any, NoReturn
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_leaf_nontensor
 
-from rlx.buffer.index.continuity import Leaves
-from rlx.buffer.index.trajectory_keys import Path, as_path
+from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.ring import RingStorage
+from rlx.buffer.storage.step_schema import as_path
 from rlx.errors import SchemaMismatchError
 
 # Keys that tell trajectories apart: alike in all steps, and kept where the trajectory index reads them.
@@ -109,7 +109,7 @@ class LazyStackStorage(ListStorage):
         return rows
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Write new steps [n] at rows: appended where they go on with their lanes, else each follows nothing."""
+        """Write new steps [n] at rows: appended where they continue their lanes, else each follows nothing."""
         alike, rest = _parted(steps)
         super().set(rows, alike)
         self._keep(rows, rest)

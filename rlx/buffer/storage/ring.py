@@ -10,15 +10,22 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.batch import steps_at
-from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Links, StoredLinks, observed
+from rlx.buffer.checkpoint import SavedSteps
+from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Links, Path, Seams, StoredLinks, observed
 from rlx.buffer.index.ring import Ring
-from rlx.buffer.index.seams import Seams
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
-from rlx.buffer.index.trajectory_keys import Path, TrajectoryKeys, as_path
-from rlx.buffer.part_checkpoint import SavedSteps
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
-from rlx.buffer.storage.step_schema import StepSchema, check, fitted, leaves_of, nested, schema_of
-from rlx.buffer.storage.texts import Texts
+from rlx.buffer.storage.step_schema import (
+    StepSchema,
+    Texts,
+    TrajectoryKeys,
+    as_path,
+    check,
+    fitted,
+    leaves_of,
+    nested,
+    schema_of,
+)
 from rlx.errors import SamplingError, SchemaMismatchError
 
 
@@ -212,7 +219,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._seams.note(rows, links)
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Write new steps [n] at rows: appended where they go on with their lanes, else each follows nothing.
+        """Write new steps [n] at rows: appended where they continue their lanes, else each follows nothing.
 
         Raises:
             IndexError: a row is empty and does not continue its lane.

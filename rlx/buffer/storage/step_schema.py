@@ -1,13 +1,18 @@
-"""The schema of the steps of a storage: fixed by the first write, required of all others."""
+"""What stored steps hold: leaves of fixed dtypes and shapes, texts as numbers, and the keys of trajectories."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDictBase
+from numpy.typing import NDArray
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Leaves, Path
-from rlx.errors import SchemaMismatchError
+from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Path
+from rlx.buffer.protocol import Rows
+from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.store.leaf import to_leaf, to_rows
 
 StepSchema = Mapping[Path, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -44,6 +49,25 @@ def text_leaves(steps: TensorDictBase) -> dict[Path, Any]:
         SchemaMismatchError: something is neither a tensor nor non-tensor data.
     """
     return parted(steps)[1]
+
+
+def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
+    """Return the tensors of steps by their paths.
+
+    Raises:
+        SchemaMismatchError: something is no tensor.
+    """
+    for path, text in text_leaves(steps).items():
+        raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor, found {type(text).__name__}")
+    return [(path, leaf.contiguous()) for path, leaf in leaves_of(steps).items()]
+
+
+def tree(named: Mapping[tuple[str, ...], torch.Tensor], count: int) -> TensorDictBase:
+    """Return steps [count] of tensors by their paths."""
+    steps = TensorDict({}, [count])
+    for path, value in named.items():
+        steps.set(path, value)
+    return steps
 
 
 def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -90,7 +114,7 @@ def check(leaves: Leaves, schema: StepSchema, dims: int) -> None:
     """Raise SchemaMismatchError unless the leaves of steps, with ``dims`` leading dimensions, are of this schema."""
     for path in leaves.keys() | schema.keys():
         if path not in leaves or path not in schema:
-            what = "is missing" if path in schema else "is none of"
+            what = "is missing" if path in schema else "is not one of"
             expected = ", ".join(sorted("/".join(key) for key in schema))
             raise SchemaMismatchError(f"key {'/'.join(path)!r} {what}: expected {expected}")
         dtype, shape = schema[path]
@@ -113,3 +137,189 @@ def nested(leaves: Mapping[Path, Any]) -> dict[str, Any]:
             branch = branch.setdefault(name, {})
         branch[path[-1]] = leaf
     return tree
+
+
+_SPARE = 1024  # texts that may be kept though no step refers to them
+
+
+class Texts:
+    """The distinct texts of a storage.
+
+    Attributes:
+        paths: the leaves that are text.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> texts = Texts()
+        >>> texts.leaves(TensorDict({"task": ["pick", "place", "pick"]}, [3]), settled=False)["task",].tolist()
+        [0, 1, 0]
+        >>> len(texts)
+        2
+    """
+
+    def __init__(self) -> None:
+        self.paths: frozenset[Path] = frozenset()
+        self._codes: dict[str, int] = {}
+        self._texts: dict[int, str] = {}
+        self._free: list[int] = []
+        self._used = 0  # codes that were in use when last counted
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def leaves(self, steps: TensorDictBase, *, settled: bool) -> dict[Path, torch.Tensor]:
+        """Return the leaves of steps, texts as numbers.
+
+        Args:
+            steps: steps.
+            settled: whether it is known which leaves are text.
+
+        Raises:
+            SchemaMismatchError: a leaf is neither numbers nor text, or text where others have numbers.
+        """
+        found, given = parted(steps)
+        if settled:
+            for path in given.keys() ^ self.paths:
+                if path in found:
+                    raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected text, found {found[path].dtype}")
+                if path in given:
+                    raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected no text here, found some")
+        rows = {path: _rows(path, leaf) for path, leaf in given.items()}
+        if not settled:
+            self.paths = frozenset(given)
+        return found | {path: torch.from_numpy(self._encoded(texts)) for path, texts in rows.items()}
+
+    def _encoded(self, texts: NDArray[Any]) -> NDArray[np.int32]:
+        codes = [self._code(text) for text in texts.reshape(-1).tolist()]
+        return np.array(codes, np.int32).reshape(texts.shape)
+
+    def _code(self, text: str) -> int:
+        code = self._codes.get(text)
+        if code is None:
+            code = self._free.pop() if self._free else len(self._texts)
+            self._codes[text], self._texts[code] = code, text
+        return code
+
+    def decoded(self, leaves: Leaves) -> dict[Path, Any]:
+        """Return leaves with the texts that numbers stand for."""
+        return {path: self._decoded(leaf) if path in self.paths else leaf for path, leaf in leaves.items()}
+
+    def _decoded(self, codes: torch.Tensor) -> Any:
+        if not codes.numel():
+            return NonTensorData("", batch_size=codes.shape)
+        texts = np.empty(codes.numel(), object)
+        texts[:] = [self._texts[code] for code in codes.reshape(-1).tolist()]
+        return to_leaf(texts.reshape(tuple(codes.shape)))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough texts were added to check which are still used."""
+        return len(self._texts) > 2 * self._used + _SPARE
+
+    def keep(self, codes: Sequence[torch.Tensor]) -> None:
+        """Forget all texts but those that these numbers stand for."""
+        used = set(np.unique(np.concatenate([leaf.numpy(force=True).reshape(-1) for leaf in codes])).tolist())
+        for code in [code for code in self._texts if code not in used]:
+            del self._codes[self._texts.pop(code)]
+            self._free.append(code)
+        self._used = len(used)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the leaves that are text, and the texts with their numbers."""
+        return {"paths": [list(path) for path in sorted(self.paths)], "texts": list(self._texts.items())}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> "Texts":
+        """Return the texts whose ``state_dict`` this is."""
+        texts = cls()
+        texts.paths = frozenset(tuple(path) for path in state["paths"])
+        texts._texts = {int(code): str(text) for code, text in state["texts"]}
+        texts._codes = {text: code for code, text in texts._texts.items()}
+        texts._free = sorted(set(range(max(texts._texts, default=-1) + 1)) - texts._texts.keys(), reverse=True)
+        return texts
+
+
+def _rows(path: Path, leaf: Any) -> NDArray[Any]:
+    try:
+        return to_rows(leaf)
+    except SchemaMismatchError as exc:
+        raise SchemaMismatchError(f"{'/'.join(path)}: {exc}") from exc
+
+
+_IDS: tuple[Path, ...] = (("collector", "traj_ids"), ("episode",))
+_DONE: Path = ("next", "done")
+_FLAGS: tuple[Path, ...] = (("next", "terminated"), ("next", "truncated"))
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryKeys:
+    """The leaves to go by.
+
+    Args:
+        ids: the trajectory's id; None to go by flags alone.
+        ends: flags, any of which ends a trajectory.
+    """
+
+    ids: Path | None
+    ends: tuple[Path, ...]
+
+    @classmethod
+    def find(cls, stored: Collection[Path], traj_key: Any = None, end_key: Any = None) -> "TrajectoryKeys":
+        """Return the leaves that keys mean; the usual ones, as far as they are stored, where none is given.
+
+        Args:
+            stored: the leaves that there are.
+            traj_key: the id; without flags besides, ("next", "done") or what it is made of ends trajectories too.
+            end_key: the flag, or a list of flags; without an id besides, no ids are used.
+
+        Raises:
+            SamplingError: they are not stored, or nothing that could be used is.
+        """
+        ids = None if traj_key is None else as_path(traj_key)
+        ends = () if end_key is None else _paths(end_key)
+        if missing := [key for key in (ids, *ends) if key is not None and key not in stored]:
+            found = ", ".join(sorted("/".join(key) for key in stored))
+            raise SamplingError(f"key {'/'.join(missing[0])!r} is not stored, found {found}")
+        if end_key is None:
+            ends = (_DONE,) if _DONE in stored else tuple(key for key in _FLAGS if key in stored)
+        if traj_key is None and end_key is None:
+            ids = next((key for key in _IDS if key in stored), None)
+        if ids is None and not ends:
+            raise SamplingError(
+                "steps have no trajectories: expected ('collector', 'traj_ids'), 'episode' or ('next', 'done')",
+                hint="name the key by traj_key or end_key",
+            )
+        return cls(ids, ends)
+
+    @property
+    def leaves(self) -> Sequence[Path]:
+        """All of them."""
+        return self.ends if self.ids is None else (self.ids, *self.ends)
+
+    def read(self, leaves: Mapping[Path, torch.Tensor], count: int) -> tuple[Rows | None, Flags]:
+        """Return ids [count] (or None) and ends [count] of steps whose leaves are given, in any number of
+        dimensions."""
+        ids = None if self.ids is None else _flat(leaves[self.ids], count)[:, 0].astype(np.int64)
+        done = np.zeros(count, bool)
+        for key in self.ends:
+            done |= _flat(leaves[key], count).any(axis=1)
+        return ids, done
+
+
+def as_path(key: Any) -> Path:
+    """Return a TED key, nested in any way, as a tuple of names.
+
+    Example:
+        >>> as_path("done"), as_path(("next", ("agents", "done")))
+        (('done',), ('next', 'agents', 'done'))
+    """
+    return (key,) if isinstance(key, str) else tuple(name for part in key for name in as_path(part))
+
+
+def _paths(key: Any) -> tuple[Path, ...]:
+    return tuple(as_path(one) for one in key) if isinstance(key, list) else (as_path(key),)
+
+
+def _flat(leaf: torch.Tensor, count: int) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = leaf.numpy(force=True)
+    return array.reshape(count, leaf.numel() // max(count, 1))

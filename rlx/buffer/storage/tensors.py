@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.index.continuity import Leaves
-from rlx.buffer.index.trajectory_keys import Path
+from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves_of, schema_of, text_leaves

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.buffer.sampler.prioritized_slices import PrioritizedSliceSampler
+from rlx.buffer.sampler.slices import PrioritizedSliceSampler
 from rlx.errors import SamplingError, SliceTooLongError
 from tests.buffer.sampler.chance import drawn_like
 from tests.buffer.sampler.listed_storage import ListedStorage, RingedStorage, episodes

@@ -5,8 +5,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlx.buffer.storage.compressed import CompressedStorage
-from rlx.buffer.storage.frame_log import FrameLog
+from rlx.buffer.storage.compressed import CompressedStorage, FrameLog
 from tests.contracts.storage import numbers_of, steps
 
 SHAPE = (64, 64)

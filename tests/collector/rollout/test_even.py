@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.buffer.trajectory_split import split_trajectories
+from rlx.buffer.batch import split_trajectories
 from rlx.collector import Collector, MultiCollector
 from tests.collector.environments import Counter, one
 from tests.collector.policies import Constant
