@@ -20,7 +20,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Storage
 from rlx.buffer.storage.tensors import MappedStorage
-from rlx.engine import main_module
+from rlx.engine.local import process_context
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.atomic import whole
 from rlx.schema import name_of
@@ -145,7 +145,7 @@ class Workers:
         method = self.start_method or ("spawn" if self.max_tasks else None)
         with ProcessPoolExecutor(
             self.count,
-            mp_context=main_module.context(method),
+            mp_context=process_context(method),
             initializer=torch.set_num_threads,
             initargs=(self.threads,),
             max_tasks_per_child=self.max_tasks,

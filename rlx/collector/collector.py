@@ -13,7 +13,7 @@ from rlx.collector.plan import Plan, TrajFormat
 from rlx.collector.policy.spec import instance, is_module
 from rlx.collector.rollout.infos import flat_keys
 from rlx.collector.worker.step_worker import WorkerConfig
-from rlx.engine.inline_actors import InlineActors
+from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.schema import name_of
 

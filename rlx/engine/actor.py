@@ -1,11 +1,15 @@
-"""The seam for functions with a state of their own that live in other processes, wherever these are."""
+"""Actors: functions with a state of their own in other processes; their protocol, and what all kinds of them share."""
 
+from __future__ import annotations
+
+import pickle
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 import cloudpickle
 
@@ -119,7 +123,7 @@ class ProcessActor(ABC, Generic[T, R]):
         """End the process and wait until it has ended."""
 
     @abstractmethod
-    def _queue(self, message: bytes, future: "Future[R]") -> None:
+    def _queue(self, message: bytes, future: Future[R]) -> None:
         """Queue a pickled task, whose answer is to go to the future."""
 
     @abstractmethod
@@ -169,3 +173,58 @@ def _close(actors: Sequence[ProcessActor[Any, Any]], *, at_once: bool) -> None:
         actor.end(at_once=at_once)
     for actor in actors:
         actor.close(at_once=at_once)
+
+
+def unpickled(made_of: bytes) -> Callable[[Any], Any]:
+    """Return the function that is made of a pickled pair: what makes it, and the argument for that."""
+    make, argument = pickle.loads(made_of)
+    function: Callable[[Any], Any] = make(argument)
+    return function
+
+
+def made(make: Callable[[], Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Return the function that is made so; if that fails, one that raises the error."""
+    try:
+        function = make()
+    except Exception as exc:  # whatever a stranger's function raises; it is the answer to every task
+        error = exc
+
+        def function(task: Any) -> NoReturn:  # noqa: ARG001
+            raise error
+
+    return function
+
+
+def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
+    """Return the function's answer to a pickled task, or its exception, pickled; ``settle`` opens it."""
+    try:
+        answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None))
+    except Exception as exc:  # whatever a stranger's function raises
+        return error_answer(exc)
+    return answer
+
+
+def error_answer(error: Exception) -> bytes:
+    """Return the answer that raises an error which is being handled."""
+    remote = traceback.format_exc()
+    # Without what hangs on it: frames cannot be pickled, and a cause is in the text.
+    try:
+        answer: bytes = cloudpickle.dumps((True, error, remote))
+        pickle.loads(answer)
+    except Exception:  # some exceptions cannot be made again of their arguments
+        answer = cloudpickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}"), remote))
+    return answer
+
+
+def settle(future: Future[R], answer: bytes) -> None:
+    """Give a future the answer, or the error with the other process's traceback as a note."""
+    try:
+        is_error, value, remote = pickle.loads(answer)
+    except Exception as exc:  # whatever a stranger's object raises; it could be sent, but not be made again
+        future.set_exception(exc)
+        return
+    if is_error:
+        value.add_note(f"in the other process:\n{remote}")
+        future.set_exception(value)
+    else:
+        future.set_result(value)

@@ -1,21 +1,74 @@
 """Running functions in processes of this machine, with progress that comes back and a Ctrl-C that stops them."""
 
+from __future__ import annotations
+
+import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
+from types import ModuleType, TracebackType
+from typing import Any, ClassVar, Self, TypeVar
 
 import cloudpickle
 
-from rlx.engine import main_module
 from rlx.progress import Progress
+
+_LOCK = threading.Lock()  # of two that hide it, the second would restore the substitute of the first
+
+
+@contextmanager
+def main_hidden() -> Iterator[None]:
+    """Keep processes that start in this context from importing ``__main__``: send them its objects by value."""
+    with _LOCK:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def process_context(method: str | None = None) -> BaseContext:
+    """Return the context of multiprocessing for a start method, whose processes do not import ``__main__``.
+
+    Args:
+        method: ``spawn``, ``forkserver`` or ``fork``, whose processes import nothing; Python's default if not given.
+
+    Example:
+        >>> process_context("spawn").get_start_method()
+        'spawn'
+    """
+    found = multiprocessing.get_context(method)
+    return {"spawn": _Spawn, "forkserver": _ForkServer}.get(found.get_start_method(), lambda: found)()
+
+
+class _SpawnedProcess(SpawnProcess):
+    def start(self) -> None:
+        with main_hidden():
+            super().start()
+
+
+class _Spawn(SpawnContext):
+    Process: ClassVar[type[SpawnProcess]] = _SpawnedProcess
+
+
+class _ServedProcess(ForkServerProcess):
+    def start(self) -> None:
+        with main_hidden():
+            super().start()
+
+
+class _ForkServer(ForkServerContext):
+    Process: ClassVar[type[ForkServerProcess]] = _ServedProcess
+
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -76,7 +129,7 @@ class _Workers:
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         # Spawned, not forked: a fork of a process with threads may inherit a held lock.
-        context = main_module.context("spawn")
+        context = process_context("spawn")
         self._advances, self._sender = context.Pipe(duplex=False)
         self._child_end, self._parent_end = context.Pipe(duplex=False)
         # A thread that blocks Ctrl-C and other signals that end a group of processes starts the workers, and with them
@@ -118,7 +171,7 @@ class _Relayed:
     written in one piece or not at all.
     """
 
-    def __init__(self, sender: "Connection[_Advance, None]") -> None:
+    def __init__(self, sender: Connection[_Advance, None]) -> None:
         self._sender = sender
 
     def expect(self, unit: str, amount: int) -> None:
@@ -131,13 +184,13 @@ class _Relayed:
 _worker_progress: _Relayed | None = None
 
 
-def _become_worker(sender: "Connection[_Advance, None]", pipe: "Connection[None, None]") -> None:
+def _become_worker(sender: Connection[_Advance, None], pipe: Connection[None, None]) -> None:
     global _worker_progress  # a process pool has no other way to hand something to its workers
     _worker_progress = _Relayed(sender)
     threading.Thread(target=_die_with_parent, args=(pipe,), name="parent watch", daemon=True).start()
 
 
-def _die_with_parent(pipe: "Connection[None, None]") -> None:
+def _die_with_parent(pipe: Connection[None, None]) -> None:
     """End this process when the other end of the pipe is closed, by hand or because its process was killed.
 
     A pool's worker notices only when its task is done, and would go on writing beside the next run.

@@ -1,4 +1,6 @@
-"""Actors in processes of this machine: a pipe to each, at whose other end it dies."""
+"""Actors on this machine: in processes, each at the other end of a pipe, or within this process."""
+
+from __future__ import annotations
 
 import faulthandler
 import os
@@ -14,14 +16,14 @@ from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import cloudpickle
 
-from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors
-from rlx.engine.answers import answered, made, settle, unpickled
-from rlx.engine.pulse import Pulse, PulseWatch, open_pulse, pulse_file
+from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors, answered, made, settle, unpickled
+from rlx.engine.shared_memory import Pulse, PulseWatch, open_pulse, pulse_file
+from rlx.errors import WorkerLostError
 from rlx.fork import on_fork
 
 A = TypeVar("A")
@@ -91,7 +93,7 @@ class LocalActor(ProcessActor[T, R]):
         if not self._is_left:
             super().end(at_once=at_once)
 
-    def _queue(self, message: bytes, future: "Future[R]") -> None:
+    def _queue(self, message: bytes, future: Future[R]) -> None:
         self._pending.append(future)
         self._outbox.put(message)
 
@@ -177,8 +179,8 @@ class LocalActors(ProcessActors[LocalActor[Any, Any]]):
     does, however it does.
 
     Args:
-        step_timeout: seconds that a step in an actor may take (see ``rlx.engine.pulse.stepping``); then its process is
-            killed. No limit by default.
+        step_timeout: seconds that a step in an actor may take (see ``rlx.engine.shared_memory.stepping``); then its
+            process is killed. No limit by default.
 
     Example:
         >>> with LocalActors() as actors:
@@ -229,7 +231,7 @@ def serve(fds: str) -> None:
             close()
 
 
-def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> None:
+def _listen(pipe: Connection[bytes, bytes], tasks: SimpleQueue[bytes]) -> None:
     """Receive tasks, so that no sender waits, and notice the end of the other process, even while this one works."""
     with suppress(EOFError, OSError):
         while True:
@@ -242,3 +244,58 @@ def _listen(pipe: "Connection[bytes, bytes]", tasks: "SimpleQueue[bytes]") -> No
 def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # do not disturb a close in progress
     raise SystemExit(1)
+
+
+class InlineActors:
+    """Actors within this process, for one worker: what they are called to do is done when ``call`` returns.
+
+    Example:
+        >>> with InlineActors() as actors:
+        ...     actors.start(lambda first: lambda task: first + task, 40).call(2).result()
+        42
+    """
+
+    shares_memory = False  # nothing is sent
+
+    def __init__(self) -> None:
+        self._actors: list[InlineActor[Any, Any]] = []
+
+    def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> InlineActor[T, R]:
+        """Return an actor whose function is ``make(argument)``; what that raises is raised here."""
+        actor = InlineActor(make(argument))
+        self._actors.append(actor)
+        return actor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for actor in self._actors:
+            actor.close()
+
+
+class InlineActor(Generic[T, R]):
+    """One function; see ``Actor``."""
+
+    def __init__(self, function: Callable[[T], R]) -> None:
+        self._function = function
+        self._is_closed = False
+
+    def call(self, task: T) -> Future[R]:
+        """Return the future, done, of the function's answer."""
+        future: Future[R] = Future()
+        try:
+            future.set_result(self._function(task))
+        except SystemExit as exc:  # elsewhere it ends the worker's process; this process is the user's and stays alive
+            future.set_exception(WorkerLostError(f"a worker in this process called sys.exit({exc.code!r})"))
+        except Exception as exc:  # the caller gets it from the future, as from another process
+            future.set_exception(exc)
+        return future
+
+    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002  (nothing runs)
+        """Call the function's ``close``, if it has one."""
+        if not self._is_closed and callable(close := getattr(self._function, "close", None)):
+            close()
+        self._is_closed = True

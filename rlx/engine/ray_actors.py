@@ -13,9 +13,8 @@ from typing import Any, Self, TypeVar
 
 import cloudpickle
 
-from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors
-from rlx.engine.answers import answered, made, settle, unpickled
-from rlx.engine.ray_cluster import ray_cluster, settle_in
+from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors, answered, made, settle, unpickled
+from rlx.engine.ray_engine import ray_cluster, settle_in
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -1,22 +1,145 @@
 """Running functions on a Ray cluster: the same tasks, results and errors as in processes of this machine."""
 
+from __future__ import annotations
+
+import logging
 import os
+import platform
+import signal
+import socket
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from urllib.parse import urlsplit
 
 import cloudpickle
 
-from rlx.engine.answers import answered, error_answer, settle
-from rlx.engine.ray_cluster import ray_cluster, settle_in
-from rlx.errors import EngineError
+from rlx.engine.actor import answered, error_answer, settle
+from rlx.errors import EngineError, MissingExtraError
 from rlx.progress import Progress
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+logger = logging.getLogger(__name__)
+_LOOK_S = 5.0
+_CLIENT_PORT = 10001  # of ray:// where none is given
+_NO_CLUSTER = "start one with ray start --head, or leave the address out"
+_NO_TOKEN = "set RAY_AUTH_MODE=token: the cluster asks for a token"
+_lock = threading.Lock()
+_users = 0
+_is_ours = False
+
+
+@contextmanager
+def ray_cluster(
+    address: str | None = None, *, cpus: int | None = None, config: Mapping[str, Any] | None = None
+) -> Iterator[ModuleType]:
+    """Hold a connection to Ray; give the package ``ray``.
+
+    An existing connection of this process is used, and left open. Otherwise the cluster at the address is joined, or
+    that of ``$RAY_ADDRESS``. Without an address, a cluster starts on this machine, and ends with its last user, or when
+    this process is killed.
+
+    Args:
+        address: ``host:port``, ``ray://host:port``, or ``auto`` for one that runs on this machine.
+        cpus: how many a cluster that is started has; by default those of the machine.
+        config: further arguments for ``ray.init``.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        EngineError: no cluster answers there.
+    """
+    global _users, _is_ours  # a process has one connection, whoever asks for it
+    ray = _imported()
+    with _lock:
+        if not ray.is_initialized():
+            _connect(ray, address or os.environ.get("RAY_ADDRESS") or None, cpus, dict(config or {}))
+            _is_ours = True
+        _users += 1
+    try:
+        yield ray
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0 and _is_ours:
+                _is_ours = False
+                ray.shutdown()
+
+
+def _imported() -> ModuleType:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray  # noqa: PLC0415  (an extra)
+        from ray._private import worker  # noqa: PLC0415  (as above)
+    except ImportError as exc:
+        raise MissingExtraError("Ray is not installed", hint="pip install 'rlx[ray]'") from exc
+    # Ray prints workers' events on stdout, which is for results, and has no argument to prevent it.
+    worker.print_to_stdstream = _log
+    ray_package: ModuleType = ray
+    return ray_package
+
+
+def _log(data: Mapping[str, Any], ignore_prefix: bool) -> None:  # noqa: ARG001  (Ray passes it)
+    for line in data["lines"]:
+        logger.info("%s", line)
+
+
+def _connect(ray: ModuleType, address: str | None, cpus: int | None, config: dict[str, Any]) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    where: dict[str, Any] = {"address": address}
+    if address is None:
+        where = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    elif address != "auto":
+        _look_for(address)
+    terminate = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**(quiet | where | config))
+    except (ConnectionError, RuntimeError) as exc:  # the latter for one of another version of Ray or Python
+        hint = _NO_TOKEN if "AuthenticationError" in str(exc.__cause__) else _NO_CLUSTER
+        raise EngineError(f"the Ray cluster at {address} cannot be joined: {exc}", hint=hint) from exc
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminate)
+
+
+def _look_for(address: str) -> None:
+    """Raise EngineError if the port is closed; Ray itself would retry for a quarter of an hour."""
+    url = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        port = url.port or _CLIENT_PORT
+    except ValueError:  # no number, or too large a one
+        port = 0
+    if not url.hostname or not port:
+        raise EngineError(f"{address!r} is not an address of a Ray cluster", hint="HOST:PORT, ray://HOST:PORT or auto")
+    try:
+        socket.create_connection((url.hostname, port), _LOOK_S).close()
+    except OSError as exc:
+        raise EngineError(f"no Ray cluster answers at {address}: {exc}", hint=_NO_CLUSTER) from exc
+
+
+def settle_in(directory: str, path: Sequence[str]) -> None:
+    """Have a worker's process work in the directory of the process that it works for, with its ``sys.path``.
+
+    Raises:
+        EngineError: the worker's machine does not have the directory.
+    """
+    sys.path += [entry for entry in path if entry not in sys.path]
+    try:
+        os.chdir(directory)
+    except OSError as exc:
+        raise EngineError(
+            f"{platform.node()}, a machine of the Ray cluster, does not have the directory {directory}",
+            hint="work in a directory that all machines share",
+        ) from exc
+
 
 R = TypeVar("R")
 T = TypeVar("T")

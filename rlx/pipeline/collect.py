@@ -12,8 +12,7 @@ from rlx.collector.environment.protocol import Environment
 from rlx.collector.environment.space import schema_of
 from rlx.collector.worker.shard_worker import ShardWorker, opened
 from rlx.engine.actor import Actors
-from rlx.engine.inline_actors import InlineActors
-from rlx.engine.local_actors import LocalActors
+from rlx.engine.local_actors import InlineActors, LocalActors
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.manifest import Manifest

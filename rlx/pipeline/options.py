@@ -19,7 +19,7 @@ class Options:
         keep_source: whether to keep downloaded files once their shard is written.
         command: what the lineage says made the dataset.
         engine: where workers run: ``local`` or ``ray``; does not change the result.
-        ray_address: of the Ray cluster; see ``rlx.engine.ray_cluster``.
+        ray_address: of the Ray cluster; see ``rlx.engine.ray_engine``.
 
     Raises:
         CodecError: the store cannot hold the codec.

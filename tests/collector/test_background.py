@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModule
 
 from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler
 from rlx.collector import Collector, DistributedCollector, GymEnv, MultiCollector, SerialEnv
-from rlx.engine.inline_actors import InlineActors
+from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
 from tests.collector.environments import Counter, Tagged, make_failing, one
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from rlx.collector.environment.envpool import Pool
 from rlx.collector.environment.protocol import Outcome
 from rlx.collector.environment.space import Space
-from rlx.engine.main_module import hidden
-from rlx.engine.pulse import stepping
+from rlx.engine.local import main_hidden
+from rlx.engine.shared_memory import stepping
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
 
@@ -185,7 +185,7 @@ def parallel(makes: Sequence[MakeEnv], name: str, start_method: str) -> VectorEn
     Raises:
         CollectError: a function failed, or made something else than a ``gymnasium.Env``.
     """
-    with hidden():
+    with main_hidden():
         env = _vector(name, lambda: AsyncVectorEnv(makes, context=start_method, autoreset_mode=AutoresetMode.SAME_STEP))
     return VectorEnvironment(env, name)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment.space import Arrays, Space, dtype_of, leaves
 from rlx.collector.rollout.policy_outputs import IS_INIT
 from rlx.collector.rollout.steps import Steps
-from rlx.engine.shared_arrays import SharedArrays
+from rlx.engine.shared_memory import SharedArrays
 
 _OUTCOME = ("reward", "terminated", "truncated")
 # Space for last observations: one per this many steps; of shorter episodes, the overflow is sent by value.

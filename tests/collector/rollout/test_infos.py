@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rlx.collector import Collector, MultiCollector
-from rlx.engine.inline_actors import InlineActors
+from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
 from tests.collector.memory import says_text
 from tests.collector.rollout.test_policy_outputs import MODES, joined

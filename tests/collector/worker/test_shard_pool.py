@@ -20,7 +20,7 @@ from rlx.collector.rollout.layout import Layout
 from rlx.collector.worker.shard_pool import RemainingBudget, ShardPool
 from rlx.collector.worker.shard_worker import FindLayout, ShardWorker, ShardWorkerConfig, WorkUnit
 from rlx.engine.actor import ActorDiedError
-from rlx.engine.inline_actors import InlineActors
+from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.collect import collect

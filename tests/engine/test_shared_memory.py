@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlx.engine import shared_arrays
+from rlx.engine import shared_memory
 from rlx.engine.local_actors import LocalActors
-from rlx.engine.shared_arrays import SharedArrays
+from rlx.engine.shared_memory import SharedArrays
 from rlx.errors import DiskFullError
 
 LAYOUT = {"flag": ((), "bool"), "empty": ((0, 3), "int32"), "grid": ((3, 5), "float64"), "bytes": ((7,), "uint8")}
@@ -61,7 +61,7 @@ def test_one_process_at_a_time() -> None:
 
 
 def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_arrays, "_IN_MEMORY", tmp_path)
+    monkeypatch.setattr(shared_memory, "_IN_MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(DiskFullError, match="shared memory"):
         SharedArrays({"huge": ((1 << 55,), "uint8")})
