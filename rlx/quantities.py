@@ -94,3 +94,19 @@ def excerpt(text: str, characters: int) -> str:
     """
     line = "".join(character if character.isprintable() else " " for character in text[: characters + 1])
     return line if len(line) <= characters else line[: characters - 3] + "..."
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as ``--shards`` takes them.
+
+    Example:
+        >>> number_ranges([0, 1, 2, 7])
+        '0-2,7'
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlx.pipeline.download import DownloadPlan as DownloadPlan
     from rlx.pipeline.download import PlannedFile as PlannedFile
     from rlx.pipeline.export import ExportReport as ExportReport
-    from rlx.pipeline.preview import Preview as Preview
+    from rlx.pipeline.preprocess import Preview as Preview
     from rlx.pipeline.report import Report as Report
     from rlx.pipeline.transfers import TransferReport as TransferReport
     from rlx.store.repair import Repair as Repair
@@ -31,7 +31,7 @@ _HOME = {
     "Finding": "rlx.checks.finding",
     "Inspection": "rlx.api.inspecting",
     "PlannedFile": "rlx.pipeline.download",
-    "Preview": "rlx.pipeline.preview",
+    "Preview": "rlx.pipeline.preprocess",
     "Problem": "rlx.store.verification",
     "Repair": "rlx.store.repair",
     "Report": "rlx.pipeline.report",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlx.quantities import number
+from rlx.quantities import number, number_ranges
 from rlx_cli import completion
 from rlx_cli.options import DebugOption, JsonOption, QuietOption, SourceOption
 from rlx_cli.output import Output, table
@@ -97,6 +97,4 @@ def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
 
 def _numbers(entries: "Sequence[CatalogEntry]") -> str:
     """Return the numbers of runs: ``1-5``."""
-    from rlx.pipeline.ingest import number_ranges
-
     return number_ranges(sorted(entry.run for entry in entries if entry.run is not None))

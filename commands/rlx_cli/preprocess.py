@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rlx.pipeline.preview import Preview
+    from rlx.pipeline.preprocess import Preview
 
 
 def preprocess(
@@ -142,7 +142,7 @@ def _show_preview(output: Output, preview: "Preview") -> None:
 def _told(values: "NDArray[np.generic] | None") -> str:
     if values is None:
         return ""
-    from rlx.pipeline.preview import FEW
+    from rlx.pipeline.preprocess import FEW
 
     if values.size <= FEW:
         return " ".join(str(value) if isinstance(value, bool) else number(value) for value in values.ravel().tolist())

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rlx.quantities import number_ranges
 from rlx.secrets_in_urls import without_secrets
 
 
@@ -29,8 +30,6 @@ def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, obje
         >>> command_line("collect", ["CartPole-v1"], {"workers": 2, "async": True})
         'rlx collect CartPole-v1 --workers 2 --async'
     """
-    from rlx.pipeline.ingest import number_ranges  # noqa: PLC0415  (the command line imports this to show its help)
-
     words = ["rlx", verb, *map(without_secrets, arguments)]
     for name, option in options.items():
         if option is True:

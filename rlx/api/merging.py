@@ -8,7 +8,7 @@ from rlx.api.arguments import Store, StrPath, chosen_codec, write_options
 from rlx.api.lineage import command_line
 from rlx.errors import OptionError
 from rlx.home import locate
-from rlx.pipeline.merge import merge as merge_datasets
+from rlx.pipeline.assembly import merge as merge_datasets
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec

@@ -17,9 +17,8 @@ from rlx.api.arguments import (
 from rlx.api.lineage import command_line
 from rlx.errors import OptionError, TransformError, TransformOptionError
 from rlx.home import locate
+from rlx.pipeline.preprocess import Preview, Recipe, preview
 from rlx.pipeline.preprocess import preprocess as preprocess_dataset
-from rlx.pipeline.preview import Preview, preview
-from rlx.pipeline.recipe import Recipe
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec

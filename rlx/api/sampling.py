@@ -15,8 +15,7 @@ from rlx.errors import OptionError
 from rlx.formats.common.batches import Columns, DirectoryExporter, columns_of
 from rlx.formats.registry import format_of, formats
 from rlx.formats.writing import export
-from rlx.pipeline.sampling import Sampling, draw
-from rlx.pipeline.sampling_room import check_file
+from rlx.pipeline.sampling import Sampling, check_file, draw
 from rlx.secrets_in_urls import without_secrets
 from rlx.store.dataset import Dataset
 

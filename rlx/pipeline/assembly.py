@@ -1,5 +1,9 @@
-"""Datasets assembled from shards of others: complete shards are hard-linked, others are read and re-encoded."""
+"""Datasets assembled from shards of others: ``rlx merge``, and the work of ``split`` and ``doctor --fix``.
 
+Complete shards are hard-linked, others are read and re-encoded.
+"""
+
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,26 +14,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx import manifest
 from rlx.block import Block
-from rlx.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.errors import CorruptDatasetError, DatasetError, SchemaMismatchError
 from rlx.files.atomic import sync_tree
 from rlx.files.disk import disk_errors
 from rlx.formats.common.source import block_steps
-from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.pipeline.ingest import AtHand, Ingest
+from rlx.manifest import ShardRecord
+from rlx.pipeline.ingest import AtHand, Ingest, parent_of
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report
+from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
+from rlx.quantities import number_ranges
 from rlx.schema import Schema
+from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name
 from rlx.store.shard_link import link_shard
 from rlx.suggestion import command
 
+logger = logging.getLogger(__name__)
 # Of the time of linking, what may go to writing the manifest.
 COMMIT_SHARE = 0.1
+_NAMED = 4  # parents that a merged dataset is named after
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,48 @@ class Assembly:
         return part.dataset.shard_blocks(part.place, block_steps(self.schema), trajectories=part.trajectories)
 
 
+def merge(
+    sources: Sequence[Path], destination: Path, options: Options, *, encode: bool = False, progress: Progress
+) -> Report:
+    """Put the shards of several datasets into one, in the order given; resume an unfinished merge.
+
+    Shards are renumbered. Trajectories keep the episode numbers of their source, so a number may occur twice. Notes
+    that differ between the datasets name the shards that they are about.
+
+    Args:
+        sources: the datasets' directories.
+        destination: the directory of the new one.
+        options: how to write it; the store and codec count only with ``encode``.
+        encode: whether to re-encode shards of another store or codec than the options'. Otherwise all datasets must
+            have those of the first.
+        progress: receives ``bytes`` of linked files, and ``shards`` and ``steps`` of re-encoded ones.
+
+    Raises:
+        DatasetNotFoundError: the dataset does not exist.
+        DatasetError: a dataset is given twice, or the datasets differ in store or codec.
+        SchemaMismatchError: the datasets have different fields.
+        DatasetExistsError: the destination is one of the sources, or contains it, or holds another dataset.
+        CorruptDatasetError: a dataset is damaged.
+    """
+    datasets = [Dataset(source) for source in sources]
+    for dataset in datasets:
+        check_apart(dataset.path, destination)
+    _check_distinct(datasets)
+    _check_schemas(datasets)
+    if not encode:
+        _check_forms(datasets)
+        first = datasets[0].manifest
+        options = replace(options, store=first.store, codec=Codec.from_json(first.codec))
+    for dataset in datasets:
+        if missing := dataset.manifest.missing:
+            logger.warning("%s is not complete: %d of its shards are missing", dataset.path, len(missing))
+    places = [ShardPart(dataset, place) for dataset in datasets for place in range(len(dataset.shard_names))]
+    ids = list(dict.fromkeys(dataset.manifest.id for dataset in datasets))
+    id = "+".join([*ids[:_NAMED], *([f"{len(ids) - _NAMED} more"] if len(ids) > _NAMED else [])])
+    assembly = Assembly(id, datasets[0].schema, _notes(datasets), dict(enumerate(places)))
+    return assemble(assembly, datasets, destination, options, progress)
+
+
 def assemble(
     assembly: Assembly,
     parents: Sequence[Dataset],
@@ -109,15 +158,14 @@ def assemble(
         PartialError: a worker died.
     """
     started = time.monotonic()
-    described = [
-        {"id": one.manifest.id, "crc32c": FileRecord.of(one.path / manifest.FILE_NAME).crc32c} for one in parents
-    ]
+    described = [parent_of(one) for one in parents]
     root = parents[0].path if len(parents) == 1 else None
     lineage = _lineages(parents)
-    ingest = Ingest(assembly, root, options, progress, parents=described, lineage=lineage, recipe=recipe or {})
+    ingest = Ingest(
+        assembly, root, options, progress, parents=described, lineage=lineage, recipe=recipe or {}, renumbers=True
+    )
     with claimed(destination):
-        if not options.overwrite:
-            _check_resumable(destination, ingest.described())
+        ingest.check_resumable(destination)
         writer = open_writer(destination, ingest.described(), overwrite=options.overwrite)
         there = len(writer.manifest.listed)
         linked = _link(writer, assembly, ingest.pending(writer.manifest), progress)
@@ -185,16 +233,54 @@ def _commit(writer: DatasetWriter, waiting: list[ShardRecord]) -> None:
         writer.commit_all(records)
 
 
-def _check_resumable(destination: Path, described: Manifest) -> None:
-    """Raise DatasetExistsError where a dataset was made of other parents, or by another recipe."""
-    try:
-        lineage = Manifest.load(destination).lineage
-    except (DatasetNotFoundError, IncompleteDatasetError):
-        return
-    found, wanted = dict(lineage[-1]) if lineage else {}, described.lineage[-1]
-    for key in wanted.keys() - {"command", "rlx"}:
-        if found.get(key) != wanted[key]:
-            raise DatasetExistsError(
-                f"{destination} was made otherwise: its {key} is {found.get(key)}, expected {wanted[key]}",
-                hint="--overwrite starts afresh; -o chooses another directory",
-            )
+def _check_distinct(datasets: Sequence[Dataset]) -> None:
+    seen: set[Path] = set()
+    for dataset in datasets:
+        path = dataset.path.resolve()
+        if path in seen:
+            raise DatasetError(f"{dataset.path} is given twice: expected every dataset once")
+        seen.add(path)
+
+
+def _check_schemas(datasets: Sequence[Dataset]) -> None:
+    first = datasets[0]
+    for other in datasets[1:]:
+        there, wanted = other.schema.to_json(), first.schema.to_json()
+        for name in [*wanted, *there]:
+            if there.get(name) != wanted.get(name):
+                found, expected = there.get(name, "not there"), wanted.get(name, "none")
+                raise SchemaMismatchError(
+                    f"{other.path}: field {name} is {found}, expected {expected} as in {first.path}",
+                    hint=f"rlx preprocess {other.path} DST --transform ... makes it the same",
+                )
+
+
+def _check_forms(datasets: Sequence[Dataset]) -> None:
+    first = datasets[0]
+    for other in datasets[1:]:
+        forms = [(one.manifest.store, str(Codec.from_json(one.manifest.codec))) for one in (other, first)]
+        for what, found, expected in zip(("store", "codec"), *forms, strict=True):
+            if found != expected:
+                hint = f"--to {forms[1][0]}" + (f" --codec {forms[1][1]}" if forms[1][0] == "zarr" else "")
+                raise DatasetError(
+                    f"{other.path}: {what} is {found}, expected {expected} as in {first.path}",
+                    hint=f"{hint} re-encodes shards that use another store or codec",
+                )
+
+
+def _notes(datasets: Sequence[Dataset]) -> Mapping[str, Any]:
+    """Return the notes of all datasets, each that differs with the shards for which it is true."""
+    notes: dict[str, Any] = {}
+    for key in dict.fromkeys(key for dataset in datasets for key in dataset.manifest.notes):
+        said = [dataset.manifest.notes.get(key) for dataset in datasets]
+        if all(one == said[0] for one in said):
+            notes[key] = said[0]
+            continue
+        start, parts = 0, {}
+        for dataset, one in zip(datasets, said, strict=True):
+            stop = start + len(dataset.shard_names)
+            if one is not None and stop > start:
+                parts[f"shards {number_ranges(range(start, stop))}"] = one
+            start = stop
+        notes[key] = parts
+    return notes

@@ -14,10 +14,10 @@ from rlx.collector.worker.shard_worker import ShardWorker, opened
 from rlx.engine.actor import Actors
 from rlx.engine.local_actors import InlineActors, LocalActors
 from rlx.engine.ray_actors import RayActors
-from rlx.errors import CollectError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.errors import CollectError, DatasetExistsError
 from rlx.manifest import Manifest
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report
+from rlx.pipeline.report import Report, manifest_at
 from rlx.progress import Progress
 from rlx.store.dataset_writer import claimed, open_writer
 
@@ -109,12 +109,13 @@ def _described(collection: Collection, environment: Environment, options: Option
 
 
 def _as_listed(described: Manifest, destination: Path, options: Options) -> Manifest:
-    """Return the collection with the dataset's schema, if its environment is the same: the policy's fields come
-    later."""
-    try:
-        listed = Manifest.load(destination).schema
-    except (DatasetNotFoundError, IncompleteDatasetError):
+    """Return the description with the schema of the dataset that is resumed, if it has the environment's fields.
+
+    The policy's fields are only known later.
+    """
+    if options.overwrite or (there := manifest_at(destination)) is None:
         return described
+    listed = there.schema
     fields = {name: field for name, field in described.schema.fields.items() if name != "reward"}
-    is_same = not options.overwrite and all(name in listed and listed[name] == fields[name] for name in fields)
+    is_same = all(name in listed and listed[name] == fields[name] for name in fields)
     return replace(described, schema=listed) if is_same else described

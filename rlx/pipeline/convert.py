@@ -1,81 +1,33 @@
 """``rlx convert``: local files, of another layout or of a dataset, into a dataset."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
-from rlx.errors import DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.formats.common.extra_fields import not_taken
+from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.formats.registry import readable
-from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.pipeline.destination import check_apart
-from rlx.pipeline.ingest import AtHand, Ingest
+from rlx.manifest import FileRecord
+from rlx.pipeline.ingest import AtHand, Ingest, parent_of
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report
-from rlx.pipeline.source_warnings import warn
+from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
+from rlx.quantities import plural
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
 from rlx.store.trajectories import Trajectories
 
+logger = logging.getLogger(__name__)
+_MAX_NAMED = 20
 FORMATS = ("rlx", *readable())
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDataset:
-    """A dataset as a Source, shard for shard."""
-
-    dataset: Dataset
-
-    @property
-    def id(self) -> str:
-        """Name of the dataset."""
-        return self.dataset.manifest.id
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of a step."""
-        return self.dataset.schema
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """Notes of the data."""
-        return self.dataset.manifest.notes
-
-    def shards(self) -> Sequence[int]:
-        """Return numbers of the shards that have steps; their places, where a name is no number."""
-        return list(self._places)
-
-    def files(self, shard: int) -> Sequence[str]:
-        """Return the shard's files, below the dataset's directory."""
-        return self.dataset.shard_files(self._places[shard])
-
-    def record(self, shard: int) -> ShardRecord:
-        """Return the manifest's record of a shard."""
-        return self.dataset.shard_records[self._places[shard]]
-
-    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
-        """Yield the steps of a shard, verified first."""
-        return self.dataset.shard_blocks(self._places[shard], block_steps(self.schema))
-
-    def table(self, shards: Sequence[int]) -> Trajectories:
-        """Return the table of the trajectories of some shards."""
-        return Trajectories.concatenate([self.dataset.shard_table(self._places[shard]) for shard in shards])
-
-    @property
-    def _places(self) -> Mapping[int, int]:
-        """Place of every shard by its number. A shard that is added later must not give another its number."""
-        names = self.dataset.shard_names
-        if all(name.isdecimal() and shard_name(int(name)) == name for name in names):
-            return {int(name): place for place, name in enumerate(names)}
-        return {place: place for place in range(len(names))}
 
 
 def convert(
@@ -98,8 +50,7 @@ def convert(
     check_apart(source, destination)
     ingest = _ingest(source, options, source_format, progress)
     with claimed(destination):
-        if not options.overwrite:
-            _check_resumable(destination, ingest)
+        ingest.check_resumable(destination)
         return ingest.run(destination, AtHand())
 
 
@@ -118,62 +69,70 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     return run, run.root
 
 
-def _check_resumable(destination: Path, ingest: Ingest) -> None:
-    """Raise DatasetExistsError if the destination was not converted from this source, whose id may be any other's.
-
-    Of files, checksums are compared for the first shard, and sizes for the others.
-    """
-    try:
-        there = Manifest.load(destination)
-    except (DatasetNotFoundError, IncompleteDatasetError):
-        return
-    wanted = ingest.described()
-    if there.difference(wanted):
-        return  # which the writer names
-    hint = "--overwrite starts afresh; or choose another DST"
-    made = there.lineage[-1] if there.lineage else {}
-    if made.keys() - wanted.lineage[-1].keys():
-        raise DatasetExistsError(
-            f"{destination} was made otherwise: by {made.get('command') or 'another function'}", hint=hint
-        )
-    numbers, is_first = set(ingest.source.shards()), True
-    for shard in there.shards:
-        number, found = shard.origin.get("shard"), shard.origin.get("files")
-        if not isinstance(found, dict) or not isinstance(number, int) or number not in numbers:
-            continue  # nothing to compare: only conversions record the files
-        if found != _files_now(ingest, number, found, summed=is_first):
-            raise DatasetExistsError(
-                f"{destination} was made otherwise: its shard {shard.name} is of other files than those of "
-                f"{ingest.source.id}",
-                hint=hint,
-            )
-        is_first = False
+def warn(source: Source) -> None:
+    """Log which parts of a source are not taken, and which differ from the environment's."""
+    notes = source.notes
+    if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
+        named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])
+        logger.warning("%s: %s not taken: %s", source.id, plural(len(keys), "entry"), named)
+    if count := notes.get(STEPS_WITHOUT_OUTCOME):
+        whose = plural(count, "episode")
+        logger.warning("%s: left out: the last steps of %s, as what they led to is not recorded", source.id, whose)
+    lossy = notes.get("lossy_jpeg")
+    for name in lossy if isinstance(lossy, list) else []:  # what a file says of itself may be anything
+        logger.warning("%s: %s went through JPEG, which is lossy, before it came here", source.id, name)
 
 
-def _files_now(ingest: Ingest, number: int, recorded: Mapping[str, Any], *, summed: bool) -> Mapping[str, Any]:
-    """Return the files of a source's shard with their records; what was recorded of them where it is not disproved."""
-    source, root = ingest.source, ingest.root
-    if isinstance(source, StoredDataset):
-        record = source.record(number)
-        return {f"{SHARDS}/{record.name}/{name}": asdict(file) for name, file in record.files.items()}
-    if root is None:
-        return recorded
-    found = dict[str, Any]()
-    for name in source.files(number):
-        path, before = root / name, recorded.get(name)
-        if not path.exists():
-            found[name] = before  # deleted since it was converted
-        elif summed or not isinstance(before, dict) or path.stat().st_size != before.get("bytes"):
-            found[name] = asdict(FileRecord.of(path))
-        else:
-            found[name] = before
-    return found
+class StoredDataset:
+    """A dataset as a Source, shard by shard."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        names = dataset.shard_names
+        # A shard keeps its number when others are added; its place may change.
+        are_numbers = all(name.isdecimal() and shard_name(int(name)) == name for name in names)
+        self._places = {int(name) if are_numbers else place: place for place, name in enumerate(names)}
+
+    @property
+    def id(self) -> str:
+        """Name of the dataset."""
+        return self.dataset.manifest.id
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of a step."""
+        return self.dataset.schema
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """Notes of the data."""
+        return self.dataset.manifest.notes
+
+    def shards(self) -> Sequence[int]:
+        """Return the numbers of the shards that have steps; their places if a name is not a number."""
+        return list(self._places)
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Return the names of a shard's files, relative to the dataset's directory."""
+        return self.dataset.shard_files(self._places[shard])
+
+    def records(self, shard: int) -> Mapping[str, FileRecord]:
+        """Return length and checksum of a shard's files from the manifest."""
+        record = self.dataset.shard_records[self._places[shard]]
+        return {f"{SHARDS}/{record.name}/{name}": file for name, file in record.files.items()}
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
+        """Verify a shard and yield its steps."""
+        return self.dataset.shard_blocks(self._places[shard], block_steps(self.schema))
+
+    def table(self, shards: Sequence[int]) -> Trajectories:
+        """Return the trajectory table of some shards."""
+        return Trajectories.concatenate([self.dataset.shard_table(self._places[shard]) for shard in shards])
 
 
 def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:
     opened, root = open_source(source, source_format)
     if not isinstance(opened, StoredDataset):
         return Ingest(opened, root, options, progress)
-    parent = {"id": opened.id, "crc32c": FileRecord.of(source / manifest.FILE_NAME).crc32c}
     lineage = opened.dataset.manifest.lineage
-    return Ingest(opened, root, options, progress, parents=[parent], lineage=lineage)
+    return Ingest(opened, root, options, progress, parents=[parent_of(opened.dataset)], lineage=lineage)

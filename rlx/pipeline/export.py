@@ -1,6 +1,12 @@
-"""``rlx convert --to``: a dataset, or local files of a run, into the format of another project."""
+"""``rlx convert --to``: a dataset, or local files of a run, into the format of another project.
 
+An export records a fingerprint of its source and settings, by which the same command recognises a finished one.
+"""
+
+import hashlib
+import json
 import time
+import zipfile
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,19 +18,28 @@ from typing import Any
 import numpy as np
 
 from rlx.block import Block
+from rlx.errors import RlxError, SourceError
+from rlx.formats.common import parquet_file
 from rlx.formats.common.exporter import DatasetExporter, pieces
 from rlx.formats.common.extra_fields import not_taken
+from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.provenance import FILE_NAME, KEY
 from rlx.formats.common.source import Source
+from rlx.formats.parquet import reader as parquet
 from rlx.formats.registry import formats, writable
 from rlx.formats.writing import export_dataset
 from rlx.pipeline.convert import StoredDataset, open_source
-from rlx.pipeline.destination import check_apart
-from rlx.pipeline.finished_export import fingerprint, recorded_fingerprint
 from rlx.pipeline.ingest import chosen_shards
+from rlx.pipeline.report import check_apart
+from rlx.pipeline.shard_task import source_file
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.store.trajectories import COLUMNS, Trajectories
 
+_FINGERPRINT = "fingerprint"
+# Where formats that are directories have rlx's notes; Minari and RLDS have files of their own for them.
+_BESIDE = (FILE_NAME, "data/metadata.json", "metadata.json")
+_MAX_BYTES = 2**24
 EXPORT_FORMATS = tuple(writable("datasets"))
 
 
@@ -79,6 +94,66 @@ class ExportReport:
             "losses": list(self.losses),
             "not_taken": dict(self.not_taken),
         }
+
+
+def export(
+    source: Path,
+    destination: Path,
+    format: str,
+    *,
+    source_format: str | None = None,
+    shards: Sequence[int] | None = None,
+    overwrite: bool = False,
+    exporter: DatasetExporter | None = None,
+    progress: Progress,
+) -> ExportReport:
+    """Write a dataset, or local files, in the format of another project.
+
+    Args:
+        source: a dataset's directory, or where the files lie.
+        destination: the file or directory to be.
+        format: one of ``EXPORT_FORMATS``.
+        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
+        shards: numbers of the source's shards to take; where not given, all of them.
+        overwrite: whether to replace an existing export of the same format. Otherwise the result of the same command
+            is kept, and its report returned.
+        exporter: the format's, with other settings than usual.
+        progress: receives ``steps``.
+
+    Raises:
+        SourceNotFoundError: no run was found, or more than one, or the shard does not exist.
+        CorruptShardError: a file of the source is damaged.
+        ExportError: the format cannot hold these data.
+        DatasetExistsError: the destination is the source, or contains it, or holds something else already.
+        DiskFullError: no space is left; partial output is removed.
+    """
+    started = time.monotonic()
+    check_apart(source, destination)
+    opened, root = open_source(source, source_format)
+    numbers = chosen_shards(opened, shards)
+    exporter = exporter or formats()[format].datasets
+    made_of = fingerprint(opened, root, numbers, exporter)
+    experience = SelectedShards(opened, numbers, made_of)
+    finished = not overwrite and made_of is not None and made_of == recorded_fingerprint(destination)
+    if finished and exporter.owns(destination):
+        losses = list(exporter.losses(experience))
+    else:
+        finished = False
+        losses = export_dataset(experience, destination, exporter, overwrite=overwrite, progress=progress)
+    table = experience.trajectories
+    return ExportReport(
+        destination,
+        experience.id,
+        format,
+        len(numbers),
+        len(numbers) if finished else 0,
+        int(table.length.sum()),
+        len(table),
+        _bytes(destination),
+        time.monotonic() - started,
+        losses,
+        not_taken(opened.notes),
+    )
 
 
 class SelectedShards:
@@ -148,66 +223,62 @@ def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
     return Trajectories(*(np.array(column, field.dtype) for column, field in fields))
 
 
-def export(
-    source: Path,
-    destination: Path,
-    format: str,
-    *,
-    source_format: str | None = None,
-    shards: Sequence[int] | None = None,
-    overwrite: bool = False,
-    exporter: DatasetExporter | None = None,
-    progress: Progress,
-) -> ExportReport:
-    """Write a dataset, or local files, in the format of another project.
-
-    Args:
-        source: a dataset's directory, or where the files lie.
-        destination: the file or directory to be.
-        format: one of ``EXPORT_FORMATS``.
-        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
-        shards: numbers of the source's shards to take; where not given, all of them.
-        overwrite: whether to replace an existing export of the same format. Otherwise the result of the same command
-            is kept, and its report returned.
-        exporter: the format's, with other settings than usual.
-        progress: receives ``steps``.
-
-    Raises:
-        SourceNotFoundError: no run was found, or more than one, or the shard does not exist.
-        CorruptShardError: a file of the source is damaged.
-        ExportError: the format cannot hold these data.
-        DatasetExistsError: the destination is the source, or contains it, or holds something else already.
-        DiskFullError: no space is left; partial output is removed.
-    """
-    started = time.monotonic()
-    check_apart(source, destination)
-    opened, root = open_source(source, source_format)
-    numbers = chosen_shards(opened, shards)
-    exporter = exporter or formats()[format].datasets
-    made_of = fingerprint(opened, root, numbers, exporter)
-    experience = SelectedShards(opened, numbers, made_of)
-    finished = not overwrite and made_of is not None and made_of == recorded_fingerprint(destination)
-    if finished and exporter.owns(destination):
-        losses = list(exporter.losses(experience))
-    else:
-        finished = False
-        losses = export_dataset(experience, destination, exporter, overwrite=overwrite, progress=progress)
-    table = experience.trajectories
-    return ExportReport(
-        destination,
-        experience.id,
-        format,
-        len(numbers),
-        len(numbers) if finished else 0,
-        int(table.length.sum()),
-        len(table),
-        _bytes(destination),
-        time.monotonic() - started,
-        losses,
-        not_taken(opened.notes),
-    )
-
-
 def _bytes(path: Path) -> int:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
+
+
+def fingerprint(source: Source, root: Path, shards: Sequence[int], exporter: DatasetExporter) -> str | None:
+    """Return a checksum of what is exported, and how; None if a file cannot be read, which reading it explains.
+
+    Args:
+        source: a dataset, or files of another format.
+        root: the directory that the names of its files are relative to.
+        shards: numbers of the shards to export.
+        exporter: its settings belong to the command.
+    """
+    settings = {name: getattr(exporter, name) for name in getattr(exporter, "__dataclass_fields__", ())}
+    try:
+        files = [_files(source, root, shard) for shard in shards]
+    except (OSError, SourceError):
+        return None
+    made_of = [source.id, source.schema.to_json(), dict(source.notes), list(shards), files, settings]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+
+def recorded_fingerprint(path: Path) -> str | None:
+    """Return the fingerprint that rlx wrote into an export; None if there is none, or it cannot be read."""
+    try:
+        said = _provenance_beside(path) if path.is_dir() else json.loads(_provenance_within(path))
+        found = said[_FINGERPRINT]
+    except (OSError, RlxError, ValueError, TypeError, LookupError, RecursionError, zipfile.BadZipFile):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _files(source: Source, root: Path, shard: int) -> Mapping[str, tuple[int, str]]:
+    """Return length and checksum of the files of a shard; a dataset's manifest has them."""
+    if isinstance(source, StoredDataset):
+        records = {name.split("/", 2)[2]: record for name, record in source.records(shard).items()}
+    else:
+        records = {name: source_file(root / name) for name in source.files(shard)}
+    return {name: (record.bytes, record.crc32c) for name, record in records.items()}
+
+
+def _provenance_beside(directory: Path) -> Any:
+    for name in _BESIDE:
+        path = directory / name
+        if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+            return json.loads(path.read_bytes())[KEY]
+    return None
+
+
+def _provenance_within(path: Path) -> Any:
+    if hdf5_file.is_hdf5(path):
+        with hdf5_file.opened(path) as file:
+            return hdf5_file.mark(file, KEY)
+    if parquet.recognises(path):
+        with parquet_file.opened(path) as file_of_rows:
+            return file_of_rows.note(KEY)
+    with zipfile.ZipFile(path) as archive:
+        return archive.comment

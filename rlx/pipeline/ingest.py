@@ -5,21 +5,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rlx.engine.engines import Engine, open_engine
-from rlx.errors import PartialError, SourceError, SourceNotFoundError
+from rlx.errors import DatasetExistsError, PartialError, SourceError, SourceNotFoundError
 from rlx.formats.common.source import SkimmedSource, Source
-from rlx.manifest import FileRecord, Manifest
+from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report
+from rlx.pipeline.report import Report, manifest_at, other_work
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
 from rlx.progress import Progress
+from rlx.quantities import number_ranges
+from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, open_writer
 from rlx.store.dictionary import Beginning
 from rlx.store.layout import shard_name
@@ -44,6 +46,14 @@ class Delivery(Protocol):
 
     def stop(self) -> None:
         """End all transfers and wait until they have ended; what has arrived in part is kept."""
+
+
+@runtime_checkable
+class RecordedSource(Protocol):
+    """A source that has length and checksum of its files, as a dataset does."""
+
+    def records(self, shard: int) -> Mapping[str, FileRecord]:
+        """Return the records of a shard's files, by name."""
 
 
 class AtHand:
@@ -79,6 +89,8 @@ class Ingest:
         recipe: what else decides the data, for the lineage.
         work: writes one shard.
         origin: the base, a URL or a directory, that the source's files come from, for the notes.
+        renumbers: whether shard numbers change with the parents: then a resumed dataset needs the same parents, and
+            otherwise the same files of each of its shards.
     """
 
     source: Source
@@ -90,6 +102,7 @@ class Ingest:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[ShardTask, Progress], ShardResult] = convert_shard
     origin: str | None = None
+    renumbers: bool = False
 
     def numbers(self) -> list[int]:
         """Return numbers of the source's shards that were asked for.
@@ -112,6 +125,58 @@ class Ingest:
             notes={**self.source.notes, **({} if self.origin is None else {ORIGIN: self.origin})},
             lineage=[*self.lineage, made],
         )
+
+    def check_resumable(self, destination: Path) -> Manifest | None:
+        """Return the manifest of the dataset that is resumed; None if a new one is begun.
+
+        Raises:
+            DatasetExistsError: the dataset at the destination was made otherwise, or of other files.
+        """
+        there = None if self.options.overwrite else manifest_at(destination)
+        if there is None:
+            return None
+        described = self.described()
+        different = other_work(there, described, of_parents=self.renumbers)
+        if different is None and not self.renumbers and not there.difference(described):
+            different = self._other_files(there)
+        if different is not None:
+            raise DatasetExistsError(
+                f"{destination} was made otherwise: {different}",
+                hint="--overwrite starts afresh; or choose another directory",
+            )
+        return there
+
+    def _other_files(self, there: Manifest) -> str | None:
+        """Return which shard was made of other files than the source has now, in words.
+
+        Files are compared by checksum for the first shard, and by size for the others.
+        """
+        numbers, is_first = set(self.source.shards()), True
+        for shard in there.shards:
+            number, found = shard.origin.get("shard"), shard.origin.get("files")
+            if not isinstance(found, dict) or not isinstance(number, int) or number not in numbers:
+                continue  # nothing to compare: only conversions record the files
+            if found != self._files_now(number, found, summed=is_first):
+                return f"its shard {shard.name} is of other files than those of {self.source.id}"
+            is_first = False
+        return None
+
+    def _files_now(self, number: int, recorded: Mapping[str, Any], *, summed: bool) -> Mapping[str, Any]:
+        """Return the records of the source's files of a shard; as recorded, for files that cannot be compared."""
+        if isinstance(self.source, RecordedSource):
+            return {name: asdict(file) for name, file in self.source.records(number).items()}
+        if self.root is None:
+            return recorded
+        found = dict[str, Any]()
+        for name in self.source.files(number):
+            path, before = self.root / name, recorded.get(name)
+            if not path.exists():
+                found[name] = before  # deleted since it was converted
+            elif summed or not isinstance(before, dict) or path.stat().st_size != before.get("bytes"):
+                found[name] = asdict(FileRecord.of(path))
+            else:
+                found[name] = before
+        return found
 
     def run(self, destination: Path, delivery: Delivery) -> Report:
         """Write the dataset, or its missing shards, into a directory that is claimed already.
@@ -156,6 +221,11 @@ class Ingest:
             finally:
                 delivery.stop()
         return shards.failures, shards.steps_written
+
+
+def parent_of(dataset: Dataset) -> Mapping[str, Any]:
+    """Return the entry of a lineage for a dataset that another one is made of."""
+    return {"id": dataset.manifest.id, "crc32c": FileRecord.of(dataset.path / FILE_NAME).crc32c}
 
 
 def _also_from(manifest: Manifest, origin: str) -> Manifest:
@@ -297,19 +367,3 @@ def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:
             hint=f"--shards {number_ranges(there)}",
         )
     return sorted(set(shards))
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as ``--shards`` takes them.
-
-    Example:
-        >>> number_ranges([0, 1, 2, 7])
-        '0-2,7'
-    """
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

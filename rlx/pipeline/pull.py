@@ -17,8 +17,7 @@ from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
 from rlx.home import below_home
 from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.pipeline.destination import check_apart
-from rlx.pipeline.report import Report
+from rlx.pipeline.report import Report, check_apart
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
 from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer

@@ -23,8 +23,7 @@ from rlx.files.location import WritableLocation
 from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
-from rlx.pipeline.destination import check_apart
-from rlx.pipeline.report import Report
+from rlx.pipeline.report import Report, check_apart
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
 from rlx.store.claim import check_claim, claimed_for

@@ -1,9 +1,13 @@
-"""``rlx sample``: batches drawn from datasets, as a learner would get them."""
+"""``rlx sample``: batches drawn from datasets, as a learner gets them, and checks that they fit memory and disk."""
 
 import logging
+import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
@@ -15,12 +19,18 @@ from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform
 from rlx.buffer.transform.frame_stack import FrameStack
 from rlx.buffer.transform.returns import NStep
-from rlx.errors import SchemaMismatchError
-from rlx.pipeline.sampling_room import check_batch
+from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.files.disk import check_room
+from rlx.quantities import size
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset
 from rlx.store.leaf import to_rows
 
+_INDEX = Field("int64", (), Role.STEP)
+_GATHERED = frozenset({"npz", "pt"})
+# Compressed files are smaller than their rows, but not by more than this: the step numbers in them are random.
+_BEST_RATIO = 1000
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 logger = logging.getLogger(__name__)
 
 
@@ -86,13 +96,6 @@ def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDict
             return
 
 
-def _say_what_differs(datasets: Sequence[Dataset]) -> None:
-    """Log the fields that only some of the datasets have."""
-    count = Counter(name for dataset in datasets for name in dataset.schema)
-    if partly := sorted(name for name, having in count.items() if having < len(datasets)):
-        logger.warning("left out: %s: not all datasets have them", ", ".join(partly))
-
-
 def make_sampler(sampling: Sampling, number: int = 0) -> RandomSampler | SamplerWithoutReplacement | SliceSampler:
     """Return the sampler that draws so; datasets of different numbers are drawn from independently."""
     seed = None if sampling.seed is None else sampling.seed + number
@@ -118,6 +121,13 @@ def _transforms(schema: Schema, sampling: Sampling) -> Compose:
     return Compose(*transforms)
 
 
+def _say_what_differs(datasets: Sequence[Dataset]) -> None:
+    """Log the fields that only some of the datasets have."""
+    count = Counter(name for dataset in datasets for name in dataset.schema)
+    if partly := sorted(name for name, having in count.items() if having < len(datasets)):
+        logger.warning("left out: %s: not all datasets have them", ", ".join(partly))
+
+
 def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
     """Return one batch, with the keys that all have."""
     common = set.intersection(*(set(batch.keys(True, True, is_leaf=is_leaf_nontensor)) for batch in batches))
@@ -129,3 +139,72 @@ def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
             raise SchemaMismatchError(f"datasets differ: {name_of(key)} is {found}; expected the same in all")
     joined: TensorDictBase = TensorDict.cat([batch.select(*common) for batch in batches])
     return joined
+
+
+def check_batch(dataset: Dataset, sampling: Sampling) -> None:
+    """Raise SamplingError for a batch that this machine cannot hold: the kernel would kill the process later."""
+    row_bytes = sum(field.row_bytes * rows for field, rows in _columns([dataset], sampling))
+    wanted = sampling.batch_size * (row_bytes + _INDEX.row_bytes * sampling.n_step)
+    there = _memory()
+    if wanted > there:
+        raise SamplingError(
+            f"a batch of {sampling.batch_size:,} steps takes {size(wanted)}: this machine has {size(there)}",
+            hint="draw smaller batches, shorter stacks or fewer steps of a transition",
+        )
+
+
+def check_file(datasets: Sequence[Dataset], sampling: Sampling, format: str, path: Path | None) -> None:
+    """Check that all batches fit into memory, for formats that hold all rows there, and that their file fits on disk.
+
+    The size on disk is a lower bound: nobody knows beforehand how well rows compress.
+
+    Args:
+        datasets: to draw from.
+        sampling: how.
+        format: name of the file format of batches.
+        path: the file or directory; None for a stream, which needs no room on a disk.
+
+    Raises:
+        SamplingError: the rows do not fit into memory.
+        DiskFullError: the file does not fit on the disk.
+    """
+    steps, columns = _most_steps(datasets, sampling), list(_columns(datasets, sampling))
+    num_bytes = steps * sum(field.row_bytes * rows for field, rows in columns)
+    if format in _GATHERED and num_bytes > (there := _memory()):
+        raise SamplingError(
+            f"{format} holds all rows in memory: expected at most {size(there)}, found {size(num_bytes)}",
+            hint="draw fewer batches, or use --format h5, zarr, parquet or jsonl",
+        )
+    if path is None:
+        return
+    if format == "jsonl":  # a digit and a separator at least
+        num_bytes = steps * sum(2 * math.prod(field.shape) * rows for field, rows in columns)
+    elif format != "pt":
+        num_bytes //= _BEST_RATIO
+    check_room(path, num_bytes, remedy="draw fewer batches")
+
+
+def _columns(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[tuple[Field, int]]:
+    """Yield the fields that all datasets have, and the rows of each in a drawn step."""
+    schemas = [dataset.schema for dataset in datasets]
+    for name in schemas[0]:
+        field = schemas[0][name]
+        if all(name in schema for schema in schemas):
+            yield field, 2 * (1 if field.is_text else sampling.stack) if field.role == Role.OBSERVATION else 1
+    yield _INDEX, 1
+
+
+def _most_steps(datasets: Sequence[Dataset], sampling: Sampling) -> int:
+    """Return how many steps are drawn at most; without replacement, the first dataset that runs out ends the epoch."""
+    steps = sampling.batches * sampling.batch_size
+    if sampling.replacement:
+        return steps
+    return min(steps, len(datasets) * min(map(len, datasets)) + sampling.batch_size)
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this machine, or of the container that this process runs in."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no limit is "max"
+        return min(physical, int(_MEMORY_LIMIT.read_text()))
+    return physical

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from rlx.errors import DatasetError, DatasetExistsError, OptionError
 from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset
-from rlx.pipeline.destination import check_apart
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report
+from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset

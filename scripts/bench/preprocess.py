@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import preprocess
-from rlx.pipeline.recipe import Recipe
+from rlx.pipeline.preprocess import Recipe, preprocess
 from rlx.progress import Silent
 from rlx.transform.images import Resize
 from scripts.bench import peer, timing

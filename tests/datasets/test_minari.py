@@ -12,8 +12,7 @@ from rlx.datasets.minari import MinariExperienceReplay
 from rlx.errors import DatasetLockedError, DatasetNotFoundError, SourceNotFoundError
 from rlx.files import lock
 from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import preprocess
-from rlx.pipeline.recipe import Recipe
+from rlx.pipeline.preprocess import Recipe, preprocess
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import parse

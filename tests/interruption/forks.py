@@ -42,7 +42,7 @@ IMPORTED = (
     *("rlx.formats.finding", "rlx.formats.writing", "rlx.pipeline.collect", "rlx.pipeline.convert"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
-    *("rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.merge", "rlx.pipeline.preprocess"),
+    *("rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.assembly", "rlx.pipeline.preprocess"),
     *("rlx.pipeline.pull", "rlx.pipeline.push", "rlx.pipeline.sampling", "rlx.pipeline.split", "rlx_cli.app"),
 )
 

@@ -156,7 +156,7 @@ class TestPlaces:
 
         before = tree(dataset)
         converted(dataset, upper, overwrite=True)
-        monkeypatch.setattr("rlx.pipeline.destination.os.listdir", without_upper)
+        monkeypatch.setattr("rlx.pipeline.report.os.listdir", without_upper)
         with pytest.raises(DatasetExistsError, match="is the source itself"):
             converted(dataset, upper, overwrite=True)
         assert tree(dataset) == before

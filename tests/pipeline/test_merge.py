@@ -13,7 +13,7 @@ import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, SchemaMismatchError
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline import assembly
-from rlx.pipeline.merge import merge
+from rlx.pipeline.assembly import merge
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
@@ -201,7 +201,7 @@ class TestResume:
     def test_of_other_parents_it_is_refused(self, a: Path, b: Path, tmp_path: Path) -> None:
         merged([a, b], tmp_path / "c")
         before = tree(tmp_path / "c")
-        with pytest.raises(DatasetExistsError, match="c was made otherwise: its parents is") as error:
+        with pytest.raises(DatasetExistsError, match="c was made otherwise: its source is") as error:
             merged([b, a], tmp_path / "c")
         assert error.value.hint == "--overwrite starts afresh; -o chooses another directory"
         assert tree(tmp_path / "c") == before

@@ -13,9 +13,7 @@ from rlx.errors import DatasetExistsError, PartialError, TransformError
 from rlx.manifest import Manifest
 from rlx.pipeline import transformed
 from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import preprocess
-from rlx.pipeline.preview import preview
-from rlx.pipeline.recipe import Recipe
+from rlx.pipeline.preprocess import Recipe, preprocess, preview
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset

@@ -12,8 +12,7 @@ from rlx import buffer
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import preprocess
-from rlx.pipeline.recipe import Recipe
+from rlx.pipeline.preprocess import Recipe, preprocess
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset

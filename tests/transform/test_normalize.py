@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import TransformError
-from rlx.pipeline.recipe import Recipe
+from rlx.pipeline.preprocess import Recipe
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import parse
 from tests.factories import LARGE, make_block, write_dataset
