@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from rlx import datasets as datasets
     from rlx import errors as errors
     from rlx import results as results
+    from rlx.api.checking import doctor as doctor
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
     from rlx.api.collecting import collect as collect
     from rlx.api.converting import convert as convert
     from rlx.api.dataset import Dataset as Dataset
-    from rlx.api.downloading import download as download
-    from rlx.api.examining import doctor as doctor
+    from rlx.api.dataset import open as open
     from rlx.api.inspecting import inspect as inspect
-    from rlx.api.listing import list_runs as list_runs
     from rlx.api.merging import merge as merge
-    from rlx.api.opening import open as open
+    from rlx.api.merging import split as split
     from rlx.api.preprocessing import preprocess as preprocess
     from rlx.api.sampling import sample as sample
-    from rlx.api.splitting import split as split
+    from rlx.api.transferring import download as download
+    from rlx.api.transferring import list_runs as list_runs
     from rlx.api.transferring import pull as pull
     from rlx.api.transferring import push as push
     from rlx.api.viewing import view as view
@@ -70,18 +70,18 @@ _MODULES = {
     "ReplayBuffer": "rlx.buffer",
     "collect": "rlx.api.collecting",
     "convert": "rlx.api.converting",
-    "doctor": "rlx.api.examining",
-    "download": "rlx.api.downloading",
+    "doctor": "rlx.api.checking",
+    "download": "rlx.api.transferring",
     "inspect": "rlx.api.inspecting",
-    "list_runs": "rlx.api.listing",
+    "list_runs": "rlx.api.transferring",
     "merge": "rlx.api.merging",
-    "open": "rlx.api.opening",
+    "open": "rlx.api.dataset",
     "preprocess": "rlx.api.preprocessing",
     "pull": "rlx.api.transferring",
     "push": "rlx.api.transferring",
     "repair": "rlx.api.checking",
     "sample": "rlx.api.sampling",
-    "split": "rlx.api.splitting",
+    "split": "rlx.api.merging",
     "verify": "rlx.api.checking",
     "view": "rlx.api.viewing",
 }

@@ -46,7 +46,7 @@ def list_runs(
 
     With --source, lists the runs of that directory or server; otherwise uses a built-in list of RL Unplugged.
     """
-    from rlx.api.listing import each_once, here_and_there
+    from rlx.api.transferring import each_once, here_and_there
     from rlx.formats.rl_unplugged.layout import GAMES
     from rlx.home import dataset_ids
     from rlx.suggestion import did_you_mean

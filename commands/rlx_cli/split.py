@@ -70,7 +70,7 @@ def split(
     hard-linked.
     """
     import rlx
-    from rlx.api.splitting import destinations
+    from rlx.api.merging import destinations
 
     output: Output = ctx.obj
     first, *_ = destinations(dataset, len(fractions), part, out)

@@ -1,12 +1,18 @@
-"""``rlx.verify`` and ``rlx.repair``."""
+"""``rlx.verify``, ``rlx.repair`` and ``rlx.doctor``: checks of the bytes and of the meaning of a dataset."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlx.api.arguments import StrPath
-from rlx.api.lineage import with_destination
+from rlx.api.arguments import StrPath, check_number, check_source_format, command_line, with_destination, write_options
+from rlx.errors import OptionError
 from rlx.home import locate
+from rlx.pipeline.doctor import Checkup
+from rlx.pipeline.doctor import doctor as examine
+from rlx.pipeline.doctor import fix as write_fixed
 from rlx.progress import Progress
+from rlx.store.dataset import Dataset
 from rlx.store.repair import Repair
 from rlx.store.repair import repair as repair_dataset
 from rlx.store.verification import Verification
@@ -65,3 +71,58 @@ def repair(dataset: StrPath, *, delete: bool = False, progress: Progress | None 
     if done.hint and done.hint.startswith("rlx "):  # commands of a lineage leave out the destination
         return replace(done, hint=with_destination(done.hint, done.dataset))
     return done
+
+
+def doctor(
+    dataset: StrPath,
+    *,
+    from_: str | None = None,
+    against: StrPath | Sequence[StrPath] | None = None,
+    sample: int | None = None,
+    fix: bool = False,
+    output: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Checkup:
+    """Check a dataset for wrong flags, rewards, duplicates and NaN.
+
+    Finds shifted rewards, wrong flags, joined or duplicate episodes, NaN, actions outside their space, black or
+    repeated images, decreasing timestamps and more. ``rlx.verify`` verifies checksums.
+
+    Args:
+        dataset: path, id or URL of a dataset, or a path that ``rlx.convert`` reads.
+        from_: format of the files, with options if it has any; auto-detected by default.
+        against: datasets that must not share episodes with this one.
+        sample: number of trajectories to check; all by default.
+        fix: write a copy without the trajectories that have errors.
+        output: directory of the copy.
+        progress: reports ``steps``, and of the copy ``bytes`` and ``shards``.
+
+    Returns:
+        The findings, errors first; ``ok`` is true if none is an error. Problems are returned, not raised.
+
+    Raises:
+        DatasetNotFoundError, SourceNotFoundError: dataset does not exist.
+        CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
+        DatasetError: fix is given together with sample, or every trajectory has an error.
+        DatasetExistsError: output exists and is not this dataset.
+        OptionError: an argument is unknown or does not go with another.
+
+    Example:
+        >>> checkup = rlx.doctor("cartpole")
+        >>> checkup.ok, checkup.steps, checkup.findings
+        (True, 1000, [])
+    """
+    check_source_format(from_)
+    check_number("sample", sample, 1)
+    if fix != (output is not None):
+        raise OptionError("`fix` and `output` require each other")
+    path = os.fspath(dataset)
+    if output is not None:
+        _ = Dataset(path).path  # raises unless it is a dataset on this machine, before all of it is examined
+    listed = [against] if isinstance(against, str | os.PathLike) else against or []
+    others = [os.fspath(other) for other in listed]
+    checkup = examine(path, source_format=from_, against=others, sample=sample, progress=progress)
+    if output is None:
+        return checkup
+    options = write_options(command=command_line("doctor", [path], {"against": others or None, "fix": True}))
+    return replace(checkup, fixed=write_fixed(path, checkup, Path(output), options, progress))

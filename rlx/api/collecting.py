@@ -12,9 +12,9 @@ from rlx.api.arguments import (
     check_choice,
     check_exclusive,
     check_number,
+    command_line,
     write_options,
 )
-from rlx.api.lineage import command_line
 from rlx.errors import OptionError
 from rlx.home import home
 from rlx.pipeline.report import Report

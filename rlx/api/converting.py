@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import get_args, overload
+from typing import Unpack, get_args, overload
 
 from rlx.api.arguments import (
     ConvertFormat,
@@ -10,14 +10,15 @@ from rlx.api.arguments import (
     ExportFormat,
     Store,
     StrPath,
+    WriteArguments,
     check_choice,
     check_number,
     check_source_format,
     chosen_codec,
+    command_line,
     shard_numbers,
     write_options,
 )
-from rlx.api.lineage import command_line
 from rlx.errors import OptionError
 from rlx.formats.dopamine.writer import DopamineExporter
 from rlx.home import locate
@@ -28,39 +29,22 @@ from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
 
 
+class _ConvertArguments(WriteArguments, total=False):
+    from_: str | None
+    capacity: int | None
+    shards: Iterable[int] | None
+    jobs: int | None
+
+
 @overload
 def convert(
-    source: StrPath,
-    destination: StrPath,
-    *,
-    from_: str | None = None,
-    to: Store = "zarr",
-    codec: str | Codec | None = None,
-    capacity: int | None = None,
-    shards: Iterable[int] | None = None,
-    jobs: int | None = None,
-    engine: Engine = "local",
-    ray_address: str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    source: StrPath, destination: StrPath, *, to: Store = "zarr", **arguments: Unpack[_ConvertArguments]
 ) -> Report: ...
 
 
 @overload
 def convert(
-    source: StrPath,
-    destination: StrPath,
-    *,
-    from_: str | None = None,
-    to: ExportFormat,
-    codec: str | Codec | None = None,
-    capacity: int | None = None,
-    shards: Iterable[int] | None = None,
-    jobs: int | None = None,
-    engine: Engine = "local",
-    ray_address: str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    source: StrPath, destination: StrPath, *, to: ExportFormat, **arguments: Unpack[_ConvertArguments]
 ) -> ExportReport: ...
 
 

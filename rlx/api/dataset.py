@@ -1,4 +1,4 @@
-"""The result of ``rlx.open``: a dataset with the verbs of rlx as methods."""
+"""``rlx.open`` and its result: a dataset with the verbs of rlx as methods."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rlx.api.arguments import BatchFormat, Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
-from rlx.api.splitting import split
+from rlx.api.merging import split
 from rlx.block import Block
 from rlx.errors import DatasetError
+from rlx.files.remote_files import DEFAULT_CACHE_BYTES
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store import dataset as stored
@@ -289,6 +290,39 @@ class FilteredDataset(Dataset):
     def filter(self, expression: str) -> "FilteredDataset":
         """Return the trajectories of these for which another condition holds."""
         return FilteredDataset(self._whole, (*self._filters, expression))
+
+
+def open(
+    path: StrPath,
+    *,
+    verify: bool = False,
+    partial: bool = False,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+) -> Dataset:
+    """Open a dataset for reading.
+
+    Args:
+        path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
+            ``http(s)://``. Reads from a URL fetch only what they need.
+        verify: check every file against the manifest first. Reads skip checksums.
+        partial: open a dataset that another process is still writing, with the shards that are complete.
+        cache_bytes: size of the cache of a URL, in bytes of memory.
+
+    Raises:
+        DatasetNotFoundError: path has no dataset.
+        IncompleteDatasetError: the dataset has no manifest yet: a process is writing it, or was interrupted.
+        CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
+        FileAccessError: a file exists but cannot be read.
+        ForbiddenError: the server of a URL refuses access.
+        DownloadError: fetching from a URL failed after all retries.
+        MissingExtraError: a URL needs obstore, which is not installed.
+
+    Example:
+        >>> dataset = rlx.open("Pong/5")
+        >>> dataset[:128]["next", "reward"].shape
+        torch.Size([128, 1])
+    """
+    return Dataset(path, verify=verify, partial=partial, cache_bytes=cache_bytes)
 
 
 def _reopen(*arguments: str | Path | int) -> Dataset:

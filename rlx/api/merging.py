@@ -1,13 +1,22 @@
-"""``rlx.merge``."""
+"""``rlx.merge`` and ``rlx.split``: one dataset of several, and several of one."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rlx.api.arguments import Store, StrPath, chosen_codec, write_options
-from rlx.api.lineage import command_line
+from rlx.api.arguments import (
+    SplitUnit,
+    Store,
+    StrPath,
+    check_choice,
+    check_number,
+    chosen_codec,
+    command_line,
+    write_options,
+)
 from rlx.errors import OptionError
 from rlx.home import locate
+from rlx.pipeline import split as pipeline
 from rlx.pipeline.assembly import merge as merge_datasets
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
@@ -70,3 +79,107 @@ def merge(
         encode=to is not None or codec is not None,
         progress=progress or Silent(),
     )
+
+
+def split(
+    dataset: StrPath,
+    fractions: Iterable[float],
+    *,
+    by: SplitUnit = "trajectory",
+    seed: int = 0,
+    part: int | None = None,
+    output: StrPath | Sequence[StrPath] | None = None,
+    jobs: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> list[Report]:
+    """Split the trajectories of a dataset into several datasets; call it again to resume.
+
+    Every trajectory goes to one part, determined by the seed and the fractions alone. If the fractions sum to less than
+    1, the remaining fraction is dropped.
+
+    Args:
+        dataset: the dataset's directory, or its id below ``$RLX_HOME``.
+        fractions: fraction of each part, such as ``[0.9, 0.1]``.
+        by: ``trajectory``, or ``shard`` to split whole shards, which are hard-linked.
+        seed: random seed for the split.
+        part: number of the only part to write, from 1; all by default.
+        output: a directory for each part, or one name that -1, -2, ... are appended to; that of the dataset by default.
+        jobs: worker processes; one per core by default.
+        overwrite: start afresh instead of resuming.
+        progress: reports ``bytes`` of linked shards, ``shards`` and ``steps`` of re-encoded ones.
+
+    Returns:
+        A report for each part that was written.
+
+    Raises:
+        OptionError: the fractions, the seed or the number of directories does not fit.
+        DatasetNotFoundError: dataset does not exist.
+        DatasetError: a part would have no trajectories, or does not exist.
+        DatasetExistsError: a directory is the dataset's or another part's, or holds another dataset.
+        CorruptDatasetError: the dataset is damaged.
+
+    Example:
+        >>> train, test = rlx.split("cartpole", [0.9, 0.1], output=["train", "test"])
+        >>> train.steps + test.steps
+        1000
+    """
+    check_choice("by", by, SplitUnit)
+    fractions = [float(fraction) for fraction in fractions]
+    check_number("part", part, 1, len(fractions))
+    options = write_options(
+        jobs=jobs,
+        overwrite=overwrite,
+        command=command_line(
+            "split",
+            [os.fspath(dataset)],
+            {
+                "fractions": ",".join(map(str, fractions)),
+                "by": None if by == "trajectory" else by,
+                "seed": seed or None,
+            },
+        ),
+    )
+    return pipeline.split(
+        locate(dataset),
+        destinations(dataset, len(fractions), part, output),
+        pipeline.Division(fractions, pipeline.By(by), seed),
+        options,
+        part=None if part is None else part - 1,
+        progress=progress or Silent(),
+    )
+
+
+def destinations(
+    dataset: StrPath,
+    count: int,
+    part: int | None,
+    output: StrPath | Sequence[StrPath] | None,
+) -> list[Path]:
+    """Return the directories of the parts that are written.
+
+    Args:
+        dataset: the dataset that is split.
+        count: number of parts.
+        part: number of the only part to write, from 1; None for all.
+        output: a directory for each part, or a name that numbers are appended to; None for that of the dataset.
+
+    Raises:
+        OptionError: there are several directories, but not one for each part.
+        DatasetNotFoundError: dataset does not exist.
+
+    Example:
+        >>> [path.name for path in destinations("/data/pong", 2, None, "part")]
+        ['part-1', 'part-2']
+    """
+    numbers = range(1, count + 1) if part is None else [part]
+    named = [output] if isinstance(output, str | os.PathLike) else output or []
+    given = [Path(one) for one in named]
+    if len(given) == len(numbers):
+        return given
+    if len(given) > 1:
+        raise OptionError(
+            f"found {len(given)} directories for {len(numbers)} parts: expected one for each, or one for all"
+        )
+    stem = given[0] if given else locate(dataset)
+    return [stem.with_name(f"{stem.name}-{number}") for number in numbers]

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from rlx.api.arguments import (
     Engine,
     FunctionUnit,
     Store,
     StrPath,
+    WriteArguments,
     check_choice,
     check_number,
     chosen_codec,
+    command_line,
     write_options,
 )
-from rlx.api.lineage import command_line
 from rlx.errors import OptionError, TransformError, TransformOptionError
 from rlx.home import locate
 from rlx.pipeline.preprocess import Preview, Recipe, preview
@@ -35,24 +36,23 @@ Transforms = AnyTransform | Sequence[AnyTransform]
 StepFunction = Callable[["TensorDictBase"], "TensorDictBase"]
 
 
+class _PreprocessArguments(WriteArguments, total=False):
+    transform: Transforms | None
+    fn: str | StepFunction | None
+    per: FunctionUnit
+    chunk_size: int
+    steps: int | None
+    num_workers: int | None
+    store: Store
+
+
 @overload
 def preprocess(
     source: StrPath,
     destination: StrPath,
     *,
-    transform: Transforms | None = None,
-    fn: str | StepFunction | None = None,
-    per: FunctionUnit = "block",
-    chunk_size: int = 1024,
-    steps: int | None = None,
-    num_workers: int | None = None,
-    engine: Engine = "local",
-    ray_address: str | None = None,
-    store: Store = "zarr",
-    codec: str | Codec | None = None,
-    overwrite: bool = False,
     dry_run: Literal[False] = False,
-    progress: Progress | None = None,
+    **arguments: Unpack[_PreprocessArguments],
 ) -> Report: ...
 
 
@@ -61,19 +61,8 @@ def preprocess(
     source: StrPath,
     destination: StrPath | None = None,
     *,
-    transform: Transforms | None = None,
-    fn: str | StepFunction | None = None,
-    per: FunctionUnit = "block",
-    chunk_size: int = 1024,
-    steps: int | None = None,
-    num_workers: int | None = None,
-    engine: Engine = "local",
-    ray_address: str | None = None,
-    store: Store = "zarr",
-    codec: str | Codec | None = None,
-    overwrite: bool = False,
     dry_run: Literal[True],
-    progress: Progress | None = None,
+    **arguments: Unpack[_PreprocessArguments],
 ) -> Preview: ...
 
 

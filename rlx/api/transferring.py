@@ -1,12 +1,159 @@
-"""``rlx.push`` and ``rlx.pull``."""
+"""``rlx.list_runs``, ``rlx.download``, ``rlx.push`` and ``rlx.pull``: datasets from and to other places."""
 
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal, Unpack, overload
 
-from rlx.api.arguments import StrPath, check_number
+from rlx.api.arguments import (
+    Engine,
+    Layout,
+    Store,
+    StrPath,
+    WriteArguments,
+    check_choice,
+    check_number,
+    chosen_codec,
+    command_line,
+    shard_numbers,
+    write_options,
+)
+from rlx.errors import OptionError
+from rlx.home import home
+from rlx.pipeline.catalog import CatalogEntry, local_runs, remote_runs
+from rlx.pipeline.download import DownloadPlan, plan_download
+from rlx.pipeline.download import download as download_run
 from rlx.pipeline.pull import pull as pull_dataset
 from rlx.pipeline.push import push as push_dataset
+from rlx.pipeline.report import Report
 from rlx.pipeline.transfers import JOBS, TransferReport
 from rlx.progress import Progress, Silent
+from rlx.store.codec import Codec
+
+
+def list_runs(
+    *, remote: bool = False, local: bool = False, game: str | None = None, source: str | None = None
+) -> list[CatalogEntry]:
+    """List local datasets and downloadable runs; a run that is both is listed once, as the local dataset.
+
+    Args:
+        remote: downloadable runs only.
+        local: datasets below ``$RLX_HOME`` only.
+        game: runs of this game only, case-insensitive.
+        source: URL or directory of the runs; rlx's built-in list of RL Unplugged by default.
+
+    Raises:
+        OptionError: remote and local are both given.
+        SourceNotFoundError: the directory does not exist.
+        ForbiddenError: the server refuses all requests.
+        DownloadError: the server does not answer.
+
+    Example:
+        >>> [run.id for run in rlx.list_runs(remote=True, game="Pong")]  # doctest: +SKIP
+        ['Pong/1', 'Pong/2', 'Pong/3', 'Pong/4', 'Pong/5']
+    """
+    return each_once(*here_and_there(remote=remote, local=local, game=game, source=source))
+
+
+class _DownloadArguments(WriteArguments, total=False):
+    output: StrPath | None
+    source: StrPath | None
+    layout: Layout | None
+    shards: Iterable[int] | None
+    store: Store
+    jobs: int | None
+    keep_source: bool
+
+
+@overload
+def download(run: str, *, dry_run: Literal[False] = False, **arguments: Unpack[_DownloadArguments]) -> Report: ...
+
+
+@overload
+def download(run: str, *, dry_run: Literal[True], **arguments: Unpack[_DownloadArguments]) -> DownloadPlan: ...
+
+
+def download(
+    run: str,
+    *,
+    output: StrPath | None = None,
+    source: StrPath | None = None,
+    layout: Layout | None = None,
+    shards: Iterable[int] | None = None,
+    store: Store = "zarr",
+    codec: str | Codec | None = None,
+    jobs: int | None = None,
+    engine: Engine = "local",
+    ray_address: str | None = None,
+    keep_source: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Report | DownloadPlan:
+    """Download a run into a dataset; call it again to resume.
+
+    Args:
+        run: game and number, such as ``Pong/5``; ``rlx.list_runs(remote=True)`` lists them.
+        output: the dataset's directory; below ``$RLX_HOME`` by default.
+        source: base URL or directory of the runs; RL Unplugged's bucket by default.
+        layout: file layout of the source, ``rlu`` or ``dopamine``; auto-detected by default.
+        shards: numbers of the shards to download; all by default.
+        store: ``zarr`` or ``memmap``.
+        codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
+        jobs: worker processes; one per core by default.
+        engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
+        ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
+        keep_source: keep downloaded files after conversion.
+        overwrite: start afresh instead of resuming.
+        dry_run: list the files and which of them would be downloaded; download nothing.
+        progress: reports ``bytes``, ``shards`` and ``steps``.
+
+    Returns:
+        The dataset as far as it was downloaded; ``failed_shards`` names the shards that could not be fetched or were
+        damaged, and ``raise_for_failures()`` raises their error. With dry_run, the plan.
+
+    Raises:
+        SourceNotFoundError: the source has no such run or shard.
+        ForbiddenError: the server refuses access.
+        DownloadError: the server does not answer.
+        DatasetExistsError: output exists and is not this dataset.
+        DatasetLockedError: another process is writing output.
+        DiskFullError: the disk has too little space.
+        OptionError, CodecError: an argument is unknown or does not go with another.
+        PartialError: a worker process died; call it again to resume.
+
+    Example:
+        >>> report = rlx.download("Pong/5", source="dqn", shards=[0, 1])
+        >>> report.shards, report.steps, report.failed_shards
+        (2, 1471, [])
+        >>> rlx.download("Pong/5", source="dqn", dry_run=True).bytes
+        566193
+    """
+    check_choice("layout", layout, Layout)
+    base = None if source is None else os.fspath(source)
+    chosen = {
+        "source": base,
+        "layout": layout,
+        "store": None if store == "zarr" else store,
+        "codec": chosen_codec(codec),
+        "shards": shard_numbers(shards),
+    }
+    options = write_options(
+        store=store,
+        codec=codec,
+        shards=shards,
+        jobs=jobs,
+        overwrite=overwrite,
+        keep_source=keep_source,
+        engine=engine,
+        ray_address=ray_address,
+        command=command_line("download", [run], chosen),
+    )
+    destination = home() / run if output is None else Path(output)
+    if dry_run:
+        return DownloadPlan(plan_download(run, destination, options, source=base, layout=layout))
+    progress = progress or Silent()
+    return download_run(run, destination, options, source=base, layout=layout, progress=progress)
 
 
 def push(
@@ -86,3 +233,19 @@ def pull(
     check_number("jobs", jobs, 1)
     path = None if output is None else Path(output)
     return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())
+
+
+def here_and_there(
+    *, remote: bool, local: bool, game: str | None, source: str | None
+) -> tuple[list[CatalogEntry], list[CatalogEntry]]:
+    """Return the local datasets, and the downloadable runs; see ``list_runs``."""
+    if remote and local:
+        raise OptionError("remote and local are mutually exclusive")
+    here = [] if remote else [entry for entry in local_runs() if entry.is_of(game)]
+    return here, [] if local else remote_runs(source, game)
+
+
+def each_once(here: Sequence[CatalogEntry], there: Sequence[CatalogEntry]) -> list[CatalogEntry]:
+    """Return local datasets, and those downloadable runs that are not among them."""
+    names = {entry.id for entry in here}
+    return [*here, *(run for run in there if run.id not in names)]
