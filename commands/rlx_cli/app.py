@@ -12,25 +12,18 @@ import typer
 from rlx.errors import FileAccessError, OptionError, RlxError
 from rlx.files.disk import file_error
 from rlx.suggestion import did_you_mean
-from rlx_cli.collect import collect
-from rlx_cli.convert import convert
-from rlx_cli.doctor import doctor
-from rlx_cli.download import download
+from rlx_cli.checking import doctor, repair, verify
+from rlx_cli.collecting import collect
+from rlx_cli.converting import convert
 from rlx_cli.exit_codes import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
-from rlx_cli.inspect import inspect
-from rlx_cli.list import list_runs
-from rlx_cli.merge import merge
+from rlx_cli.inspecting import inspect
+from rlx_cli.merging import merge, split
 from rlx_cli.options import DebugOption, QuietOption
-from rlx_cli.output import Output
-from rlx_cli.preprocess import preprocess
-from rlx_cli.pull import pull
-from rlx_cli.push import push
-from rlx_cli.repair import repair
-from rlx_cli.sample import sample
-from rlx_cli.split import split
-from rlx_cli.streams import abandon, abandon_if_failed, secure
-from rlx_cli.verify import verify
-from rlx_cli.view import view
+from rlx_cli.output import Output, abandon, abandon_if_failed, secure
+from rlx_cli.preprocessing import preprocess
+from rlx_cli.sampling import sample
+from rlx_cli.transferring import download, list_runs, pull, push
+from rlx_cli.viewing import view
 
 # What pydantic, which validates Typer's values, says, and what rlx says instead.
 _PYDANTIC: Mapping[str, str] = MappingProxyType(

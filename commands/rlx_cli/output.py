@@ -1,27 +1,105 @@
-"""The one place that prints: results to stdout, everything else to stderr."""
+"""The one place that prints: results to stdout, everything else to stderr, without secrets and control characters."""
 
+import io
 import json
 import logging
+import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlx.errors import RlxError
-from rlx_cli.printable import Secrets, one_line, printable
+from rlx.secrets_in_urls import HIDDEN, without_secrets
 from rlx_cli.rows import Listing, Rows, write_document
-from rlx_cli.streams import abandon
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+# Of Unicode: control characters, what changes the direction of text, line separators, and lone surrogates, which
+# stand for bytes of a file name that are not UTF-8. Tabs and line feeds are what lines are made of.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_LINES = re.compile("[\t\n]")
+_SHORTEST = 4  # a shorter secret would stand in ordinary words
 _UNLIMITED = 10_000
 _SEVERITIES = {"warning": "yellow", "error": "red"}
+
+
+def printable(text: str) -> str:
+    """Return text with control characters, except tabs and line feeds, escaped.
+
+    Example:
+        >>> printable("a\x1b[31mred\\u202e")
+        'a\\\\x1b[31mred\\\\u202e'
+    """
+    return _CONTROL.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    """Return text with control characters, including tabs and line feeds, escaped.
+
+    Example:
+        >>> one_line("a\\nerror: b")
+        'a\\\\nerror: b'
+    """
+    return _LINES.sub(_escape, printable(text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+class Secrets:
+    """Passwords and signatures in the URLs of a command line, to be hidden.
+
+    Args:
+        arguments: of the command line.
+
+    Example:
+        >>> secrets = Secrets(["--source", "https://me:pass%20word@host/set?sig=a1b2c3"])
+        >>> secrets.hidden("no /set?sig=a1b2c3 for pass word at https://you@other/x?y=z")
+        'no /set?sig=*** for *** at https://other/x'
+    """
+
+    def __init__(self, arguments: Iterable[str]) -> None:
+        found: set[str] = set()
+        for argument in arguments:
+            _, separator, rest = argument.partition("://")
+            if separator:
+                found.update(_secrets_of(f"x://{rest}"))
+        self._found = sorted((secret for secret in found if len(secret) >= _SHORTEST), key=len, reverse=True)
+
+    def hidden(self, text: str) -> str:
+        """Return text with the secrets hidden, and URLs without credentials and queries."""
+        text = without_secrets(text)
+        for secret in self._found:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+    def hidden_in(self, document: Any) -> Any:
+        """Return a JSON document with the secrets hidden in every text."""
+        if isinstance(document, str):
+            return self.hidden(document)
+        if isinstance(document, dict):
+            return {self.hidden_in(key): self.hidden_in(value) for key, value in document.items()}
+        return [self.hidden_in(value) for value in document] if isinstance(document, list | tuple) else document
+
+
+def _secrets_of(url: str) -> set[str]:
+    try:
+        parts = urlsplit(url)
+        password = parts.password or ""
+    except ValueError:
+        return set()
+    values = [value for _, value in parse_qsl(parts.query)]
+    return {password, unquote(password), parts.query, parts.fragment, *values}
 
 
 @dataclass
@@ -195,3 +273,37 @@ def _plain(text: str) -> "Any":
     from rich.text import Text
 
     return Text(one_line(text))
+
+
+def secure() -> None:
+    """Make all three streams usable: what is opened next must not become one of them, and every name can be written.
+
+    A closed stdout refuses what is written to it; a closed stderr swallows it.
+    """
+    modes = (os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)
+    for descriptor, mode in enumerate(modes):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def abandon(descriptor: int) -> None:
+    """Discard further output to a failed stream, which Python would otherwise flush at exit and report."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def abandon_if_failed() -> None:
+    """Discard further output to stdout if it fails, as it would fail again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        abandon(sys.stdout.fileno())

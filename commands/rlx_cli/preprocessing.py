@@ -128,7 +128,7 @@ def preprocess(
 
 def _show_preview(output: Output, preview: "Preview") -> None:
     rows = [
-        (name, field["role"], field["dtype"], shape(field["shape"]), _told(preview.first.get(name)))
+        (name, field["role"], field["dtype"], shape(field["shape"]), _value(preview.first.get(name)))
         for name, field in preview.step.items()
     ]
     named = [
@@ -139,7 +139,7 @@ def _show_preview(output: Output, preview: "Preview") -> None:
     output.show(preview.to_json(), facts(named), "", table(["field", "role", "dtype", "shape", "first step"], rows))
 
 
-def _told(values: "NDArray[np.generic] | None") -> str:
+def _value(values: "NDArray[np.generic] | None") -> str:
     if values is None:
         return ""
     from rlx.pipeline.preprocess import FEW

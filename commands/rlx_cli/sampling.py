@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rlx.api.sampling import Sample
 
+
 _MAX_CHARACTERS = 40
 
 

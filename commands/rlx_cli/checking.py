@@ -1,0 +1,189 @@
+"""``rlx verify``, ``rlx repair`` and ``rlx doctor``: checks of the bytes and of the meaning of a dataset."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlx.quantities import plural, size
+from rlx.secrets_in_urls import without_secrets
+from rlx.suggestion import command
+from rlx_cli import completion
+from rlx_cli.exit_codes import CORRUPT, ERROR
+from rlx_cli.options import AnyDatasetArgument, DatasetArgument, DebugOption, FromOption, JsonOption, QuietOption
+from rlx_cli.output import Output, table
+from rlx_cli.progress import showing
+from rlx_cli.report import unreadable_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from rlx.checks.finding import Finding
+    from rlx.pipeline.doctor import Checkup
+
+
+def verify(
+    ctx: typer.Context,
+    dataset: AnyDatasetArgument,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Verify the checksums of a dataset against its manifest.
+
+    \b
+    Examples:
+      rlx verify Pong/5
+      rlx verify ./pong --json
+      rlx verify s3://bucket/pong
+
+    Exits with 3 if a file is damaged, with 1 if a file cannot be read. Leftovers of
+    interrupted commands are counted, not reported as damage.
+    """
+    import rlx
+    from rlx.files.urls import is_url
+    from rlx.pipeline.transfers import replacement
+
+    output: Output = ctx.obj
+    shown = without_secrets(dataset)
+    with showing(output, f"verify {shown}") as progress:
+        found = rlx.verify(dataset, progress=progress)
+    seen = f"{plural(found.shards, 'shard')}, {plural(found.files, 'file')}, {size(found.bytes)}"
+    if found.leftovers:
+        left = plural(len(found.leftovers), "leftover")
+        output.say("note", f"{left} of interrupted commands, not damage; the next run of the command removes them")
+    if found.ok:
+        missing = f"; {plural(len(found.missing_shards), 'shard')} not written yet" if found.missing_shards else ""
+        output.show(found.to_json(), f"{shown} is whole: {seen}{missing}")
+        return
+    rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
+    output.show(found.to_json(), table(["shard", "file", "problem"], rows))
+    if found.unreadable:
+        output.complain(unreadable_error(shown, found.unreadable))
+    damage = len(found.problems) - len(found.unreadable)
+    if not damage:
+        raise typer.Exit(ERROR)
+    output.say("error", f"{shown} is damaged: {plural(damage, 'problem')} in {seen}")
+    output.say("hint", replacement(dataset) if is_url(dataset) else command("rlx", "repair", dataset))
+    raise typer.Exit(CORRUPT)
+
+
+def repair(
+    ctx: typer.Context,
+    dataset: DatasetArgument,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete damaged shards instead of moving them to DATASET/.damaged.")
+    ] = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Drop the damaged shards of a dataset and keep the others.
+
+    \b
+    Examples:
+      rlx repair Pong/5
+      rlx repair ./pong --delete
+
+    Moves damaged shards to .damaged in the dataset's directory, and prints the lost
+    steps and the command that restores them. Leaves shards alone that cannot be
+    read, as without permission or on a failing disk, and then exits with 1.
+    """
+    import rlx
+
+    output: Output = ctx.obj
+    with showing(output, f"repair {dataset}") as progress:
+        done = rlx.repair(dataset, delete=delete, progress=progress)
+    lost = "" if done.lost_steps is None else f" ({plural(done.lost_steps, 'step')})"
+    kept = f"{plural(len(done.kept), 'whole shard')} kept"
+    lines = [f"{dataset}: {kept}, {len(done.dropped):,} dropped{lost}"]
+    lines += [f"dropped {name}" for name in done.dropped] + [f"removed {name}" for name in done.removed]
+    lines += [f"dropped files are in {done.aside}"] if done.aside else []
+    output.show(done.to_json(), *lines)
+    if done.hint:
+        output.say("hint", done.hint)
+    if done.unreadable:
+        output.complain(unreadable_error(str(done.dataset), done.unreadable))
+        raise typer.Exit(ERROR)
+
+
+def doctor(
+    ctx: typer.Context,
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET|FILE",
+            help="Path, id or URL of a dataset, or a path that rlx convert reads.",
+            autocompletion=completion.datasets,
+        ),
+    ],
+    from_: FromOption = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against", metavar="DATASET", help="Dataset that must not share episodes with this one; repeatable."
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", min=1, metavar="N", help="Number of trajectories to check.", show_default="all"),
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Write a copy without the trajectories that have errors.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Directory of the fixed dataset.")
+    ] = None,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Check a dataset for wrong flags, rewards, duplicates and NaN.
+
+    \b
+    Examples:
+      rlx doctor Pong/5
+      rlx doctor ./demos.hdf5 --from robomimic
+      rlx doctor train --against test
+      rlx doctor ./pong --fix -o pong-fixed
+
+    Finds shifted rewards, wrong flags, joined or duplicate episodes, NaN, actions outside their space, black or
+    repeated images, decreasing timestamps and more. Exits with 3 if it finds an error. To verify checksums, use
+    rlx verify.
+    """
+    import rlx
+
+    shown: Output = ctx.obj
+    name = without_secrets(dataset)
+    with showing(shown, f"doctor {name}") as progress:
+        checkup = rlx.doctor(
+            dataset, from_=from_, against=against, sample=sample, fix=fix, output=output, progress=progress
+        )
+    parts = [_summary(name, checkup)]
+    if (copy := checkup.fixed) is not None:
+        parts.append(f"{copy.dataset} keeps {plural(copy.trajectories, 'trajectory')} and leaves out {copy.left_out:,}")
+    found: list[str | Table] = [_table(checkup.findings), *_advice(checkup.findings), ""] if checkup.findings else []
+    shown.show(checkup.to_json(), *found, *parts)
+    if not checkup.ok:
+        raise typer.Exit(CORRUPT)
+
+
+def _summary(name: str, checkup: "Checkup") -> str:
+    seen = f"{plural(checkup.trajectories, 'trajectory')}, {plural(checkup.steps, 'step')}"
+    if checkup.trajectories < checkup.of_trajectories:
+        seen += f" of {plural(checkup.of_trajectories, 'trajectory')}"
+    counts = {"error": checkup.errors, "warning": checkup.warnings, "note": checkup.notes}
+    said = ", ".join(plural(count, word) for word, count in counts.items() if count)
+    return f"{name}: {said or 'no problems'} in {seen}"
+
+
+def _table(findings: "Sequence[Finding]") -> "Table":
+    rows = [
+        (str(one.severity), one.check, f"{one.count:,}", one.what, ", ".join(map(str, one.places[:2])) or "-")
+        for one in findings
+    ]
+    return table(["severity", "check", ">count", "what", "first places"], rows)
+
+
+def _advice(findings: "Sequence[Finding]") -> list[str]:
+    return ["", *(f"{one.check}: {one.why}. To mend it: {one.remedy}." for one in findings)]

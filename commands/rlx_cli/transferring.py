@@ -1,0 +1,277 @@
+"""``rlx list``, ``rlx download``, ``rlx push`` and ``rlx pull``: datasets from and to other places."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlx.api.arguments import Layout
+from rlx.quantities import number, number_ranges, plural, size
+from rlx_cli import completion
+from rlx_cli.options import (
+    CodecOption,
+    DatasetArgument,
+    DebugOption,
+    EngineOption,
+    JobsOption,
+    JsonOption,
+    LocationArgument,
+    OverwriteOption,
+    QuietOption,
+    RayAddressOption,
+    ShardsOption,
+    SourceOption,
+    StoreOption,
+    TargetArgument,
+    TransfersOption,
+)
+from rlx_cli.output import Output, table
+from rlx_cli.progress import showing
+from rlx_cli.report import interruptible, resumable, show_reports, show_transfer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rlx.pipeline.catalog import CatalogEntry
+    from rlx.pipeline.download import DownloadPlan
+
+
+def list_runs(
+    ctx: typer.Context,
+    remote: Annotated[bool, typer.Option("--remote", help="Downloadable runs only.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Datasets below $RLX_HOME only.")] = False,
+    game: Annotated[
+        str | None,
+        typer.Option(
+            "--game",
+            metavar="GAME",
+            help="Runs of this game only.",
+            show_default=False,
+            autocompletion=completion.games,
+        ),
+    ] = None,
+    source: SourceOption = None,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """List local datasets and downloadable runs.
+
+    \b
+    Examples:
+      rlx list --local
+      rlx list --remote --game Pong
+      rlx list --source /data/dqn --json
+
+    With --source, lists the runs of that directory or server; otherwise uses a built-in list of RL Unplugged.
+    """
+    from rlx.api.transferring import each_once, here_and_there
+    from rlx.formats.rl_unplugged.layout import GAMES
+    from rlx.home import dataset_ids
+    from rlx.suggestion import did_you_mean
+
+    output: Output = ctx.obj
+    here, there = here_and_there(remote=remote, local=local, game=game, source=source)
+    parts: list[str | Table] = [_here_table(here)] if here else []
+    for (base, asked), runs in groupby(there, key=lambda entry: (entry.source, entry.asked)):
+        parts += [""] if parts else []
+        parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
+    output.show([entry.to_json() for entry in each_once(here, there)], *parts)
+    if not here and not there:
+        games = {*(id.split("/")[0] for id in dataset_ids()), *GAMES}
+        suggestion = did_you_mean(game, games) if game is not None and game not in games else None
+        output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list for {game}"))
+
+
+def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
+    rows = [
+        (
+            entry.id,
+            _counted(entry.steps),
+            f"{entry.shards:,}",
+            _counted(entry.episodes),
+            number(entry.mean_return),
+            number(entry.mean_length),
+            _counted(entry.pieces),
+            entry.source,
+        )
+        for entry in entries
+    ]
+    columns = ["dataset", ">steps", ">shards", ">whole episodes", ">mean return", ">mean length", ">pieces", "path"]
+    return table(columns, rows)
+
+
+def _counted(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
+
+
+def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
+    """Return a table with one line for all runs of a game with the same number of shards."""
+    rows = []
+    for (game, shards), group in groupby(entries, key=lambda entry: (entry.game, entry.shards)):
+        runs = list(group)
+        rows.append((game, _numbers(runs), f"{shards:,}", _numbers([run for run in runs if run.local]) or "-"))
+    return table(["game", "runs", ">shards", "here"], rows)
+
+
+def _numbers(entries: "Sequence[CatalogEntry]") -> str:
+    """Return the numbers of runs: ``1-5``."""
+    return number_ranges(sorted(entry.run for entry in entries if entry.run is not None))
+
+
+def download(
+    ctx: typer.Context,
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Runs as GAME/NUMBER, such as Pong/5; rlx list --remote lists them.",
+            autocompletion=completion.runs,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Dataset directory; for several runs, the parent directory.",
+            show_default="below $RLX_HOME",
+        ),
+    ] = None,
+    source: SourceOption = None,
+    layout: Annotated[
+        Layout | None, typer.Option("--layout", help="File layout of the source.", show_default="auto-detected")
+    ] = None,
+    shards: ShardsOption = None,
+    store: StoreOption = "zarr",
+    codec: CodecOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
+    ray_address: RayAddressOption = None,
+    keep_source: Annotated[bool, typer.Option("--keep-source", help="Keep downloaded files after conversion.")] = False,
+    overwrite: OverwriteOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the files and which of them are downloaded; download nothing.")
+    ] = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Download runs into datasets; run again to resume.
+
+    \b
+    Examples:
+      rlx download Pong/5
+      rlx download Pong/5 --shards 0-4,49 -o pong
+      rlx download Breakout/{1..5} --dry-run
+      rlx download Pong/5 --source /data/dqn --layout dopamine
+
+    The default source is RL Unplugged: 46 Atari games, five runs of 50 million steps each. --source takes a URL
+    (https, s3, gs, az, file) or a directory in the layout of RL Unplugged or of Dopamine's replay logs.
+    """
+    import rlx
+    from rlx.home import home
+    from rlx.pipeline.download import DownloadPlan
+
+    output: Output = ctx.obj
+    options: dict[str, Any] = {
+        "source": source,
+        "layout": layout,
+        "shards": shards,
+        "store": store,
+        "codec": codec,
+        "jobs": jobs,
+        "engine": engine,
+        "ray_address": ray_address,
+        "keep_source": keep_source,
+        "overwrite": overwrite,
+    }
+    places = [out if out is not None and len(run) == 1 else (out or home()) / one for one in run]
+    if dry_run:
+        plans = [
+            rlx.download(one, output=place, **options, dry_run=True) for one, place in zip(run, places, strict=True)
+        ]
+        _show_plan(output, DownloadPlan([file for plan in plans for file in plan.files]))
+        return
+    reports = []
+    for one, place in zip(run, places, strict=True):
+        with resumable(place), showing(output, f"download {one}") as progress:
+            reports.append(rlx.download(one, output=place, **options, progress=progress))
+    show_reports(output, reports, as_list=len(run) > 1)
+
+
+def _show_plan(output: Output, plan: "DownloadPlan") -> None:
+    rows = [
+        (file.state, "-" if file.bytes is None else size(file.bytes), file.crc32c or "-", file.url)
+        for file in plan.files
+    ]
+    shown = table(["state", ">size", "crc32c", "file"], rows)
+    output.show(plan.to_json(), shown, f"{plural(len(plan.files), 'file')}, {size(plan.bytes)}")
+
+
+def push(
+    ctx: typer.Context,
+    dataset: DatasetArgument,
+    url: TargetArgument,
+    jobs: TransfersOption = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Send all files again, replacing the dataset at URL.")
+    ] = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Copy a dataset to a bucket; run again to resume.
+
+    \b
+    Examples:
+      rlx push Pong/5 s3://bucket/pong
+      rlx push ./pong gs://bucket/pong --jobs 16
+      rlx push Pong/5 /mnt/share/pong
+
+    Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. Server and
+    credentials come from the environment variables of each cloud's own tools, such as AWS_ENDPOINT_URL and
+    AWS_ACCESS_KEY_ID. URLs need rlx[cloud]; directories do not.
+    """
+    import rlx
+
+    output: Output = ctx.obj
+    with interruptible(f"files sent so far stay at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
+        report = rlx.push(dataset, url, jobs=jobs, overwrite=overwrite, progress=progress)
+    show_transfer(output, report, "sent")
+
+
+def pull(
+    ctx: typer.Context,
+    url: LocationArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Dataset directory.", show_default="its id below $RLX_HOME"),
+    ] = None,
+    jobs: TransfersOption = None,
+    overwrite: OverwriteOption = False,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Copy a dataset from a bucket; run again to resume.
+
+    \b
+    Examples:
+      rlx pull s3://bucket/pong
+      rlx pull https://example.org/data/pong -o pong
+      rlx pull gs://bucket/pong --jobs 16
+
+    Verifies the checksum of every file. Credentials, which public data do not need, come from the environment
+    variables of each cloud's own tools. URLs need rlx[cloud]; directories do not. To read a few steps without a copy,
+    use rlx sample URL.
+    """
+    import rlx
+
+    output: Output = ctx.obj
+    with interruptible("received files are kept"), showing(output, f"pull {url}") as progress:
+        report = rlx.pull(url, out, jobs=jobs, overwrite=overwrite, progress=progress)
+    show_transfer(output, report, "fetched")
