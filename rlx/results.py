@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rlx.api.inspecting import TrajectoryTable as TrajectoryTable
     from rlx.api.sampling import Sample as Sample
     from rlx.api.viewing import Viewer as Viewer
-    from rlx.checks.finding import Finding as Finding
+    from rlx.checks.check import Finding as Finding
     from rlx.pipeline.catalog import CatalogEntry as CatalogEntry
     from rlx.pipeline.doctor import Checkup as Checkup
     from rlx.pipeline.download import DownloadPlan as DownloadPlan
@@ -28,7 +28,7 @@ _HOME = {
     "Checkup": "rlx.pipeline.doctor",
     "DownloadPlan": "rlx.pipeline.download",
     "ExportReport": "rlx.pipeline.export",
-    "Finding": "rlx.checks.finding",
+    "Finding": "rlx.checks.check",
     "Inspection": "rlx.api.inspecting",
     "PlannedFile": "rlx.pipeline.download",
     "Preview": "rlx.pipeline.preprocess",

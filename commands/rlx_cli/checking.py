@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from rlx.checks.finding import Finding
+    from rlx.checks.check import Finding
     from rlx.pipeline.doctor import Checkup
 
 

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.block import Block
-from rlx.checks.episodes import Clocks, Duplicates, Flags, Lengths
-from rlx.checks.finding import Check, Finding, Severity
-from rlx.checks.joins import Joins
-from rlx.checks.pictures import Pictures
+from rlx.checks.check import Check, Finding, Severity, windows
+from rlx.checks.episodes import Clocks, Duplicates, Flags, Joins, Lengths
 from rlx.checks.rewards import ClippedRewards, FirstRewards, RewardLag
-from rlx.checks.values import Constant, NotFinite, OutsideSpace
-from rlx.checks.window import windows
+from rlx.checks.values import Constant, NotFinite, OutsideSpace, Pictures
 from rlx.progress import Progress, Silent
 from rlx.schema import Schema
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.checks.finding import Finding, Severity, Tally
-from rlx.checks.pictures import is_picture
-from rlx.checks.window import Window
+from rlx.checks.check import Finding, Severity, Tally, Window
+from rlx.checks.values import is_picture
 from rlx.schema import Schema
 
 _MIN_EPISODES = 5

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rlx import manifest
 from rlx.block import Block
+from rlx.checks.check import Finding, Severity
 from rlx.checks.examination import Subject, digests, examine
-from rlx.checks.finding import Finding, Severity
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.files.urls import is_url
 from rlx.formats.common.source import Source

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlx.block import Block
+from rlx.checks.check import Severity
 from rlx.checks.examination import Examination, Subject, examine
-from rlx.checks.finding import Severity
 from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.environment.opening import EnvSource
 from rlx.pipeline.collect import collect
