@@ -169,7 +169,7 @@ def _frames(output: Output, batch: "TensorDictBase") -> "Table | None":
     """Return the first observations as images, if they are images and the terminal shows colours."""
     from rich.table import Table
 
-    from rlx.formats.common.batches import columns_of
+    from rlx.formats.common.exporter import columns_of
     from rlx.viewer.pictures import pictures
     from rlx_cli.frames import strip
 

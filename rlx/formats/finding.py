@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from rlx.errors import SourceError, SourceNotFoundError
-from rlx.formats.common.checks import expecting
+from rlx.formats.common.fields import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
 from rlx.formats.common.provenance import LocalRun, with_spaces
 from rlx.formats.registry import formats, readable

@@ -18,8 +18,7 @@ from rlx import formats as package
 from rlx.errors import UnknownFormatError
 
 if TYPE_CHECKING:
-    from rlx.formats.common.batches import DirectoryExporter, Exporter
-    from rlx.formats.common.exporter import DatasetExporter
+    from rlx.formats.common.exporter import DatasetExporter, DirectoryExporter, Exporter
     from rlx.formats.common.provenance import LocalRun
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rlx.errors import DatasetExistsError, ExportError
 from rlx.files.atomic import whole
-from rlx.formats.common.batches import Columns, DirectoryExporter, Exporter
-from rlx.formats.common.exporter import DatasetExporter, Experience
+from rlx.formats.common.exporter import Columns, DatasetExporter, DirectoryExporter, Experience, Exporter
 from rlx.progress import Progress
 from rlx.schema import Schema, is_action
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
-from rlx.formats.common.extra_fields import not_taken
+from rlx.formats.common.fields import not_taken
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run

@@ -21,7 +21,7 @@ from rlx.block import Block
 from rlx.errors import RlxError, SourceError
 from rlx.formats.common import parquet_file
 from rlx.formats.common.exporter import DatasetExporter, pieces
-from rlx.formats.common.extra_fields import not_taken
+from rlx.formats.common.fields import not_taken
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import FILE_NAME, KEY
 from rlx.formats.common.source import Source

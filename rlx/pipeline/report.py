@@ -15,7 +15,7 @@ from rlx.errors import (
     RlxError,
     SourceError,
 )
-from rlx.formats.common.extra_fields import not_taken
+from rlx.formats.common.fields import not_taken
 from rlx.manifest import Manifest
 from rlx.quantities import plural
 from rlx.suggestion import RESUME

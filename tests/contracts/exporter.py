@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlx.formats.common.batches import Columns, DirectoryExporter, Exporter
+from rlx.formats.common.exporter import Columns, DirectoryExporter, Exporter
 from rlx.formats.writing import export
 
 Arrays = dict[str, NDArray[Any]]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlx.formats.common.extra_fields import NOT_TAKEN
+from rlx.formats.common.fields import NOT_TAKEN
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent

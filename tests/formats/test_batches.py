@@ -14,7 +14,7 @@ import torch
 import zarr
 
 from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError, UnknownFormatError
-from rlx.formats.common.batches import Columns
+from rlx.formats.common.exporter import Columns
 from rlx.formats.registry import format_of, formats
 from rlx.formats.writing import export
 from tests.contracts.exporter import Arrays, ExporterContract, batch

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable, read_object
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import RowType
+from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.rows.scan import Recording
 from rlx.formats.common.rows.ted_fields import ted_fields
 from rlx.formats.common.rows.ted_run import NUMBERS, Leaf, Place, RowRuns, TedRun, make_run, scanned

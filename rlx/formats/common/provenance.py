@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rlx.block import Block
 from rlx.errors import RlxError
 from rlx.formats.common.exporter import Experience
-from rlx.formats.common.extra_fields import NOT_TAKEN
+from rlx.formats.common.fields import NOT_TAKEN
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
 from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json

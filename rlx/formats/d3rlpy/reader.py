@@ -13,11 +13,9 @@ from typing import Any
 import h5py
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
-from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape
-from rlx.formats.common.hdf5.extras import find_extras, leaves_of, rows_in
+from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import texts
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
 from rlx.formats.d3rlpy.layout import COLUMNS, KEYS, LAYOUT, VERSION

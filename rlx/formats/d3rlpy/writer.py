@@ -20,7 +20,7 @@ from rlx.formats.common.exporter import (
     rounded_rewards,
     without_finals,
 )
-from rlx.formats.common.hdf5.extras import extra_columns, without_room
+from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.provenance import provenance

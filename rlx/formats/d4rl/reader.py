@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
-from rlx.formats.common.hdf5.episodes import Hdf5Columns, field_shape, rows_of
-from rlx.formats.common.hdf5.extras import find_extras, leaves_of
+from rlx.formats.common.hdf5.episodes import Hdf5Columns, field_shape, find_extras, leaves_of, rows_of
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import different
 from rlx.formats.common.source import OneFile

@@ -16,7 +16,7 @@ from rlx.formats.common.exporter import (
     observation_fields,
     pieces,
 )
-from rlx.formats.common.hdf5.extras import ExtraColumn, extra_columns, without_room
+from rlx.formats.common.hdf5.episodes import ExtraColumn, extra_columns, without_room
 from rlx.formats.common.hdf5.output import created
 from rlx.formats.common.provenance import provenance
 from rlx.formats.d4rl.layout import KEYS, KNOWN, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS

@@ -9,6 +9,8 @@ Three rows of zeros precede every episode (one less than the stack of frames tha
 where episodes end. The plan cuts the run into spans: an episode and the zero rows after it.
 """
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,98 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.formats.dopamine.layout import ADD_COUNT, EPISODE_ENDS, INVALID_RANGE, REWARD, TERMINAL, file_name
-from rlx.formats.dopamine.ring import RingFile, find_suffixes, load_ring_file
+from rlx.formats.common.npy import read_npy
+from rlx.formats.dopamine.layout import (
+    ADD_COUNT,
+    EPISODE_ENDS,
+    INVALID_RANGE,
+    OBSERVATION,
+    REWARD,
+    SMALL_ARRAYS,
+    SMALL_DTYPES,
+    TERMINAL,
+    file_name,
+)
+
+_SUFFIXED = re.compile(r"(.+)_ckpt\.(\d{1,9})\.gz")
+_MAX_ADD_COUNT = 1 << 48
+
+
+@dataclass(frozen=True, slots=True)
+class RingFile:
+    """The small arrays of one suffix; [C] each."""
+
+    suffix: int
+    add_count: int
+    padding: int
+    action: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    terminal: NDArray[np.uint8]
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the ring."""
+        return len(self.terminal)
+
+    def slots(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return slots of the rows [start, stop) of the run."""
+        return np.arange(start, stop) % self.capacity
+
+
+def find_suffixes(folder: Path) -> list[int]:
+    """Return suffixes of which a folder holds any array, ascending; raises SourceNotFoundError if it holds none."""
+    suffixes = {suffix for array, suffix in _arrays(folder) if array in (*SMALL_ARRAYS, OBSERVATION)}
+    if not suffixes:
+        raise SourceNotFoundError(f"{folder} has no file named like {file_name(ADD_COUNT, 0)}")
+    return sorted(suffixes)
+
+
+def find_arrays(folder: Path, suffix: int) -> list[str]:
+    """Return names of all arrays of a suffix that a folder holds, in order."""
+    return sorted(array for array, found in _arrays(folder) if found == suffix)
+
+
+def _arrays(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield name and suffix of every array in a folder."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _SUFFIXED.fullmatch(path.name):
+            yield match[1], int(match[2])
+
+
+def load_ring_file(folder: Path, suffix: int) -> RingFile:
+    """Return the small arrays of one suffix, checked against each other; raises as ``make_plan`` does."""
+    paths = {name: folder / file_name(name, suffix) for name in SMALL_ARRAYS}
+    arrays = {name: read_npy(path) for name, path in paths.items()}
+    rows = len(arrays[TERMINAL]) if arrays[TERMINAL].ndim else 0
+    # The terminals come first, for they say how many rows to expect.
+    for name, dtype in reversed([*SMALL_DTYPES.items()]):
+        array = arrays[name]
+        if array.dtype != dtype or array.shape != (rows,) or not rows:
+            raise CorruptShardError(
+                f"{paths[name]}: expected {dtype}[{rows or 'C'}], found {array.dtype}{list(array.shape)}"
+            )
+    add_count = _add_count(paths[ADD_COUNT], arrays[ADD_COUNT])
+    padding = _padding(paths[INVALID_RANGE], arrays[INVALID_RANGE], add_count, rows)
+    action, reward, terminal = (arrays[name] for name in SMALL_DTYPES)
+    return RingFile(suffix, add_count, padding, action, reward, terminal)
+
+
+def _add_count(path: Path, array: NDArray[Any]) -> int:
+    if array.shape != () or array.dtype.kind not in "iu" or not 0 <= int(array) < _MAX_ADD_COUNT:
+        raise CorruptShardError(
+            f"{path}: expected one number of rows, found {array.dtype}{list(array.shape)} {array!r:.40}"
+        )
+    return int(array)
+
+
+def _padding(path: Path, array: NDArray[Any], add_count: int, capacity: int) -> int:
+    """Return zero rows before an episode: the range runs from n rows before the cursor, the horizon, to a stack after
+    it."""
+    if array.ndim == 1 and array.dtype.kind in "iu" and 2 <= len(array) <= 1000:
+        horizon = (add_count - int(array[0])) % capacity
+        if np.array_equal(array, (add_count - horizon + np.arange(len(array))) % capacity) and horizon < len(array):
+            return len(array) - horizon - 1
+    raise CorruptShardError(f"{path}: expected consecutive slots around {add_count % capacity}, found {array!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)

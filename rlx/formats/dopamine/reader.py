@@ -15,11 +15,11 @@ from typing import Any
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
+from rlx.formats.common.npy import NpyStream
 from rlx.formats.common.provenance import told_beside, told_names
 from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.formats.dopamine.episodes import pack, read_block, trajectories
+from rlx.formats.dopamine.episodes import Rows, pack, read_block, trajectories
 from rlx.formats.dopamine.layout import (
     ADD_COUNT,
     EPISODE_ENDS,
@@ -31,10 +31,7 @@ from rlx.formats.dopamine.layout import (
     array_name,
     file_name,
 )
-from rlx.formats.dopamine.npy_stream import NpyStream
-from rlx.formats.dopamine.plan import Plan, make_plan
-from rlx.formats.dopamine.ring import find_arrays
-from rlx.formats.dopamine.rows import Rows
+from rlx.formats.dopamine.plan import Plan, find_arrays, make_plan
 from rlx.schema import Role, Schema
 
 # 200 iterations of at least 250,000 steps fill a ring of a million 50 times; the buffer at the end makes 51.

@@ -1,12 +1,17 @@
 """The logs of Dopamine's replay buffer, ``replay_logs/$store$_observation_ckpt.0.gz`` and so on: the layout of the DQN
-Replay Dataset, so that programs for that dataset read them."""
+Replay Dataset, so that programs for that dataset read them.
+"""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from isal import igzip
+from numpy.typing import DTypeLike, NDArray
 
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
@@ -27,6 +32,7 @@ from rlx.formats.dopamine.layout import (
     ACTION,
     ADD_COUNT,
     FOLDER,
+    INVALID_RANGE,
     OBSERVATION,
     REWARD,
     SMALL_DTYPES,
@@ -34,11 +40,15 @@ from rlx.formats.dopamine.layout import (
     array_name,
     file_name,
 )
-from rlx.formats.dopamine.ring import STACK, RingLog
 from rlx.progress import Progress
 from rlx.schema import Schema
 
 _CAPACITY = 1_000_000
+# One step ahead is learned from, and what the agent sees is a stack of four observations.
+HORIZON, STACK = 1, 4
+_COMPRESSION_LEVEL = 1
+_PIECE_BYTES = 2**18
+Columns = Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,114 @@ def _check(schema: Schema) -> None:
             f"Dopamine's layout holds one discrete action per step, found {found}",
             hint="--to minari holds actions of any kind",
         )
+
+
+class RingLog:
+    """Writer of rows, from the first on, into the files of one suffix after the other.
+
+    A file holds the current content of the ring, each row in slot ``row % capacity``. It is written when all slots but
+    the last are new; so the last one shows a row of the lap before, and the row that belongs there is the oldest in the
+    next file. When the context ends without an error, the remaining rows are logged over the ring's rows of the lap
+    before; as in Dopamine, ``add_count`` then gives only the position of the cursor.
+
+    Args:
+        folder: where to; it is there.
+        capacity: rows of the ring, at least 2.
+        columns: dtype and shape of a row of every column, by its name in the files.
+    """
+
+    def __init__(self, folder: Path, capacity: int, columns: Columns) -> None:
+        self._folder = folder
+        self._capacity = capacity
+        self._columns = columns
+        self._rows = 0
+        self._suffix = 0
+        self._files: dict[str, IO[bytes]] = {}
+        self._open_files = ExitStack()
+        self._last_slot = {name: bytes(self._row_bytes(name)) for name in columns}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._open_files:
+            cursor = self._rows % self._capacity
+            if kind is None and cursor != self._capacity - 1:
+                for name, file in self._opened().items():
+                    for piece in self._older(name, cursor):
+                        file.write(piece)
+                self._log(cursor)
+
+    def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Add the next rows [n, ...] of every column."""
+        count, done, last = len(next(iter(rows.values()))), 0, self._capacity - 1
+        while done < count:
+            slot = self._rows % self._capacity
+            stop = min(count, done + max(1, last - slot))
+            for name, column in rows.items():
+                values = column[done:stop].astype(self._columns[name][0], copy=False).tobytes()
+                if slot == last:
+                    self._last_slot[name] = values
+                else:
+                    self._opened()[name].write(values)
+            self._rows += stop - done
+            done = stop
+            if self._rows % self._capacity == last:
+                self._log(self._rows)
+
+    def _log(self, add_count: int) -> None:
+        for name, file in self._opened().items():
+            file.write(self._last_slot[name])
+        self._open_files.close()
+        self._files = {}
+        around = (self._rows - HORIZON + np.arange(STACK + HORIZON)) % self._capacity
+        for name, array in ((ADD_COUNT, np.array(add_count)), (INVALID_RANGE, around)):
+            with self._path(name).open("xb") as raw, _gzipped(raw) as file:
+                np.save(file, array)
+        self._suffix += 1
+
+    def _opened(self) -> Mapping[str, IO[bytes]]:
+        if not self._files:
+            for name in self._columns:
+                raw = self._open_files.enter_context(self._path(name).open("xb"))
+                self._files[name] = self._open_files.enter_context(_gzipped(raw))
+                self._files[name].write(self._header(name))
+        return self._files
+
+    def _older(self, name: str, cursor: int) -> Iterator[bytes]:
+        """Yield the content of the slots from the cursor to the last but one, from the lap before; zeros in the first
+        lap."""
+        left = (self._capacity - 1 - cursor) * self._row_bytes(name)
+        if not self._suffix:
+            while left:
+                yield bytes(min(left, _PIECE_BYTES))
+                left -= min(left, _PIECE_BYTES)
+            return
+        with igzip.open(self._path(name, self._suffix - 1)) as before:  # type: ignore[no-untyped-call]
+            before.seek(len(self._header(name)) + cursor * self._row_bytes(name))
+            while left:
+                piece = before.read(min(left, _PIECE_BYTES))
+                left -= len(piece)
+                yield piece
+
+    def _header(self, name: str) -> bytes:
+        dtype, shape = self._columns[name]
+        file = io.BytesIO()
+        described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (self._capacity, *shape)}
+        np.lib.format.write_array_header_1_0(file, described)
+        return file.getvalue()
+
+    def _row_bytes(self, name: str) -> int:
+        dtype, shape = self._columns[name]
+        return np.dtype(dtype).itemsize * int(np.prod(shape))
+
+    def _path(self, name: str, suffix: int | None = None) -> Path:
+        return self._folder / file_name(name, self._suffix if suffix is None else suffix)
+
+
+def _gzipped(raw: IO[bytes]) -> IO[bytes]:
+    # No name and no time in the header, so that the same rows give the same bytes.
+    return igzip.IGzipFile("", "wb", _COMPRESSION_LEVEL, raw, 0)  # type: ignore[no-untyped-call,return-value]
 
 
 DATASETS = DopamineExporter()

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.batches import Columns, without_nul
+from rlx.formats.common.exporter import Columns, without_nul
 from rlx.formats.common.hdf5.output import Disk
 
 _CHUNK_BYTES = 2**18

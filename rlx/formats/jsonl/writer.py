@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from rlx.formats.common.batches import Columns, tree
+from rlx.formats.common.exporter import Columns, tree
 
 
 class JsonlExporter:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
-from rlx.formats.common.extra_fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
+from rlx.formats.common.fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
 from rlx.formats.common.parquet_file import opened
 from rlx.formats.common.pictures import MalformedPictureError, decode_picture
 from rlx.formats.lerobot.layout import DONE, EPISODE, FRAME, INDEX, INFO, TASK, TASK_INDEX, TASKS, TERMINATED, TRUNCATED

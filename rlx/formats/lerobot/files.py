@@ -1,7 +1,7 @@
-"""The files of steps of a dataset of LeRobot, and the episodes in each."""
+"""The files of steps of a dataset of LeRobot, and the episodes in each, with or without final observations."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from rlx.files.location import checked_name
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.rows.episodes import RowEpisode
 from rlx.formats.lerobot.layout import (
+    CUT,
     DATA_CHUNK,
     DATA_FILE,
     DATA_PATH,
     DONE,
     EPISODE,
     EPISODES,
+    FINALS,
     FIRST_INDEX,
     INFO,
     LENGTH,
@@ -32,6 +34,7 @@ from rlx.store.arrow import to_rows
 
 _SCANNED_ROWS = 2**14
 _MAX_NUMBER = 2**40
+_FINAL_COLUMNS = (EPISODE, LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,35 @@ def _are_others(times: Any, since: NDArray[Any], fps: float) -> bool:
         return not np.array_equal(to_rows(times, ()), (since / fps).astype(np.float32))
     except ValueError:
         return True
+
+
+def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
+    """Return the episodes of a dataset, each with whether its final observation is in the table, and whether it was
+    cut.
+
+    Raises:
+        CorruptShardError: the table is damaged, or is not of these episodes: somebody has changed them since.
+    """
+    path, known = root / FINALS, list(episodes)
+    if not path.is_file():
+        return known
+    last = -1
+    with opened(path) as file:
+        names = (*_FINAL_COLUMNS, *([CUT] if CUT in file.names else []))
+        for batch in file.batches(names, _SCANNED_ROWS):
+            try:
+                numbers, lengths, *cuts = (to_rows(batch[name], ()).tolist() for name in names)
+            except ValueError as exc:
+                raise CorruptShardError(f"{path}: {' or '.join(_FINAL_COLUMNS)}: {exc}") from exc
+            for number, length, *cut in zip(numbers, lengths, *cuts, strict=True):
+                if not (last < number < len(known) and known[int(number)].rows == length):
+                    raise CorruptShardError(
+                        f"{path}: expected the numbers and lengths of episodes, found {number} of {length} steps",
+                        hint=f"rm {path} if the dataset was changed since rlx wrote it; last steps are left out then",
+                    )
+                known[int(number)] = replace(known[int(number)], final_recorded=True, cut=cut == [True])
+                last = number
+    return known
 
 
 def unknown_columns(file: ParquetFile, known: Sequence[str]) -> list[str]:

@@ -1,4 +1,17 @@
-"""Names of the files and columns of LeRobot's datasets of version 3."""
+"""Names of LeRobot's files and columns, and the features that fields become in its Parquet files."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import ExportError
+from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures, encode
+from rlx.schema import TEXT, Field, Role, Schema
+from rlx.store.arrow import from_rows, pyarrow
 
 INFO, EPISODES, TASKS = "meta/info.json", "meta/episodes", "meta/tasks.parquet"
 # A table that rlx adds: LeRobot has no row for final observations.
@@ -14,3 +27,160 @@ LENGTH, DATA_CHUNK, DATA_FILE = "length", "data/chunk_index", "data/file_index"
 FIRST_INDEX, STOP_INDEX = "dataset_from_index", "dataset_to_index"
 # In the table of final observations: whether the recording of the episode was cut.
 CUT = "cut"
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_MAX_DIMENSIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One column.
+
+    Args:
+        field: what it is filled from; its shape is that of the field.
+        arranged: rows of it as they are written.
+        is_image: whether it is kept as PNG.
+    """
+
+    field: Field
+    arranged: Arranged
+    is_image: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As LeRobot says it: a number is a vector of one."""
+        return self.arranged.shape or (1,)
+
+    def column(self, rows: NDArray[np.generic]) -> Any:
+        """Return rows of the field as an Arrow array."""
+        arrow, _ = pyarrow()
+        rows = self.arranged.arrange(rows)
+        if self.is_image:
+            pngs = arrow.array(list(encode(rows)), arrow.binary())
+            return arrow.StructArray.from_arrays([pngs, arrow.nulls(len(rows), arrow.string())], ["bytes", "path"])
+        if self.shape == (1,):
+            return from_rows(rows.reshape(-1))
+        return from_rows(rows) if len(self.shape) == 1 else _nested(rows)
+
+    def described(self) -> dict[str, Any]:
+        """Return the feature as ``info.json`` has it."""
+        names = ["height", "width", "channels"] if self.is_image else None
+        return {"dtype": "image" if self.is_image else self.field.dtype, "shape": list(self.shape), "names": names}
+
+    def hugging_face(self) -> dict[str, Any]:
+        """Return the feature as the library ``datasets`` describes it in the file."""
+        value = {"dtype": self.field.dtype, "_type": "Value"}
+        if self.is_image:
+            return {"_type": "Image"}
+        if self.shape == (1,):
+            return value
+        if len(self.shape) == 1:
+            return {"feature": value, "length": self.shape[0], "_type": "List"}
+        return {"shape": list(self.shape), "dtype": self.field.dtype, "_type": f"Array{len(self.shape)}D"}
+
+    def metadata(self) -> Mapping[str, str] | None:
+        """Return the column's metadata, by which ``datasets`` recognises arrays of several dimensions."""
+        if self.is_image or len(self.shape) == 1:
+            return None
+        return {
+            "ARROW:extension:name": f"datasets.features.features.Array{len(self.shape)}DExtensionType",
+            "ARROW:extension:metadata": f'[{list(self.shape)}, "{self.field.dtype}"]',
+        }
+
+    def counted(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return rows of the field as their statistics take them; of arrays, LeRobot looks at the last dimension."""
+        rows = self.arranged.arrange(rows)
+        return rows if self.is_image else rows.reshape(-1, self.shape[-1])
+
+
+def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
+    """Return name of the feature that each field becomes, of those that there is a place for.
+
+    Args:
+        schema: the fields.
+        noted: what LeRobot itself said of the dataset, if it comes from there: its features keep their names.
+
+    Raises:
+        ExportError: LeRobot holds no arrays like one of them.
+
+    Example:
+        >>> features_of(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))["reward"]
+        'next.reward'
+    """
+    known = {said["field"]: called for called, said in _noted_features(noted).items()}
+    names: dict[str, str] = {}
+    taken = {*defaults(), TASK, DONE, TERMINATED, TRUNCATED} - ({TIMESTAMP} if is_timed(schema) else set())
+    for name, field in schema.fields.items():
+        if name in ("terminated", "truncated") or (name == TASK and has_tasks(schema)):
+            continue
+        called = next((one for one in (known.get(name), _called(name, field)) if one and one not in taken), None)
+        if called is None:
+            continue
+        names[name] = called
+        taken.add(called)
+        if len(feature_of(field).shape) > (1 if field.is_text else _MAX_DIMENSIONS):
+            what = (
+                "texts of at most 1 dimension" if field.is_text else f"arrays of at most {_MAX_DIMENSIONS} dimensions"
+            )
+            raise ExportError(f"LeRobot holds {what}, found {name} {list(field.shape)}")
+    return names
+
+
+def names_of(noted: Any) -> dict[str, Any]:
+    """Return LeRobot's names of the parts of features, by the features' names."""
+    return {called: said["names"] for called, said in _noted_features(noted).items() if said.get("names")}
+
+
+def _noted_features(noted: Any) -> dict[str, Any]:
+    """Return the notes of features: the field of each, and perhaps names of its parts."""
+    features = noted.get("features") if isinstance(noted, dict) else None
+    return {
+        called: said
+        for called, said in (features.items() if isinstance(features, dict) else ())
+        if _NAME.fullmatch(called) and isinstance(said, dict) and isinstance(said.get("field"), str)
+    }
+
+
+def has_tasks(schema: Schema) -> bool:
+    """Return whether a field says of every step which task it belongs to."""
+    return schema.fields.get(TASK) == Field(TEXT, (), Role.STEP)
+
+
+def is_timed(schema: Schema) -> bool:
+    """Return whether a field says of every step when it was."""
+    field = schema.fields.get(TIMESTAMP)
+    return field is not None and (field.dtype, field.shape, field.role) == ("float32", (), Role.STEP)
+
+
+def feature_of(field: Field) -> Feature:
+    """Return the column that a field becomes."""
+    pictures = as_pictures(field)
+    return Feature(field, as_it_is(field) if pictures is None else pictures, pictures is not None)
+
+
+def defaults() -> dict[str, Feature]:
+    """Return the features that LeRobot wants of every dataset."""
+    number = feature_of(Field("int64", (), Role.STEP))
+    clock = feature_of(Field("float32", (), Role.STEP))
+    return {TIMESTAMP: clock, **dict.fromkeys((FRAME, EPISODE, INDEX, TASK_INDEX), number)}
+
+
+def _called(name: str, field: Field) -> str:
+    is_picture = as_pictures(field) is not None
+    first, _, rest = name.partition("/")
+    if first == "observation" and not rest:
+        return "observation.image" if is_picture else "observation.state"
+    if first == "observation" and is_picture:
+        return f"observation.images.{rest.removeprefix('images/').replace('/', '.')}"
+    return ("next." if field.role == Role.NEXT else "") + name.replace("/", ".")
+
+
+def _nested(rows: NDArray[np.generic]) -> Any:
+    """Return rows [n, ...] as lists in lists, as ``datasets`` keeps arrays of several dimensions."""
+    arrow, _ = pyarrow()
+    array = arrow.array(rows.reshape(-1))
+    for axis in range(rows.ndim - 1, 0, -1):
+        count = int(np.prod(rows.shape[:axis]))
+        array = arrow.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * rows.shape[axis], array)
+    return array

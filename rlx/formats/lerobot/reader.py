@@ -14,17 +14,14 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.files.disk import read_object
-from rlx.formats.common.checks import check_field, expecting, missing_field
-from rlx.formats.common.extra_fields import NOT_OF_STEPS, not_taken_note
+from rlx.formats.common.fields import NOT_OF_STEPS, check_field, expecting, missing_field, not_taken_note
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import FILE_NAME, KEY, told_beside
-from rlx.formats.common.rows.episodes import without_outcome
-from rlx.formats.common.rows.stream import Batch, RowStream
+from rlx.formats.common.rows.episodes import Batch, RowStream, without_outcome
 from rlx.formats.common.source import batch_rows, id_of
 from rlx.formats.lerobot.columns import Feature, described, fields_of, is_told, picture_file, read_features, read_tasks
-from rlx.formats.lerobot.files import DataFile, data_files, episode_columns, unknown_columns
-from rlx.formats.lerobot.finals import with_finals
+from rlx.formats.lerobot.files import DataFile, data_files, episode_columns, unknown_columns, with_finals
 from rlx.formats.lerobot.layout import (
     DATA_PATH,
     DONE,

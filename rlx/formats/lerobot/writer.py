@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, small_pieces
 from rlx.formats.common.provenance import save_provenance
-from rlx.formats.lerobot.features import Feature, defaults, feature_of, features_of, has_tasks, is_timed, names_of
-from rlx.formats.lerobot.finals import FinalObservations
 from rlx.formats.lerobot.layout import (
     DATA_PATH,
     DONE,
@@ -28,8 +26,15 @@ from rlx.formats.lerobot.layout import (
     TERMINATED,
     TIMESTAMP,
     TRUNCATED,
+    Feature,
+    defaults,
+    feature_of,
+    features_of,
+    has_tasks,
+    is_timed,
+    names_of,
 )
-from rlx.formats.lerobot.numbered_files import Episodes, NumberedFiles
+from rlx.formats.lerobot.tables import Episodes, FinalObservations, NumberedFiles
 from rlx.progress import Progress
 from rlx.schema import Field, Role
 from rlx.store.arrow import pyarrow

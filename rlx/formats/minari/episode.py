@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.formats.common.checks import check_field
-from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType, check_field
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import TextRows, is_text
-from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS
-from rlx.formats.minari.space import Space, describe, is_image, leaf_space
+from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS, Space, describe, is_image, leaf_space
 from rlx.schema import TEXT, Field, Role, Schema
 
 _ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP}

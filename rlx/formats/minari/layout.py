@@ -1,6 +1,13 @@
-"""Names of the files, groups and attributes of Minari's datasets."""
+"""Names in Minari's files, and spaces as its metadata describe them: pictures or not, and which values there may be."""
 
+import math
 import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.schema import Field
 
 METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
@@ -22,3 +29,165 @@ INFOS = "infos"
 # Of an episode: its number, its steps, and whether it was cut, which rlx adds.
 NUMBER, STEPS, CUT = "id", "total_steps", "cut"
 ATTRIBUTES = frozenset({NUMBER, STEPS, CUT})
+
+
+_MIN_IMAGE_SIDE = 32
+_MAX_CHARSET = 1000  # characters
+_MAX_BOUNDS = 64  # A picture's bounds, one a pixel, would fill the manifest.
+
+Space = Mapping[str, Any]
+
+
+def leaf_space(space: Space | None, path: str) -> Space | None:
+    """Return the space of one leaf: ``path`` leads to it through Dict and Tuple spaces; None if unknown.
+
+    Example:
+        >>> pair = {"type": "Tuple", "subspaces": [{"type": "Discrete", "n": 2}, {"type": "Discrete", "n": 3}]}
+        >>> leaf_space({"type": "Dict", "subspaces": {"a": pair}}, "a/_index_1")
+        {'type': 'Discrete', 'n': 3}
+    """
+    if space is None or not path:
+        return space
+    subspaces = space.get("subspaces", {})
+    if isinstance(subspaces, list):
+        subspaces = {f"_index_{number}": subspace for number, subspace in enumerate(subspaces)}
+    first, _, rest = path.partition("/")
+    return leaf_space(subspaces.get(first), rest)
+
+
+def is_image(space: Space | None) -> bool:
+    """Return whether Minari takes the space for that of pictures, which it then keeps as JPEG.
+
+    Example:
+        >>> picture = {"type": "Box", "dtype": "uint8", "shape": [32, 32], "low": [[0]], "high": [[255]]}
+        >>> is_image(picture), is_image({"type": "Discrete", "n": 2})
+        (True, False)
+    """
+    if space is None or space.get("type") != "Box" or space.get("dtype") != "uint8":
+        return False
+    shape = space.get("shape", [])
+    if len(shape) not in (2, 3) or min(shape[:2]) < _MIN_IMAGE_SIDE:
+        return False
+    return _constant(space.get("low")) == 0 and _constant(space.get("high")) == 255
+
+
+def describe(space: Space | None) -> Space | None:
+    """Return the space in a few words, for the manifest: bounds that are many or infinite are left out, and long
+    charsets.
+
+    Example:
+        >>> describe({"type": "Box", "dtype": "float32", "shape": [2], "low": [-1, -1], "high": [2, math.inf]})
+        {'type': 'Box', 'low': -1}
+    """
+    if space is None:
+        return None
+    kept: dict[str, Any] = {"type": space.get("type")}
+    for key in ("n", "start", "nvec", "low", "high"):
+        value = _constant(space.get(key)) if key in ("low", "high") else space.get(key)
+        value = space.get(key) if value is None else value
+        numbers = _numbers(value)
+        if numbers and len(numbers) <= _MAX_BOUNDS and all(math.isfinite(number) for number in numbers):
+            kept[key] = value
+    if kept["type"] == "Text":
+        kept |= {key: space[key] for key in ("min_length", "max_length") if type(space.get(key)) is int}
+        if isinstance(charset := space.get("charset"), str) and len(charset) <= _MAX_CHARSET:
+            kept["charset"] = charset
+    return kept
+
+
+def _constant(values: Any) -> float | None:
+    """Return the one number that all values are."""
+    numbers = set(_numbers(values))
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _numbers(values: Any) -> list[float]:
+    if isinstance(values, list):
+        return [number for value in values for number in _numbers(value)]
+    return [values] if isinstance(values, int | float) and not isinstance(values, bool) else []
+
+
+def space_of(field: Field, shape: tuple[int, ...]) -> Space:
+    """Return the space of a field whose rows are written with this shape.
+
+    Where the schema does not say which values there may be, it is a Box of all that the dtype can hold: how many
+    actions there are is never guessed.
+
+    Example:
+        >>> from rlx.schema import Role
+        >>> space_of(Field("int64", (), Role.STEP, {"type": "Discrete", "n": 6}), ())
+        {'type': 'Discrete', 'dtype': 'int64', 'start': 0, 'n': 6}
+        >>> space_of(Field("float32", (2,), Role.STEP), (2,))["high"]
+        [inf, inf]
+    """
+    said = field.space or {}
+    kind = said.get("type")
+    if kind == "Discrete" and shape == () and isinstance(said.get("n"), int):
+        return {"type": "Discrete", "dtype": "int64", "start": said.get("start", 0), "n": said["n"]}
+    if kind == "MultiDiscrete" and np.shape(said.get("nvec", 0)) == shape:
+        start = said.get("start", np.zeros(shape, int).tolist())
+        return {"type": "MultiDiscrete", "dtype": field.dtype, "nvec": said["nvec"], "start": start}
+    if field.is_text:
+        return {"type": "Text"} | {key: said[key] for key in ("min_length", "max_length", "charset") if key in said}
+    if field.dtype == "bool" or (kind == "MultiBinary" and shape):
+        return {"type": "MultiBinary", "n": _counts(said.get("n"), shape)} if shape else _flag()
+    low, high = (_bound(field, said.get(key), key, shape) for key in ("low", "high"))
+    return {"type": "Box", "dtype": field.dtype, "shape": list(shape), "low": low, "high": high}
+
+
+def text_space(space: Space, longest: int, characters: Collection[str]) -> Space:
+    """Return the space of texts, where the schema does not say which: of those that there are.
+
+    Example:
+        >>> text_space({"type": "Text", "max_length": 8}, 3, "ba")
+        {'type': 'Text', 'min_length': 0, 'max_length': 8, 'charset': 'ab'}
+    """
+    seen = {"min_length": 0, "max_length": max(1, longest), "charset": "".join(sorted(characters))}
+    return {"type": "Text", **{key: space.get(key, said) for key, said in seen.items()}}
+
+
+def nested(leaves: Mapping[str, Space]) -> Space:
+    """Return the space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them.
+
+    Example:
+        >>> nested({"a/_index_0": {"type": "x"}, "a/_index_1": {"type": "y"}})
+        {'type': 'Dict', 'subspaces': {'a': {'type': 'Tuple', 'subspaces': [{'type': 'x'}, {'type': 'y'}]}}}
+    """
+    if "" in leaves:
+        return leaves[""]
+    children: dict[str, dict[str, Space]] = {}
+    for path, space in leaves.items():
+        first, _, rest = path.partition("/")
+        children.setdefault(first, {})[rest] = space
+    subspaces = {name: nested(below) for name, below in children.items()}
+    indices = [f"_index_{number}" for number in range(len(subspaces))]
+    if set(subspaces) == set(indices):
+        return {"type": "Tuple", "subspaces": [subspaces[index] for index in indices]}
+    return {"type": "Dict", "subspaces": subspaces}
+
+
+def _counts(said: Any, shape: tuple[int, ...]) -> Any:
+    """Return n of a MultiBinary as the schema has it; where it does not say, a number for vectors, else the shape."""
+    if said is not None and np.atleast_1d(said).tolist() == list(shape):
+        return said
+    return shape[0] if len(shape) == 1 else list(shape)
+
+
+def _flag() -> Space:
+    return {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2}
+
+
+def _bound(field: Field, said: Any, which: str, shape: tuple[int, ...]) -> Any:
+    """Return one number for every number of a row."""
+    if said is None or np.shape(said) not in ((), shape):
+        said = _limit(np.dtype(field.dtype), which)
+    if np.shape(said) == shape:
+        return said
+    return np.full(shape, said, dtype=object).tolist()
+
+
+def _limit(dtype: np.dtype[Any], which: str) -> float:
+    if dtype.kind == "f":
+        return math.inf if which == "high" else -math.inf
+    limits = np.iinfo(dtype)
+    return int(limits.max if which == "high" else limits.min)

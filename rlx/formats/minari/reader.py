@@ -15,15 +15,13 @@ from typing import Any
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import NOT_OF_STEPS, can_be_noted, not_taken_note
+from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, told_notes
 from rlx.formats.common.rows.episodes import shard_bounds
 from rlx.formats.common.source import block_steps
 from rlx.formats.minari.episode import Episode, Leaf, fields_of
-from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS
-from rlx.formats.minari.space import Space
+from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS, Space
 from rlx.schema import Schema
 
 _MAX_METADATA_BYTES = 64 * 2**20

@@ -29,8 +29,20 @@ from rlx.formats.common.exporter import (
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.provenance import KEY, provenance
-from rlx.formats.minari.layout import CUT, GROUPS, INFOS, MAIN_DATA, METADATA, NUMBER, STEPS
-from rlx.formats.minari.space import Space, is_image, nested, space_of, text_space
+from rlx.formats.minari.layout import (
+    CUT,
+    GROUPS,
+    INFOS,
+    MAIN_DATA,
+    METADATA,
+    NUMBER,
+    STEPS,
+    Space,
+    is_image,
+    nested,
+    space_of,
+    text_space,
+)
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 

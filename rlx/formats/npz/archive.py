@@ -14,12 +14,22 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
 from rlx.files.disk import check_readable
-from rlx.formats.common.extra_fields import RowType
-from rlx.formats.common.npy_header import MalformedNpyError, read_header
+from rlx.formats.common.fields import RowType
+from rlx.formats.common.npy import MalformedNpyError, read_header
 from rlx.formats.common.provenance import told_notes
-from rlx.formats.common.rows.stream import Batch
-from rlx.formats.npz.layout import SUFFIX
+from rlx.formats.common.rows.episodes import Batch
 from rlx.schema import TEXT
+
+SUFFIX = ".npy"
+GROUP = "trajectories/"
+FINAL = f"{GROUP}final/"
+# Columns of the table of trajectories, each with the kinds of numbers it may have.
+TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b", "cut": "b"}
+LAYOUT = (
+    "expected arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "
+    f"next/truncated [S]; and perhaps of a row a trajectory: trajectories/{', trajectories/'.join(TABLE)}"
+)
+
 
 _MAX_RATIO = 1032  # deflate's best: 258 bytes from two bits
 _MAX_MEMBERS = 1000

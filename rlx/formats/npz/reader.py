@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import SourceError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, not_taken_note
-from rlx.formats.common.rows.episodes import EpisodeTable, without_outcome
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, expecting, not_taken_note
+from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
-from rlx.formats.common.rows.stream import Batch, RowStream
-from rlx.formats.common.rows.ted_fields import StreamColumns, TedFields, ted_fields
-from rlx.formats.common.rows.ted_names import (
+from rlx.formats.common.rows.ted_fields import (
     CUT,
     DONE,
     EPISODE,
@@ -33,10 +30,12 @@ from rlx.formats.common.rows.ted_names import (
     TERMINATED,
     TRAJECTORY,
     TRUNCATED,
+    StreamColumns,
+    TedFields,
+    ted_fields,
 )
 from rlx.formats.common.source import OneFile, batch_rows
-from rlx.formats.npz.archive import Archive, Member, opened
-from rlx.formats.npz.layout import FINAL, GROUP, LAYOUT, TABLE
+from rlx.formats.npz.archive import FINAL, GROUP, LAYOUT, TABLE, Archive, Member, opened
 from rlx.schema import Schema, is_action, is_observation
 
 _SCANNED_ROWS = 2**16

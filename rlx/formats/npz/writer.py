@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.batches import Columns, gathered, without_nul
-from rlx.formats.common.exporter import Experience, Piece, pieces
+from rlx.formats.common.exporter import Columns, Experience, Piece, gathered, pieces, without_nul
 from rlx.formats.common.provenance import provenance
-from rlx.formats.common.rows.ted_names import ted_paths
-from rlx.formats.npz.layout import FINAL, GROUP, SUFFIX, TABLE
+from rlx.formats.common.rows.ted_fields import ted_paths
+from rlx.formats.npz.archive import FINAL, GROUP, SUFFIX, TABLE
 from rlx.progress import Progress
 from rlx.schema import TEXT, Field, Role, Schema
 

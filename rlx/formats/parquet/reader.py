@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import RowType, not_taken_note
+from rlx.formats.common.fields import RowType, expecting, not_taken_note
 from rlx.formats.common.parquet_file import ParquetFile, is_parquet, opened
 from rlx.formats.common.provenance import KEY, told_notes
-from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
-from rlx.formats.common.rows.stream import Batch, RowStream
-from rlx.formats.common.rows.ted_fields import StreamColumns, TedFields, ted_fields
-from rlx.formats.common.rows.ted_names import SCANNED
+from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, ted_fields
 from rlx.formats.common.source import OneFile, batch_rows
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.arrow import row_type, to_rows

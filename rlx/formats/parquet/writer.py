@@ -1,5 +1,6 @@
 """Parquet: of a dataset, a row a step, columns by TED path, and a row group an episode, or for several short ones; of
-batches, arrays as nested lists of fixed size, one level per dimension."""
+batches, arrays as nested lists of fixed size, one level per dimension.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,11 +11,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.batches import Columns
-from rlx.formats.common.exporter import Experience, Piece, small_pieces
+from rlx.formats.common.exporter import Columns, Experience, Piece, small_pieces
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.provenance import KEY, provenance
-from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
+from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, INDEX, TRAJECTORY, ted_paths
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
 from rlx.store.arrow import arrow_type, from_rows, pyarrow

@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable
 from typing import IO, Any, BinaryIO, cast
 
-from rlx.formats.common.batches import Columns, gathered, tree
+from rlx.formats.common.exporter import Columns, gathered, tree
 
 
 class PtExporter:

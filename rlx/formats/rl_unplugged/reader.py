@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import not_taken_note
+from rlx.formats.common.fields import expecting, not_taken_note
 from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.formats.common.tf_example import Feature, MalformedExampleError, parse_example
 from rlx.formats.common.tfrecord import records

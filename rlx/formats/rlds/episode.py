@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.formats.common.checks import check_field
+from rlx.formats.common.fields import check_field
 from rlx.formats.common.source import block_steps
 from rlx.formats.common.tf_example import Feature as Values
-from rlx.formats.rlds.features import Feature, MalformedFeatureError
-from rlx.formats.rlds.layout import CUT, EPISODE_ID, FIRST, LAST, TERMINAL
+from rlx.formats.rlds.layout import CUT, EPISODE_ID, FIRST, LAST, TERMINAL, Feature, MalformedFeatureError
 from rlx.schema import Role, Schema
 
 SPLIT = "split"

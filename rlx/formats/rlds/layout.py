@@ -1,4 +1,19 @@
-"""Names in the files of a dataset of TensorFlow Datasets, and in the examples of RLDS."""
+"""Names in RLDS's files, and the features of a step: their descriptions, and their values in an example, both ways."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptShardError
+from rlx.formats.common.exporter import tree
+from rlx.formats.common.pictures import Arranged, MalformedPictureError, as_it_is, as_pictures, decode_picture, encode
+from rlx.formats.common.tf_example import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
+from rlx.formats.common.tf_example import Feature as Values
+from rlx.schema import TEXT, Field, Role, Schema
 
 INFO, FEATURES, METADATA = "dataset_info.json", "features.json", "metadata.json"
 FILE_FORMAT = "tfrecord"
@@ -13,3 +28,236 @@ LAYOUT = (
     "expected a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json, *.tfrecord-* of an "
     "example an episode: steps/observation, action, reward, is_first, is_last, is_terminal, T + 1 rows of each"
 )
+
+
+_MAX_DEPTH = 16
+_MAX_SIZE = 2**32
+_KINDS = "biuf"
+_MAX_ITEM_BYTES = 8
+_DISCOUNT_FIELD = Field("float32", (), Role.NEXT)
+_RESERVED = frozenset({*FLAGS, DISCOUNT})
+# An example knows these types and no others; the rest is kept as its bytes.
+_EXACT = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float32"})
+_MAX_LISTED_BYTES = 1024
+_MODULE = "tensorflow_datasets.core.features"
+
+
+class MalformedFeatureError(ValueError):
+    """An example has not the values that its features say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One array of a step.
+
+    Args:
+        dtype: of its numbers.
+        shape: of one row.
+        encoding: ``image``, ``text``, ``none`` for numbers one by one, ``bytes`` for those of a step together.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    encoding: str
+
+    @property
+    def kind(self) -> int:
+        """Of list that its values make in an example."""
+        if self.encoding != "none":
+            return BYTES_LIST
+        return FLOAT_LIST if self.dtype == "float32" else INT64_LIST
+
+    def count(self, values: Values) -> int:
+        """Return how many rows an example has of it."""
+        if self.encoding in ("none", "text"):
+            return len(values) // max(1, math.prod(self.shape))
+        return len(values)
+
+    def rows(self, values: Values, start: int, stop: int) -> NDArray[Any]:
+        """Return rows [stop - start, ...] of an example.
+
+        Raises:
+            MalformedFeatureError: they are of another kind, or there are fewer.
+        """
+        size = math.prod(self.shape)
+        if self.encoding == "none":
+            if not isinstance(values, np.ndarray) or len(values) % max(1, size):
+                raise MalformedFeatureError(f"expected {self.dtype}{list(self.shape)} per step, found {_found(values)}")
+            rows = values[start * size : stop * size].astype(self.dtype, casting="unsafe")
+            return rows.reshape(stop - start, *self.shape)
+        if not isinstance(values, list):
+            raise MalformedFeatureError(f"expected a text per step, found {_found(values)}")
+        if self.encoding == "text":
+            return self._texts(values, start, stop)
+        made = np.empty((stop - start, *self.shape), self.dtype)
+        for row, value in enumerate(values[start:stop]):
+            made[row] = self._picture(value, start + row) if self.encoding == "image" else self._numbers(value)
+        return made
+
+    def _texts(self, values: list[memoryview], start: int, stop: int) -> NDArray[Any]:
+        size = math.prod(self.shape)
+        if len(values) % max(1, size):
+            raise MalformedFeatureError(f"expected {size:,} texts per step, found {_found(values)}")
+        made = np.empty((stop - start) * size, object)
+        try:
+            made[:] = [str(value, "utf-8") for value in values[start * size : stop * size]]
+        except UnicodeDecodeError as exc:
+            raise MalformedFeatureError(f"expected UTF-8 text, found {bytes(exc.object[:40])!r}") from exc
+        return made.reshape(stop - start, *self.shape)
+
+    def _picture(self, value: memoryview, row: int) -> NDArray[Any]:
+        try:
+            return decode_picture(value, self.shape)
+        except MalformedPictureError as exc:
+            raise MalformedFeatureError(f"step {row:,}: {exc}") from exc
+
+    def _numbers(self, value: memoryview) -> NDArray[Any]:
+        expected = math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        if len(value) != expected:
+            raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(value):,}")
+        return np.frombuffer(value, self.dtype).reshape(self.shape)
+
+    def add(self, spool: ExampleSpool, name: str, rows: NDArray[Any]) -> None:
+        """Add rows [n, *shape] to an example."""
+        if self.encoding == "image":
+            spool.add_bytes(name, encode(rows))
+        elif self.encoding == "text":
+            spool.add_bytes(name, (str(text).encode() for text in rows.flat))
+        elif self.encoding == "bytes":
+            spool.add_bytes(name, (row.tobytes() for row in np.ascontiguousarray(rows)))
+        else:
+            spool.add_numbers(name, rows)
+
+    def described(self) -> dict[str, Any]:
+        """Return the feature as ``features.json`` has it."""
+        shape = {"dimensions": [str(size) for size in self.shape]} if self.shape else {}
+        if self.encoding == "image":
+            return {
+                "pythonClassName": f"{_MODULE}.image_feature.Image",
+                "image": {"shape": shape, "dtype": "uint8", "encodingFormat": "png"},
+            }
+        if self.encoding == "text" and not shape:
+            return {"pythonClassName": f"{_MODULE}.text_feature.Text", "text": {}}
+        encoding = "none" if self.encoding == "text" else self.encoding
+        return {
+            "pythonClassName": f"{_MODULE}.tensor_feature.Tensor",
+            "tensor": {"shape": shape, "dtype": self.dtype, "encoding": encoding},
+        }
+
+
+def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
+    """Return the features of a step by name, parts joined by ``/``; none where they are no numbers or text of a known
+    shape.
+
+    Args:
+        described: what ``features.json`` holds.
+        place: where that lies, for messages.
+
+    Raises:
+        CorruptShardError: it does not describe episodes of steps.
+    """
+    try:
+        feature = described["featuresDict"]["features"]["steps"]["sequence"]["feature"]
+        return dict(_leaves(feature, "", 0))
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise CorruptShardError(
+            f"{place}: expected a FeaturesDict with steps, a Dataset of FeaturesDict, found none: "
+            f"{type(exc).__name__} {exc}"
+        ) from exc
+
+
+def episode_features(described: Mapping[str, Any]) -> list[str]:
+    """Return names of what an episode has beside its steps."""
+    features = described["featuresDict"]["features"]
+    return [path for name, node in features.items() if name != "steps" for path, _ in _leaves(node, name, 0)]
+
+
+def _leaves(node: Mapping[str, Any], name: str, depth: int) -> Iterator[tuple[str, Feature | None]]:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"features more than {_MAX_DEPTH} deep")
+    if "featuresDict" in node:
+        for child, feature in node["featuresDict"]["features"].items():
+            yield from _leaves(feature, f"{name}/{child}" if name else child, depth + 1)
+    else:
+        yield name, _leaf(node)
+
+
+def _leaf(node: Mapping[str, Any]) -> Feature | None:
+    if "classLabel" in node:
+        return Feature("int64", (), "none")
+    if "text" in node:
+        return Feature(TEXT, (), "text")
+    kind = "image" if "image" in node else "tensor"
+    if kind not in node:
+        return None
+    dtype = node[kind].get("dtype") or "uint8"
+    shape = tuple(int(size) for size in node[kind].get("shape", {}).get("dimensions", []))
+    if dtype == TEXT:
+        return Feature(TEXT, shape, "text") if all(0 <= size < _MAX_SIZE for size in shape) else None
+    encoding = "image" if kind == "image" else node[kind].get("encoding") or "none"
+    is_known = encoding in ("image", "none", "bytes") and all(0 <= size < _MAX_SIZE for size in shape)
+    if not is_known or not _is_number(dtype) or (kind == "image" and (len(shape) != 3 or dtype != "uint8")):
+        return None
+    return Feature(dtype, shape, encoding)
+
+
+def _is_number(dtype: str) -> bool:
+    try:
+        named = np.dtype(dtype)
+    except TypeError:
+        return False
+    return named.kind in _KINDS and named.name == dtype and named.itemsize <= _MAX_ITEM_BYTES
+
+
+def _found(values: Values) -> str:
+    return f"{len(values):,} texts" if isinstance(values, list) else f"{len(values):,} numbers"
+
+
+def written_fields(schema: Schema) -> dict[str, Arranged]:
+    """Return how the rows of every field are arranged that there is a place for, by its name among those of a step."""
+    names = [name for name in schema if name not in ("terminated", "truncated") and name.split("/")[0] not in _RESERVED]
+    if schema.fields.get(DISCOUNT) == _DISCOUNT_FIELD:
+        names.append(DISCOUNT)
+    return {name: as_pictures(schema[name]) or as_it_is(schema[name]) for name in names}
+
+
+def features_of(schema: Schema) -> dict[str, Feature]:
+    """Return the features of these fields, and those that RLDS defines for a step."""
+    flags = {name: _feature_of(Field("bool", (), Role.STEP)) for name in FLAGS}
+    return {
+        **flags,
+        DISCOUNT: _feature_of(_DISCOUNT_FIELD),
+        **{name: _feature_of(schema[name]) for name in written_fields(schema)},
+    }
+
+
+def _feature_of(field: Field) -> Feature:
+    pictures = as_pictures(field)
+    if pictures is not None:
+        return Feature("uint8", pictures.shape, "image")
+    if field.is_text:
+        return Feature(TEXT, field.shape, "text")
+    is_listed = field.dtype in _EXACT and field.row_bytes < _MAX_LISTED_BYTES
+    return Feature(field.dtype, field.shape, "none" if is_listed else "bytes")
+
+
+def described(features: Mapping[str, Feature], *, tells_cuts: bool) -> dict[str, Any]:
+    """Return ``features.json`` of episodes whose steps have these features, and which perhaps say whether they were
+    cut.
+    """
+    steps = _nested(tree(features), lambda feature: feature.described())
+    episode = _feature_of(Field("int64", (), Role.STEP)).described()
+    dataset = {
+        "pythonClassName": f"{_MODULE}.dataset_feature.Dataset",
+        "sequence": {"feature": steps, "length": "-1"},
+    }
+    cut = {CUT: _feature_of(Field("bool", (), Role.STEP)).described()} if tells_cuts else {}
+    return _dict({EPISODE_ID: episode, **cut, STEPS: dataset})
+
+
+def _nested(node: Mapping[str, Any], leaf: Callable[[Feature], dict[str, Any]]) -> dict[str, Any]:
+    return _dict({name: leaf(one) if isinstance(one, Feature) else _nested(one, leaf) for name, one in node.items()})
+
+
+def _dict(features: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pythonClassName": f"{_MODULE}.features_dict.FeaturesDict", "featuresDict": {"features": features}}

@@ -13,15 +13,13 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.files.disk import read_object
 from rlx.files.location import checked_name
-from rlx.formats.common.checks import expecting, missing_field
-from rlx.formats.common.extra_fields import NOT_OF_STEPS, ExtraFields, not_taken_note
+from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, missing_field, not_taken_note
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, told_notes
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import MalformedExampleError, parse_example
 from rlx.formats.common.tfrecord import records
 from rlx.formats.rlds.episode import SPLIT, Episode
-from rlx.formats.rlds.features import Feature, MalformedFeatureError, episode_features, steps_features
 from rlx.formats.rlds.layout import (
     CUT,
     DISCOUNT,
@@ -33,6 +31,10 @@ from rlx.formats.rlds.layout import (
     LAYOUT,
     METADATA,
     TEMPLATE,
+    Feature,
+    MalformedFeatureError,
+    episode_features,
+    steps_features,
 )
 from rlx.schema import TEXT, Field, Role, Schema
 

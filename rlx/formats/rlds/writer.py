@@ -15,7 +15,6 @@ from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, pieces
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.tf_example import INT64_LIST, ExampleSpool, ExampleTooLongError
-from rlx.formats.rlds.features import described, features_of, written_fields
 from rlx.formats.rlds.layout import (
     CUT,
     DISCOUNT,
@@ -29,6 +28,9 @@ from rlx.formats.rlds.layout import (
     STEPS,
     TEMPLATE,
     TERMINAL,
+    described,
+    features_of,
+    written_fields,
 )
 from rlx.progress import Progress
 from rlx.schema import Role

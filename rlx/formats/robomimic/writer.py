@@ -18,7 +18,7 @@ from rlx.formats.common.exporter import (
     left_out,
     observation_fields,
 )
-from rlx.formats.common.hdf5.extras import extra_columns, without_room
+from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
 from rlx.formats.common.pictures import channels_last
 from rlx.formats.common.provenance import provenance

@@ -4,7 +4,7 @@
 """
 
 from rlx.formats.registry import Format
-from rlx.formats.torchrl.layout import METADATA, SUFFIX
+from rlx.formats.torchrl.leaves import METADATA, SUFFIX
 
 FORMAT = Format(
     "torchrl",

@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.files.disk import read_object
-from rlx.formats.common.extra_fields import RowType
+from rlx.formats.common.fields import RowType
 from rlx.formats.common.rows.ted_run import NUMBERS, Leaf
-from rlx.formats.torchrl.layout import METADATA, SUFFIX, TEXT_CLASSES
 from rlx.schema import TEXT
+
+METADATA = "meta.json"
+SUFFIX = ".memmap"
+# A leaf of texts: one for each step, or the same for all.
+TEXT_CLASSES = ("NonTensorStack", "NonTensorData")
+
 
 _MAX_DEPTH = 16
 _MAX_SIZE = 2**48

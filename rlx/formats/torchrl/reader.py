@@ -9,15 +9,12 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import read_object
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import NOT_OF_STEPS
+from rlx.formats.common.fields import NOT_OF_STEPS, expecting
 from rlx.formats.common.provenance import told_beside
 from rlx.formats.common.rows.scan import Recording, different
-from rlx.formats.common.rows.ted_fields import TedFields, ted_fields
-from rlx.formats.common.rows.ted_names import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED
+from rlx.formats.common.rows.ted_fields import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED, TedFields, ted_fields
 from rlx.formats.common.rows.ted_run import Leaf, Place, TedRun, lanes, make_run, scanned
-from rlx.formats.torchrl.layout import METADATA
-from rlx.formats.torchrl.leaves import MemmapLeaves, described
+from rlx.formats.torchrl.leaves import METADATA, MemmapLeaves, described
 
 # The layout of ReplayBuffer.dumps: the storage in a directory, and beside it the state of the buffer's parts.
 _BUFFER = "buffer_metadata.json"

@@ -9,11 +9,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.batches import tree
-from rlx.formats.common.exporter import Experience, Piece, common_losses, pieces
+from rlx.formats.common.exporter import Experience, Piece, common_losses, pieces, tree
 from rlx.formats.common.provenance import save_provenance
-from rlx.formats.common.rows.ted_names import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
-from rlx.formats.torchrl.layout import METADATA, SUFFIX, TEXT_CLASSES
+from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
+from rlx.formats.torchrl.leaves import METADATA, SUFFIX, TEXT_CLASSES
 from rlx.progress import Progress
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
 

@@ -10,7 +10,7 @@ import zarr
 from numpy.typing import NDArray
 
 from rlx.files.disk import check_case
-from rlx.formats.common.batches import Columns
+from rlx.formats.common.exporter import Columns
 
 _CHUNK_BYTES = 2**18
 

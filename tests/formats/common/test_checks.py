@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.checks import check_field, check_finite
+from rlx.formats.common.fields import check_field, check_finite
 from rlx.schema import Field, Role
 
 

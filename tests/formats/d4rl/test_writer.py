@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from rlx.formats.common.hdf5.extras import extra_columns
+from rlx.formats.common.hdf5.episodes import extra_columns
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.formats.dopamine.npy_stream import NpyStream, read_npy
+from rlx.formats.common.npy import NpyStream, read_npy
 from rlx.formats.dopamine.reader import Dopamine
 from tests.contracts.source import Trajectory, read, same
 from tests.dopamine_files import Episode, Ring, save_npy, write_gz

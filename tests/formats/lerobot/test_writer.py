@@ -13,8 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from rlx.errors import ExportError
-from rlx.formats.lerobot import finals as lerobot_finals
-from rlx.formats.lerobot import numbered_files as lerobot_files
+from rlx.formats.lerobot import tables
 from rlx.formats.lerobot import writer as lerobot
 from rlx.pipeline.convert import convert, open_source
 from rlx.pipeline.export import export
@@ -70,8 +69,8 @@ class TestLeRobot(DatasetExporterContract):
         self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         dataset = whole_dataset(tmp_path / "data", "vectors")
-        monkeypatch.setattr(lerobot_files, "_FILE_COLUMN_CHUNKS", 1)
-        monkeypatch.setattr(lerobot_files, "_BUFFERED_EPISODES", 2)
+        monkeypatch.setattr(tables, "_FILE_COLUMN_CHUNKS", 1)
+        monkeypatch.setattr(tables, "_BUFFERED_EPISODES", 2)
         self.export(dataset.path, path)
         names = [name for name in contents(path) if "/file-" in name]
         assert names == [
@@ -88,8 +87,8 @@ class TestLeRobot(DatasetExporterContract):
         chosen = SAMPLES["dict observations"]
         block = random_block(chosen, (4, 1, 7, 2, 9), ends=ends)
         dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
-        monkeypatch.setattr(lerobot_files, "_FILE_COLUMN_CHUNKS", 1)
-        monkeypatch.setattr(lerobot_finals, "_GROUP_ROWS", 2)
+        monkeypatch.setattr(tables, "_FILE_COLUMN_CHUNKS", 1)
+        monkeypatch.setattr(tables, "_GROUP_ROWS", 2)
         self.export(dataset.path, path)
         finals = pyarrow.parquet.ParquetFile(path / "meta/final_observations.parquet")
         known = int(dataset.trajectories.final_recorded.sum())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import ExportError
-from rlx.formats.common.hdf5.extras import extra_columns
+from rlx.formats.common.hdf5.episodes import extra_columns
 from rlx.formats.common.pictures import channels_last
 from rlx.formats.robomimic.writer import _keys
 from rlx.pipeline.convert import open_source

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.files.disk import check_readable
-from rlx.formats.common.checks import check_finite
+from rlx.formats.common.fields import check_finite
 from rlx.formats.common.hdf5.chunks import check_chunks
 from rlx.formats.common.provenance import KEY, told_notes
 

@@ -10,17 +10,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
-from rlx.formats.common.checks import check_finite, missing_field
-from rlx.formats.common.extra_fields import ExtraFields, RowType
-from rlx.formats.common.rows.stream import RowStream
-from rlx.formats.common.rows.ted_names import DONE, INIT, SCANNED, TERMINATED, TRUNCATED
+from rlx.formats.common.fields import ExtraFields, RowType, check_finite, missing_field
+from rlx.formats.common.rows.episodes import RowStream
 from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
 
+INDEX = "index"
+TRAJECTORY = "collector/traj_ids"
+MASK = "collector/mask"
+EPISODE = "trajectories/episode"
+FROM_RESET = "trajectories/from_reset"
+CUT = "trajectories/cut"
+INIT = "is_init"
+TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
+# Fields that a scan reads besides the observations, if present.
+SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 _FLAGS = ("terminated", "truncated")
 # Keys derived from these at the root of TED, and keys of trajectories.
 _TOLD = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not continue from step to step"
+
+
+def ted_paths(schema: Schema) -> dict[str, str]:
+    """Return TED path of every field; of an observation, that of the observation before the step.
+
+    Example:
+        >>> ted_paths(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))["reward"]
+        'next/reward'
+    """
+    return {name: f"next/{name}" if field.role == Role.NEXT else name for name, field in schema.fields.items()}
 
 
 @dataclass(frozen=True)

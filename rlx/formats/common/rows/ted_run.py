@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import SourceError
-from rlx.formats.common.checks import expecting
-from rlx.formats.common.extra_fields import RowType, not_taken_note
+from rlx.formats.common.fields import RowType, expecting, not_taken_note
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording
 from rlx.formats.common.rows.ted_fields import TedFields

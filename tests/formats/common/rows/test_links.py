@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlx.formats.common.rows.links import Pieces, link
+from rlx.formats.common.rows.scan import Pieces, link
 
 SEEN = ("observation",)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlx.formats.common.rows.scan import EpisodeScan, Recording, different
-from rlx.formats.common.rows.ted_names import TERMINATED, TRAJECTORY, TRUNCATED
+from rlx.formats.common.rows.ted_fields import TERMINATED, TRAJECTORY, TRUNCATED
 from rlx.formats.common.rows.ted_run import lanes
 
 AFTER = {"observation": "next/observation"}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.rows.episodes import RowEpisode
-from rlx.formats.common.rows.stream import Batch, RowStream
+from rlx.formats.common.rows.episodes import Batch, RowEpisode, RowStream
 from rlx.schema import Schema
 
 SCHEMA = Schema.of(observation=("int64", ()), action=("int64", ()))

@@ -1,4 +1,4 @@
-"""The Parquet files of a dataset of LeRobot: ``chunk-000/file-000.parquet``, and the next one where one is full."""
+"""The Parquet tables that the writer fills: steps, episodes with their statistics, final observations."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,15 +7,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.lerobot.features import Feature
-from rlx.formats.lerobot.layout import DATA_CHUNK, DATA_FILE, EPISODE, FIRST_INDEX, LENGTH, STOP_INDEX
-from rlx.formats.lerobot.statistics import QUANTILES
+from rlx.formats.common.exporter import Piece
+from rlx.formats.lerobot.layout import (
+    CUT,
+    DATA_CHUNK,
+    DATA_FILE,
+    EPISODE,
+    FINALS,
+    FIRST_INDEX,
+    LENGTH,
+    STOP_INDEX,
+    Feature,
+)
+from rlx.formats.lerobot.statistics import QUANTILES, PictureStatistics, VectorStatistics
 from rlx.store.arrow import pyarrow
 
 _NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 _BUFFERED_EPISODES = 100
 # Of each, a kilobyte or two stays in memory until the file is closed, and whoever opens the file has all of them.
 _FILE_COLUMN_CHUNKS = 20_000
+_COLUMNS = (EPISODE, LENGTH)
+_SCANNED_ROWS = 2**14
+_GROUP_BYTES, _GROUP_ROWS = 2**20, 1000
 
 
 class NumberedFiles:
@@ -100,7 +113,7 @@ class Episodes:
         self._tasks: dict[str, None] = {}
         self._files = NumberedFiles(directory, template, _schema(features), limit, chunk)
         self._counted = {called: feature for called, feature in features.items() if not feature.field.is_text}
-        self._all = {called: feature.statistics() for called, feature in self._counted.items()}
+        self._all = {called: _statistics(feature) for called, feature in self._counted.items()}
         self._now = dict(self._all)
         self._rows: list[dict[str, Any]] = []
         self._steps = 0
@@ -116,7 +129,7 @@ class Episodes:
 
     def start(self, data: NumberedFiles) -> None:
         """Begin an episode, whose steps are written next."""
-        self._now = {called: feature.statistics() for called, feature in self._counted.items()}
+        self._now = {called: _statistics(feature) for called, feature in self._counted.items()}
         self._tasks = {}
         self._place = data.place
 
@@ -175,3 +188,63 @@ def _schema(features: Mapping[str, Feature]) -> Any:
         kind = channels if feature.is_image else numbers
         fields += [(f"stats/{called}/{name}", arrow.list_(number) if name == "count" else kind) for name in _NAMES]
     return arrow.schema([*fields, ("meta/episodes/chunk_index", number), ("meta/episodes/file_index", number)])
+
+
+def _statistics(feature: Feature) -> VectorStatistics | PictureStatistics:
+    """Return statistics of a feature, of no row yet."""
+    return PictureStatistics(feature.shape[-1]) if feature.is_image else VectorStatistics(feature.shape[-1])
+
+
+class FinalObservations:
+    """Writer of a row per episode whose final observation is known: number and length of the episode, and that
+    observation.
+
+    Args:
+        directory: the dataset's.
+        features: those of the observations, by the names of the fields.
+        names: what the features are called.
+    """
+
+    def __init__(self, directory: Path, features: Mapping[str, Feature], names: Mapping[str, str]) -> None:
+        self._path = directory / FINALS
+        self._features = features
+        self._names = names
+        self._numbers: list[tuple[int, int, bool]] = []
+        self._rows: dict[str, list[NDArray[np.generic]]] = {name: [] for name in features}
+        self._bytes = 0
+        self._writer: Any = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def add(self, piece: Piece, *, is_cut: bool) -> None:
+        """Take the last piece of an episode, and whether its recording was cut."""
+        if not piece.final_recorded:
+            return
+        self._numbers.append((piece.trajectory, piece.start + piece.steps, is_cut))
+        for name, rows in self._rows.items():
+            rows.append(piece.next(name)[-1:].copy())
+            self._bytes += rows[-1].nbytes
+        if self._bytes >= _GROUP_BYTES or len(self._numbers) >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._numbers:
+            return
+        arrow, parquet = pyarrow()
+        columns = dict(zip((EPISODE, LENGTH, CUT), map(arrow.array, zip(*self._numbers, strict=True)), strict=True))
+        for name, rows in self._rows.items():
+            columns[self._names[name]] = self._features[name].column(np.concatenate(rows))
+            rows.clear()
+        self._numbers, self._bytes = [], 0
+        table = arrow.table(columns)
+        self._writer = self._writer or parquet.ParquetWriter(self._path, table.schema, compression="snappy")
+        self._writer.write_table(table, row_group_size=len(table))

@@ -1,8 +1,9 @@
-"""A gzipped ``.npy`` read as a stream, so that an array of 7 GB passes through a buffer of kilobytes."""
+"""Arrays in the ``.npy`` format: headers, which are matched and never evaluated, and gzipped files read as streams."""
 
 import gzip
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -12,14 +13,64 @@ from isal import igzip, igzip_lib
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.formats.common.npy_header import MalformedNpyError, read_header
 
+_MAX_BYTES = 10_000
+_MAGIC = re.compile(rb"\x93NUMPY[\x01\x02]\x00")
+# Python 2, which wrote some of these files, puts an L after long integers.
+_HEADER = re.compile(
+    r"\{'descr': '([<|][biuf]\d{1,2}|<U[1-9]\d{0,8}|\|S[1-9]\d{0,8})', 'fortran_order': (True|False), "
+    r"'shape': \(((?:\d{1,18}L?, ?){0,8}(?:\d{1,18}L?)?)\), \} *\n"
+)
 # Deflate packs at most 258 bytes into two bits: a file can hold no more than this many times its size.
 MAX_RATIO = 1032
 # Fits the processor's cache: inflating into larger pieces halves the speed.
 _PIECE_BYTES = 256 * 1024
 # 64 million actions: a file of Dopamine has one million.
 _MAX_SMALL_BYTES = 2**28
+
+
+class MalformedNpyError(ValueError):
+    """The bytes are no ``.npy`` array of numbers."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f"expected {expected}, found {found}")
+        self.expected = expected
+        self.found = found
+
+
+def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of the array that a stream holds, which is left at the first of its values.
+
+    Args:
+        read: returns the next bytes of the stream, as many as asked for.
+        text: whether the array may be one of texts.
+
+    Raises:
+        MalformedNpyError: it is none, or one of objects, texts or columns.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> np.save(file, np.zeros((2, 3), np.float32))
+        >>> _ = file.seek(0)
+        >>> read_header(file.read)
+        (dtype('float32'), (2, 3))
+    """
+    magic = read(8)
+    if not _MAGIC.fullmatch(magic):
+        raise MalformedNpyError("an npy array of version 1 or 2", repr(magic))
+    length = int.from_bytes(read(2 if magic[6] == 1 else 4), "little")
+    if length > _MAX_BYTES:
+        raise MalformedNpyError(f"a header of at most {_MAX_BYTES:,} bytes", f"{length:,}")
+    header = read(length).decode("latin1")
+    match = _HEADER.fullmatch(header)
+    if match is None or (match[2] == "True" and match[3].count(",") > 1) or (match[1][1] in "US" and not text):
+        raise MalformedNpyError("the npy header of a C-ordered array of numbers", repr(header[:80].strip()))
+    try:
+        dtype = np.dtype(match[1])
+    except (TypeError, ValueError) as exc:
+        raise MalformedNpyError("a type that numpy knows", repr(match[1])) from exc
+    return dtype, tuple(int(n) for n in re.findall(r"\d+", match[3]))
 
 
 class NpyStream:
