@@ -128,7 +128,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "another file": (minari(external("episode_2/rewards")), "/episode_2/rewards: leads to another file"),
         "another file's values": (
             minari(virtual("episode_2/rewards", Path("/etc/passwd"))),
-            "/episode_2/rewards: its values lie in another file",
+            "/episode_2/rewards: its values are in another file",
         ),
         "cut off": (at("data/main_data.hdf5", cut), "main_data.hdf5 is missing or damaged"),
         "more than the file": (
@@ -144,10 +144,10 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "infinite actions": (h5(set_row("actions", 9, INF)), "/actions: expected finite numbers, found inf in row 9"),
         "infinite rewards": (h5(set_row("rewards", 9, INF)), "/rewards: expected finite numbers, found inf in row 9"),
         "another file": (h5(external("rewards")), "/rewards: leads to another file"),
-        "another file's bytes": (h5(external_storage("rewards", 92)), "/rewards: its values lie in another file"),
+        "another file's bytes": (h5(external_storage("rewards", 92)), "/rewards: its values are in another file"),
         "another file's values": (
             h5(virtual("rewards", Path("/etc/passwd"))),
-            "/rewards: its values lie in another file",
+            "/rewards: its values are in another file",
         ),
         "cut off": (cut, "is missing or damaged"),
         "more than the file": (

@@ -239,7 +239,7 @@ class Lengths:
                 Severity.WARNING,
                 f"{self._single.count:,} of {self._ends:,} trajectories are single steps cut out of an episode",
                 why="the next observations did not match the following steps, or each step became a trajectory; "
-                "no slices, stacks or returns can be made of them",
+                "they give no slices, stacks or returns",
                 remedy="check how next observations and episode ends were recorded",
                 **self._single.of(),
             )
@@ -328,7 +328,7 @@ class Joins:
     """Jumps of a vector observation into the region where episodes begin.
 
     A reset shows as a step that changes some number by more than any other step does, and that ends where first
-    observations lie. Regions that hold much of all observations, such as a pendulum's, tell nothing.
+    observations are. Regions with many of all observations, such as a pendulum's, are ignored.
     """
 
     def __init__(self, schema: Schema) -> None:

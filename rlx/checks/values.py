@@ -146,7 +146,7 @@ def _bounds(field: Field) -> tuple[NDArray[Any], NDArray[Any]] | None:
                 low, high = space.get("low", -np.inf), space.get("high", np.inf)
                 return _fitting(np.asarray(low, np.float64), field), _fitting(np.asarray(high, np.float64), field)
     except (KeyError, TypeError, ValueError):
-        return None  # a space that somebody else described: nothing to hold the values against
+        return None  # not a space that rlx can interpret, so values cannot be compared with it
     return None
 
 
@@ -218,7 +218,7 @@ class Pictures:
                     Severity.ERROR if black.count == seen else Severity.WARNING,
                     f"{black.count:,} of {seen:,} pictures in {name} are black",
                     why="a learner takes an empty picture for a state",
-                    remedy="check the camera or the decoder that made them; drop these episodes",
+                    remedy="check the camera or the decoder; drop these episodes",
                     field=name,
                     **black.of(),
                 )

@@ -1,4 +1,4 @@
-"""Which runs lie at a path, whatever their format."""
+"""Runs at a path, in any format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -121,7 +121,7 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
 
 
 def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
-    """Return the error that what lies at a path resembles no format; raises another where it cannot be read."""
+    """Return the error for a path that resembles no format; raises another if it cannot be read."""
     if layout is not None:
         return SourceNotFoundError(f"no run found in {path}; {formats()[layout].layout}")
     hint = f"--from {'|'.join(readable())} gives a diagnosis"

@@ -1,4 +1,4 @@
-"""The table of formats, made of the folders in ``rlx.formats``: each describes itself by ``FORMAT``.
+"""The table of formats, from the folders in ``rlx.formats``: each describes itself by ``FORMAT``.
 
 The table needs no reader and no writer, and so none of the packages that they import.
 """
@@ -63,7 +63,7 @@ class Format:
         return hasattr(self._reader, f"open_{self.name}")
 
     def recognises(self, path: Path) -> bool:
-        """Return whether what lies at a path is one dataset of the format, and of no other."""
+        """Return whether a path holds one dataset of this format, and of no other."""
         return self.reads == "dataset" and bool(self._reader.recognises(path))
 
     def open(self, path: Path, **options: int | str) -> LocalRun:

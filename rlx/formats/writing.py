@@ -17,7 +17,7 @@ def export(batches: Iterable[Columns], path: Path, exporter: Exporter | Director
     """Write batches to a file, or directory, that is there when all of it is; one that was there is replaced.
 
     Raises:
-        DatasetExistsError: something lies there that this format could not have written.
+        DatasetExistsError: the path exists and holds something else than this format.
         DiskFullError: no space is left.
         MissingExtraError: the format needs a package that is not installed.
     """

@@ -142,7 +142,7 @@ def open_buffer(path: Path) -> TedRun:
     Raises:
         SourceNotFoundError: the path holds no checkpoint, or a file of it is missing.
         CorruptShardError: it is damaged.
-        SourceError: it has no step, or its steps lie in a dataset.
+        SourceError: it has no step, or its steps are in a dataset.
     """
     path = path.absolute()
     manifest = read_object(path / _MANIFEST)

@@ -1,4 +1,4 @@
 """What the readers and writers of several formats share.
 
-A reader returns a ``source.Source``; a writer is a ``exporter.DatasetExporter``, or a ``batches.Exporter`` of batches.
+A reader returns a ``source.Source``; ``exporter`` has the protocols of writers, of datasets and of batches.
 """

@@ -65,7 +65,7 @@ class DatasetExporter(Protocol):
         """
 
     def owns(self, path: Path) -> bool:
-        """Return whether what lies at a path is of this format, so that it may be replaced by another of it."""
+        """Return whether the path holds this format, so that an export may replace it."""
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
         """Write a file or a directory, in full.
@@ -244,7 +244,7 @@ def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
 
 
 def small_pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
-    """Yield the same, none of them larger than a MiB: for whoever makes several times as much of them."""
+    """Yield pieces of at most a MiB, for formats that need several times that to encode one."""
     size = max(1, _MAX_SMALL_BYTES // schema.row_bytes)
     observations = frozenset(schema.names(Role.OBSERVATION))
     for piece in pieces(blocks, schema):

@@ -51,7 +51,7 @@ def expecting(layout: str) -> Iterator[None]:
             exc.args = (f"{exc}; {layout}",)
         raise
     except SchemaMismatchError as exc:
-        # No schema can hold what the file holds: the file's fault, whoever makes the fields of it.
+        # No schema can hold these fields: the file is wrong, not the caller.
         raise CorruptShardError(f"{exc}; {layout}") from exc
 
 

@@ -19,7 +19,7 @@ class ParquetFile:
     """An open file.
 
     Attributes:
-        path: where it lies.
+        path: of the file.
         rows: in it.
         names: of its columns.
     """
@@ -33,11 +33,11 @@ class ParquetFile:
         self.names: Sequence[str] = file.schema_arrow.names
 
     def group_start(self, row: int) -> int:
-        """Return first row of the row group that a row lies in."""
+        """Return first row of the row group that has a row."""
         return int(self._groups[self._group(row)])
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
-        """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group on that a row lies in.
+        """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row.
 
         Raises:
             CorruptShardError: a column is missing, or cannot be decoded.
@@ -63,8 +63,8 @@ class ParquetFile:
             paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
             columns = [number for number, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
             groups = map(metadata.row_group, range(metadata.num_row_groups))
-            told = [group.column(number).statistics for group in groups for number in columns]
-            return all(one is not None and one.has_null_count and not one.null_count for one in told)
+            statistics = [group.column(number).statistics for group in groups for number in columns]
+            return all(one is not None and one.has_null_count and not one.null_count for one in statistics)
 
     def note(self, key: str) -> bytes | None:
         """Return the file's metadata under a key."""

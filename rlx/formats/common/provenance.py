@@ -24,7 +24,7 @@ from rlx.schema import Field, Role, Schema
 KEY = "rlx"
 # Of a file beside those of a format that has no such place.
 FILE_NAME = "provenance.json"
-# Of the notes of a source whose file told it; never among those of a dataset.
+# Of the notes of a source whose file has it; never among those of a dataset.
 SCHEMA = "schema"
 _MAX_BYTES = 2**20
 # Notes of how another file was read, which reading this one recreates.
@@ -60,7 +60,7 @@ def save_provenance(
     (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
-def told_notes(said: Any) -> Mapping[str, Any]:
+def read_notes(said: Any) -> Mapping[str, Any]:
     """Return notes of the data, with lost fields under ``lost``, and the original fields under ``schema``.
 
     Empty where nothing of the kind was said.
@@ -71,9 +71,9 @@ def told_notes(said: Any) -> Mapping[str, Any]:
         said: what ``provenance`` made, or that as JSON text.
 
     Example:
-        >>> told_notes('{"notes": {"rewards": "clipped"}, "losses": ["truncations"]}')
+        >>> read_notes('{"notes": {"rewards": "clipped"}, "losses": ["truncations"]}')
         {'rewards': 'clipped', 'lost': ['truncations']}
-        >>> told_notes(None), told_notes("[1]")
+        >>> read_notes(None), read_notes("[1]")
         ({}, {})
     """
     try:
@@ -85,22 +85,22 @@ def told_notes(said: Any) -> Mapping[str, Any]:
     if not isinstance(notes, dict) or not isinstance(losses, list):
         return {}
     kept = {name: note for name, note in notes.items() if name not in _OF_READING}
-    told = {"lost": losses, SCHEMA: schema if isinstance(schema, dict) else None}
-    return {**kept, **{name: said for name, said in told.items() if said}}
+    noted = {"lost": losses, SCHEMA: schema if isinstance(schema, dict) else None}
+    return {**kept, **{name: said for name, said in noted.items() if said}}
 
 
-def told_beside(directory: Path) -> Mapping[str, Any]:
+def read_notes_beside(directory: Path) -> Mapping[str, Any]:
     """Return the same of a directory that rlx wrote, where it did."""
     path = directory / FILE_NAME
     try:
         if path.stat().st_size > _MAX_BYTES:
             return {}
-        return told_notes(json.loads(path.read_bytes())[KEY])
+        return read_notes(json.loads(path.read_bytes())[KEY])
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, RecursionError):
         return {}
 
 
-def told_names(
+def noted_names(
     notes: Mapping[str, Any], place: Callable[[str], str]
 ) -> Mapping[tuple[str, str, tuple[int, ...]], tuple[str, Role]]:
     """Return name and role of the fields that rlx put into a file, by place, dtype and shape there.
@@ -110,12 +110,12 @@ def told_names(
     observation in such a format comes back with a row per step.
 
     Args:
-        notes: what ``told_notes`` gives.
+        notes: what ``read_notes`` gives.
         place: where a field of this name would have been written.
 
     Example:
         >>> field = {"dtype": "float32", "shape": [2], "role": "step"}
-        >>> told_names({"schema": {"params/loc": field, "bad": 1}}, lambda name: name.replace("/", "."))
+        >>> noted_names({"schema": {"params/loc": field, "bad": 1}}, lambda name: name.replace("/", "."))
         {('params.loc', 'float32', (2,)): ('params/loc', <Role.STEP: 'step'>)}
     """
     found = {}
@@ -130,7 +130,7 @@ def told_names(
 
 
 class LocalRun(Source, Protocol):
-    """A source whose files lie on this machine."""
+    """A source with local files."""
 
     @property
     def root(self) -> Path:
@@ -178,14 +178,14 @@ def with_spaces(run: LocalRun) -> LocalRun:
     """Return the run with the spaces that its file notes, for fields unchanged since it was written."""
     if SCHEMA not in run.notes:
         return run
-    told = run.notes[SCHEMA]
-    fields = {name: _with_space(run.schema[name], told.get(name)) for name in run.schema}
+    noted = run.notes[SCHEMA]
+    fields = {name: _with_space(run.schema[name], noted.get(name)) for name in run.schema}
     return SpacedRun(run, Schema(fields), {name: note for name, note in run.notes.items() if name != SCHEMA})
 
 
-def _with_space(field: Field, told: Any) -> Field:
+def _with_space(field: Field, noted: Any) -> Field:
     """Return the field with the noted space, if it has none and the note is of a field like it."""
-    if field.space is not None or not isinstance(told, dict) or not isinstance(told.get("space"), dict):
+    if field.space is not None or not isinstance(noted, dict) or not isinstance(noted.get("space"), dict):
         return field
-    spaced = replace(field, space=told["space"])
-    return spaced if told == spaced.to_json() else field
+    spaced = replace(field, space=noted["space"])
+    return spaced if noted == spaced.to_json() else field

@@ -106,7 +106,7 @@ class OneFile:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Path of the file."""
         return self.root / self.file_name
 
     @property
@@ -114,7 +114,7 @@ class OneFile:
         """Name of the file."""
         return id_of(self.path)
 
-    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (one file has all shards)
         """Return the one file."""
         return [self.file_name]
 

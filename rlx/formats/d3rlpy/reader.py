@@ -55,7 +55,7 @@ def _opened(path: Path) -> Hdf5Episodes:
         episode_count = int(hdf5_file.scalar(file, "num_episodes"))
         if episode_count < 1:
             raise SourceError(f"{path} has no episode")
-        said = hdf5_file.told(file)
+        said = hdf5_file.notes(file)
         fields, paths = _fields(file)
         episodes = tuple(_episode(file, number) for number in range(episode_count))
         extras = _extras(file, episodes, {**fields, "terminated": None}, said)

@@ -91,14 +91,14 @@ def open_d4rl(path: Path) -> D4RL:
         count = len(hdf5_file.numbers(file, "observations"))
         if not count:
             raise SourceError(f"{path} has no step")
-        said = hdf5_file.told(file)
+        said = hdf5_file.notes(file)
         fields, paths, after, extras = _fields(file, count, said)
         episodes = _tabled(file, count) or _scanned(file, count)
         notes: dict[str, Any] = {**said, "format": "D4RL", **without_outcome(episodes)}
         if not any(hdf5_file.has(file, key) for key in (TIMEOUTS, EPISODE_ENDS)):
-            notes["truncation"] = "unrecorded: where a limit cut an episode, the next goes on as if it were the same"
+            notes["truncation"] = "unrecorded: where a limit cut an episode, the next one continues it"
             if hdf5_file.has(file, NEXT):
-                notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not go on"
+                notes["truncation"] = "unrecorded: a trajectory ends where its next observations do not continue"
         notes |= not_taken_note(extras.not_taken)
         schema = Schema(fields)
     bounds = shard_bounds(episodes.rows)
@@ -165,7 +165,7 @@ def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
 
 
 def _scanned(file: h5py.File, count: int) -> EpisodeTable:
-    """Return the episodes by flags, and by next observations: a trajectory ends where they do not go on, flag or no
+    """Return the episodes by flags, and by next observations: a trajectory ends where they do not continue, flag or no
     flag.
     """
     terminals = _flags(file, "terminals", count)

@@ -27,7 +27,7 @@ class Rows:
         ``finish`` returns.
 
     Args:
-        folder: where the files lie.
+        folder: directory of the files.
         plan: of the run.
         observation: dtype and shape of one observation; a file of another kind is refused.
         extras: the same of every extra column, by the name of its array.
@@ -124,7 +124,7 @@ class Rows:
 
     def _column(self, file: int, name: str) -> NDArray[Any]:
         if (file, name) not in self._columns:
-            # An episode may lie in many files of a small ring, but is read from the first to the last.
+            # An episode may span many files of a small ring, but is read from the first to the last.
             self._columns = {key: column for key, column in self._columns.items() if key[0] == file}
             path = self._path(file, name)
             column = read_npy(path)
@@ -170,7 +170,7 @@ class Trajectory:
 
     @property
     def steps(self) -> int:
-        """Steps: a row each, but where the episode goes on without a next row, the last is its final
+        """Steps: a row each, but where the episode continues without a next row, the last is its final
         observation."""
         return self.stop - self.start - (not self.is_terminal)
 

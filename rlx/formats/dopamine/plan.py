@@ -1,4 +1,4 @@
-"""Where the episodes of a Dopamine run lie in its files, worked out from the small arrays alone.
+"""Plan of a Dopamine run: the position of every episode in its files, from the small arrays alone.
 
 Dopamine logs a ring of C rows each time it is almost full. Rows are counted from the start of the run: the file with
 add_count A holds the rows [A - C, A), row a in slot a mod C, and rows that the file before it does not hold are *new*
@@ -145,7 +145,7 @@ class Plan:
         suffixes: [n] of the files.
         add_counts: [n] rows of the run that were written when the file was.
         new_from: [n] first row that the file before does not hold; new are [new_from, add_count).
-        is_clipped: whether every reward lies in [-1, 1].
+        is_clipped: whether every reward is in [-1, 1].
         can_truncate: whether an episode may end without a terminal row.
         starts, stops, ends, numbers, is_terminal, after_gap: [m] the spans; see ``Span``.
         zeros: rows that may be padding inside a span, by the small arrays; empty unless ``can_truncate``.
@@ -200,7 +200,7 @@ class Plan:
 
 
 def make_plan(folder: Path) -> Plan:
-    """Return the plan of the run whose files lie in ``folder``.
+    """Return the plan of the run in ``folder``.
 
     Raises:
         SourceNotFoundError: the directory has no files of this layout, or one of a suffix is missing.

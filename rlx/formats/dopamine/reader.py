@@ -17,7 +17,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
 from rlx.formats.common.npy import NpyStream
-from rlx.formats.common.provenance import told_beside, told_names
+from rlx.formats.common.provenance import noted_names, read_notes_beside
 from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.formats.dopamine.episodes import Rows, pack, read_block, trajectories
 from rlx.formats.dopamine.layout import (
@@ -45,7 +45,7 @@ class Dopamine:
 
     Args:
         root: local directory that the names in ``files`` are relative to.
-        folder: where below it the files lie: ``Pong/1/replay_logs``.
+        folder: directory of the files below it: ``Pong/1/replay_logs``.
         id: name of the run: ``Pong/1``.
 
     Every method raises SourceNotFoundError where the run or one of its small arrays is missing, and
@@ -73,7 +73,7 @@ class Dopamine:
     def notes(self) -> Mapping[str, Any]:
         """Notes that the steps themselves do not show."""
         notes: dict[str, Any] = {
-            **told_beside((self.root / self.folder).parent),
+            **read_notes_beside((self.root / self.folder).parent),
             "rewards": "clipped to [-1, 1]" if self._plan.is_clipped else "as logged",
             "truncation": "recorded" if self._plan.can_truncate else "unrecorded",
             "final_observation": "missing where terminated: stored as zeros and flagged",
@@ -138,7 +138,7 @@ class Dopamine:
         """Return Dopamine's extra storage types, as in the first file of each, and the other arrays."""
         folder, first = self.root / self.folder, int(self._plan.suffixes[0])
         found = ExtraFields(["observation", "action", "reward", "terminated", "truncated"])
-        told = told_names(told_beside(folder.parent), array_name)
+        noted = noted_names(read_notes_beside(folder.parent), array_name)
         for array in find_arrays(folder, first):
             if array in (*SMALL_ARRAYS, OBSERVATION, EPISODE_ENDS):
                 continue
@@ -154,7 +154,7 @@ class Dopamine:
             if shape[:1] != (self._plan.capacity,):
                 found.leave(array, NOT_A_ROW_PER_STEP)
                 continue
-            name, role = told.get((array, kind, shape[1:]), (array.removeprefix(STORE), Role.STEP))
+            name, role = noted.get((array, kind, shape[1:]), (array.removeprefix(STORE), Role.STEP))
             found.add(array, name, (kind, shape[1:]), role)
         return found
 
@@ -188,7 +188,7 @@ class DopamineLayout:
 
 
 def find_runs(directory: Path) -> list[Dopamine]:
-    """Return the runs that lie in a directory, by name.
+    """Return the runs in a directory, by name.
 
     Args:
         directory: a ``replay_logs``, or one to four levels above: a run's, a game's, all games', that of

@@ -28,7 +28,7 @@ _MAX_SIZE = 2**32
 # Pandas' name of an unnamed index, as LeRobot's is in some releases.
 _TASK_COLUMNS = (TASK, "__index_level_0__")
 _SCANNED_ROWS = 2**14
-Told = Any
+Noted = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,13 @@ def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Featu
 
 
 def fields_of(
-    features: Mapping[str, Feature], told: Told, extras: ExtraFields
+    features: Mapping[str, Feature], noted: Noted, extras: ExtraFields
 ) -> tuple[dict[str, Field], dict[str, Feature]]:
     """Return the fields that the columns make but for the flags, and the column of each, both by the field's name.
 
     Args:
         features: of the dataset.
-        told: the notes of rlx, if it wrote them: names of the fields, and their shapes.
+        noted: the notes of rlx, if it wrote them: names of the fields, and their shapes.
         extras: takes the fields, and why a column is none.
     """
     seen = [name for name in features if name.startswith("observation.")]
@@ -132,8 +132,8 @@ def fields_of(
     for name, feature in features.items():
         if name in _NO_FIELDS:
             continue
-        field_name = _told_name(told, name) or _field_name(name, is_single=len(seen) == 1)
-        field = _told_field(told, field_name, feature)
+        field_name = _noted_name(noted, name) or _field_name(name, is_single=len(seen) == 1)
+        field = _noted_field(noted, field_name, feature)
         if field is None:
             shape = () if feature.shape == (1,) else feature.shape
             field = Field(feature.dtype, shape, _role(name, field_name))
@@ -203,26 +203,26 @@ def _role(name: str, field_name: str) -> Role:
     return Role.NEXT if name.startswith("next.") else Role.STEP
 
 
-def _told_name(told: Told, name: str) -> str | None:
+def _noted_name(noted: Noted, name: str) -> str | None:
     try:
-        found = told["features"][name]
+        found = noted["features"][name]
     except (TypeError, KeyError):
         return None
     return found if isinstance(found, str) else None
 
 
-def is_told(told: Told, name: str) -> bool:
+def is_noted(noted: Noted, name: str) -> bool:
     """Return whether rlx said that there is a field of this name."""
     try:
-        return name in told["schema"]
+        return name in noted["schema"]
     except (TypeError, KeyError):
         return False
 
 
-def _told_field(told: Told, name: str, feature: Feature) -> Field | None:
+def _noted_field(noted: Noted, name: str, feature: Feature) -> Field | None:
     """Return the field as it was, if the column can be it: a number and a vector of one look alike."""
     try:
-        field = Field.from_json(told["schema"][name])
+        field = Field.from_json(noted["schema"][name])
     except (TypeError, KeyError, ValueError, AttributeError, SchemaMismatchError):
         return None
     is_alike = field.dtype == feature.dtype and (field.shape or (1,)) == feature.shape

@@ -85,7 +85,7 @@ def episode_columns(root: Path) -> list[str]:
 
 
 def _episode_table(root: Path) -> list[list[int]]:
-    """Return number and length of every episode, number of the chunk and of the file that it lies in."""
+    """Return number and length of every episode, and the numbers of its chunk and file."""
     columns: list[list[int]] = [[], [], [], []]
     paths = sorted((root / EPISODES).glob("*/*.parquet"))
     if not paths:
@@ -127,9 +127,9 @@ def _scanned(
                 raise CorruptShardError(
                     f"{path}: {EPISODE}: expected the episodes in order, each as long as it is said"
                 )
-            told = {flag: _flags(path, flag, batch[flag]) for flag in flags}
+            columns = {flag: _flags(path, flag, batch[flag]) for flag in flags}
             last = stops[(stops > row) & (stops <= row + len(numbers))] - row - 1
-            found += _ends({flag: column[last] for flag, column in told.items()}, len(last))
+            found += _ends({flag: column[last] for flag, column in columns.items()}, len(last))
             if times:
                 since = rows - (stops - lengths)[place]
                 is_timed |= _are_others(batch[TIMESTAMP], since, fps or 1)
@@ -138,10 +138,10 @@ def _scanned(
     return DataFile(name, tuple(made), is_timed)
 
 
-def _ends(told: dict[str, NDArray[np.bool_]], count: int) -> list[tuple[bool, bool]]:
+def _ends(columns: dict[str, NDArray[np.bool_]], count: int) -> list[tuple[bool, bool]]:
     """Return whether each of some last steps terminated, and whether it was truncated."""
-    truncated = told.get(TRUNCATED, np.zeros(count, bool))
-    terminated = told.get(TERMINATED, told.get(DONE, truncated) & ~truncated)
+    truncated = columns.get(TRUNCATED, np.zeros(count, bool))
+    terminated = columns.get(TERMINATED, columns.get(DONE, truncated) & ~truncated)
     return list(zip(terminated.tolist(), truncated.tolist(), strict=True))
 
 
@@ -158,7 +158,7 @@ def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
     cut.
 
     Raises:
-        CorruptShardError: the table is damaged, or is not of these episodes: somebody has changed them since.
+        CorruptShardError: the table is damaged, or the dataset was changed after rlx wrote it.
     """
     path, known = root / FINALS, list(episodes)
     if not path.is_file():
@@ -188,7 +188,7 @@ def unknown_columns(file: ParquetFile, known: Sequence[str]) -> list[str]:
 
 
 def _name(template: Any, chunk: int, file: int) -> str:
-    """Return name of a file of steps; raises where it would lie elsewhere than below the dataset's directory."""
+    """Return name of a file of steps; raises CorruptShardError if it is outside the dataset's directory."""
     # Not str.format: a template from a file could reach into the values' attributes, or ask for any width.
     name = str(template)
     for key, value in (("chunk_index", chunk), ("file_index", file)):

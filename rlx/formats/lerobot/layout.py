@@ -14,7 +14,7 @@ from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.arrow import from_rows, pyarrow
 
 INFO, EPISODES, TASKS = "meta/info.json", "meta/episodes", "meta/tasks.parquet"
-# A table that rlx adds: LeRobot has no row for final observations.
+# A table that rlx adds, because LeRobot has no row for final observations.
 FINALS = "meta/final_observations.parquet"
 FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{FILE}.parquet"

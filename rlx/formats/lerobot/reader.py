@@ -17,10 +17,10 @@ from rlx.files.disk import read_object
 from rlx.formats.common.fields import NOT_OF_STEPS, check_field, expecting, missing_field, not_taken_note
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.pictures import is_jpeg
-from rlx.formats.common.provenance import FILE_NAME, KEY, told_beside
+from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch, RowStream, without_outcome
 from rlx.formats.common.source import batch_rows, id_of
-from rlx.formats.lerobot.columns import Feature, described, fields_of, is_told, picture_file, read_features, read_tasks
+from rlx.formats.lerobot.columns import Feature, described, fields_of, is_noted, picture_file, read_features, read_tasks
 from rlx.formats.lerobot.files import DataFile, data_files, episode_columns, unknown_columns, with_finals
 from rlx.formats.lerobot.layout import (
     DATA_PATH,
@@ -155,7 +155,7 @@ def open_lerobot(path: Path) -> LeRobot:
             f"{path / INFO}: codebase_version: expected v3.0, found {version!r:.40}",
             hint="python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id ID brings it up to date",
         )
-    told = read_object(path / FILE_NAME).get(KEY) if (path / FILE_NAME).is_file() else None
+    noted = read_object(path / FILE_NAME).get(KEY) if (path / FILE_NAME).is_file() else None
     found, extras = read_features(info, path / INFO)
     flags = [name for name in (DONE, TERMINATED, TRUNCATED) if name in found]
     fps = info.get("fps")
@@ -163,9 +163,9 @@ def open_lerobot(path: Path) -> LeRobot:
     data = tuple(data_files(path, info.get("data_path", DATA_PATH), flags, fps))
     if not data:
         raise SourceError(f"{path} has no episode")
-    if not is_told(told, TIMESTAMP) and (told is not None or (fps and not any(file.is_timed for file in data))):
+    if not is_noted(noted, TIMESTAMP) and (noted is not None or (fps and not any(file.is_timed for file in data))):
         found.pop(TIMESTAMP, None)
-    if TASK_INDEX in found and (told is None or is_told(told, TASK)):
+    if TASK_INDEX in found and (noted is None or is_noted(noted, TASK)):
         if (tasks := read_tasks(path)) is not None:
             found[TASK] = tasks
         else:
@@ -175,9 +175,9 @@ def open_lerobot(path: Path) -> LeRobot:
             extras.leave(name, f"not among the features of {INFO}")
     for name in episode_columns(path):
         extras.leave(f"{EPISODES}: {name}", NOT_OF_STEPS)
-    fields, features = fields_of(found, told, extras)
-    notes: dict[str, Any] = {**told_beside(path), "format": "LeRobot"}
-    if told is None:
+    fields, features = fields_of(found, noted, extras)
+    notes: dict[str, Any] = {**read_notes_beside(path), "format": "LeRobot"}
+    if noted is None:
         notes["lerobot"] = described(info, features, extras)
     if "reward" not in fields:
         fields["reward"] = Field("float32", (), Role.NEXT)

@@ -148,8 +148,8 @@ def _schema(features: Mapping[str, Feature]) -> Any:
     for called, feature in features.items():
         empty = feature.column(feature.field.zeros(0))
         fields.append(arrow.field(called, empty.type, metadata=feature.metadata()))
-    told = {"info": {"features": {called: feature.hugging_face() for called, feature in features.items()}}}
-    return arrow.schema(fields, metadata={"huggingface": json.dumps(told)})
+    described = {"info": {"features": {called: feature.hugging_face() for called, feature in features.items()}}}
+    return arrow.schema(fields, metadata={"huggingface": json.dumps(described)})
 
 
 def _info(features: Mapping[str, Feature], episodes: int, steps: int, tasks: int, noted: Any) -> dict[str, Any]:

@@ -53,14 +53,14 @@ class MinariFields:
     not_taken: Mapping[str, str]
 
 
-def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], told: Any) -> MinariFields:
+def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], noted: Any) -> MinariFields:
     """Return the fields of the episodes of a file.
 
     Args:
         file: the open file.
         count: of its episodes.
         spaces: of ``observations`` and ``actions``.
-        told: the notes of rlx, if it wrote them: which infos are its own fields, with a row more than steps.
+        noted: the notes of rlx, if it wrote them: which infos are its own fields, with a row more than steps.
 
     Raises:
         CorruptShardError: the first episode lacks a dataset, or has observations or actions of another kind.
@@ -86,7 +86,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], t
     for group, ours in GROUPS.items():
         if ours in _ROLES and not any(name.split("/")[0] == ours for name in fields):
             raise CorruptShardError(f"{file.filename}: {episode.name}/{group}: expected numbers or text")
-    own = _own_fields(told)
+    own = _own_fields(noted)
     for path in _others(episode):
         found = hdf5_file.dataset(episode, path)
         name, role, leaf = _placed(path, len(found) - steps if found.ndim else None, own)
@@ -136,11 +136,11 @@ def _placed(path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]) -
     return name, role, Leaf(path) if extra == 0 else None
 
 
-def _own_fields(told: Any) -> dict[str, tuple[str, Role]]:
+def _own_fields(noted: Any) -> dict[str, tuple[str, Role]]:
     """Return name and role of the fields of rlx's own by the paths of infos that they were written to."""
     try:
-        named = {str(path): str(name) for path, name in told["infos"].items()}
-        roles = {name: Role(told["schema"][name]["role"]) for name in named.values()}
+        named = {str(path): str(name) for path, name in noted["infos"].items()}
+        roles = {name: Role(noted["schema"][name]["role"]) for name in named.values()}
     except (TypeError, KeyError, ValueError, AttributeError):
         return {}
     return {path: (name, roles[name]) for path, name in named.items()}

@@ -1,4 +1,4 @@
-"""Minari's datasets (HDF5, format 0.4 and 0.5) as they lie in its local cache.
+"""Minari's datasets (HDF5, format 0.4 and 0.5) as in its local cache.
 
 An episode of T steps has T + 1 observations and infos, so nothing is missing and nothing has to be invented. Values,
 dtypes and names are the file's own; ``infos`` becomes ``info``, as TorchRL has it. What metadata say of the whole
@@ -17,7 +17,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
-from rlx.formats.common.provenance import KEY, told_notes
+from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import shard_bounds
 from rlx.formats.common.source import block_steps
 from rlx.formats.minari.episode import Episode, Leaf, fields_of
@@ -61,7 +61,7 @@ class Minari:
         """Return groups of whole episodes, about 100,000 steps each."""
         return range(len(self.first_episodes) - 1)
 
-    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (all shards lie in one file)
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (one file has all shards)
         """Return the two files of the dataset."""
         return [MAIN_DATA, METADATA]
 
@@ -115,7 +115,7 @@ def open_minari(directory: Path) -> Minari:
         if (said := _total(metadata, "total_steps", root)) != sum(steps):
             raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} steps, found {sum(steps):,}")
         schema = Schema(found.fields)
-    notes = {**told_notes(metadata.get(KEY)), **_origin(metadata)}
+    notes = {**read_notes(metadata.get(KEY)), **_origin(metadata)}
     described, not_taken = _description(metadata)
     notes |= {"minari": described} if described else {}
     notes |= {"lossy_jpeg": found.lossy} if found.lossy else {}

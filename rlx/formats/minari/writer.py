@@ -126,7 +126,7 @@ class MinariExporter:
         return (path / _METADATA).is_file() and {entry.name for entry in path.iterdir()} == {"data"}
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
-        """Write the dataset; what it is called follows from where it will lie."""
+        """Write the dataset; its id follows from the destination."""
         dataset_id, namespaces = _placed(destination)
         (path / "data").mkdir(parents=True)
         leaves = _leaves(experience.schema)

@@ -16,7 +16,7 @@ from rlx.errors import CorruptShardError
 from rlx.files.disk import check_readable
 from rlx.formats.common.fields import RowType
 from rlx.formats.common.npy import MalformedNpyError, read_header
-from rlx.formats.common.provenance import told_notes
+from rlx.formats.common.provenance import read_notes
 from rlx.formats.common.rows.episodes import Batch
 from rlx.schema import TEXT
 
@@ -96,9 +96,9 @@ class Archive:
             for member in members.values():
                 member.finish()
 
-    def told(self) -> Mapping[str, Any]:
+    def notes(self) -> Mapping[str, Any]:
         """Return the notes that rlx wrote."""
-        return told_notes(self._archive.comment)
+        return read_notes(self._archive.comment)
 
     def wrong(self, name: str, expected: str, found: str) -> CorruptShardError:
         """Return the error that an array is not as it should be."""
@@ -109,7 +109,7 @@ class Member:
     """One array of an archive, read from its first row to its last.
 
     Attributes:
-        place: where it lies, for messages.
+        place: its location, for messages.
         dtype: as numpy wrote it.
         count: of its rows.
     """

@@ -164,7 +164,7 @@ def open_npz(path: Path) -> Npz:
             finals = {}
             found = _scanned(archive, flags, fields, [name for name in _SCANNED if kinds.get(name) is not None])
             episodes, fields = found.table, fields.torn(found.torn)
-        notes = {**archive.told(), "format": "npz", **without_outcome(episodes)}
+        notes = {**archive.notes(), "format": "npz", **without_outcome(episodes)}
         notes |= not_taken_note({**fields.not_taken, **not_taken})
     return Npz(path.parent, path.name, fields, notes, episodes, finals)
 
@@ -178,9 +178,9 @@ def _rows(shape: tuple[int, ...]) -> int:
     return shape[0] if shape else 0
 
 
-def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, told: Sequence[str]) -> FoundEpisodes:
+def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, written: Sequence[str]) -> FoundEpisodes:
     """Return the episodes, by what the rows themselves say, in arrays of these names."""
-    names = [*flags, *told, *([INIT] if fields.tells_resets else [])]
+    names = [*flags, *written, *([INIT] if fields.tells_resets else [])]
 
     def recorded(batch: Batch) -> NDArray[np.bool_]:
         return np.full(len(batch[flags[0]]), bool(fields.after))

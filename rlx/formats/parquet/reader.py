@@ -13,7 +13,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.fields import RowType, expecting, not_taken_note
 from rlx.formats.common.parquet_file import ParquetFile, is_parquet, opened
-from rlx.formats.common.provenance import KEY, told_notes
+from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
 from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, ted_fields
@@ -98,7 +98,7 @@ def open_parquet(path: Path) -> Parquet:
         fields = ted_fields(kinds, str(path))
         found = _episodes(file, kinds, fields)
         episodes, fields = found.table, fields.torn(found.torn)
-        notes = {**told_notes(file.note(KEY)), "format": "Parquet", **without_outcome(episodes)}
+        notes = {**read_notes(file.note(KEY)), "format": "Parquet", **without_outcome(episodes)}
     notes |= not_taken_note({**fields.not_taken, **unfit})
     return Parquet(path.parent, path.name, kinds, fields, notes, episodes, shard_bounds(episodes.rows))
 
@@ -165,7 +165,7 @@ def _is_needed(path: str) -> bool:
 def _batches(
     file: ParquetFile, kinds: Mapping[str, RowType | None], paths: Sequence[str], size: int, row: int = 0
 ) -> Generator[Batch, None, None]:
-    """Yield rows of columns, from the start of the row group on that a row lies in.
+    """Yield rows of columns, from the start of the row group that has a row.
 
     Of columns that may be null where nothing was recorded, which rows have something, and zeros elsewhere.
     """

@@ -117,7 +117,7 @@ class RLUnplugged:
                 yield _Skimmed(episode.steps, {"observation": _Pictures(episode.pngs, place)})
 
     def _episodes(self, shard: int) -> Iterator[tuple[str, "_Episode"]]:
-        """Yield every episode of a shard, and where it lies, for messages."""
+        """Yield every episode of a shard, and its location, for messages."""
         (name,) = self.files(shard)
         path = self.root / name
         with expecting(LAYOUT):
@@ -157,7 +157,7 @@ class RLUnpluggedLayout:
 
 
 def find_runs(directory: Path) -> list[RLUnplugged]:
-    """Return the runs that lie in a directory, by game and run, each offering the shards that are there.
+    """Return the runs in a directory, by game and run, each offering the shards that are there.
 
     Args:
         directory: the root (it holds ``Pong/``), a game's directory, or the directory above the root.

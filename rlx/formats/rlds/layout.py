@@ -151,7 +151,7 @@ def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
 
     Args:
         described: what ``features.json`` holds.
-        place: where that lies, for messages.
+        place: its location, for messages.
 
     Raises:
         CorruptShardError: it does not describe episodes of steps.

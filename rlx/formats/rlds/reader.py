@@ -15,7 +15,7 @@ from rlx.files.disk import read_object
 from rlx.files.location import checked_name
 from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, missing_field, not_taken_note
 from rlx.formats.common.pictures import is_jpeg
-from rlx.formats.common.provenance import KEY, told_notes
+from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import MalformedExampleError, parse_example
 from rlx.formats.common.tfrecord import records
@@ -66,7 +66,7 @@ def files_of(info: Mapping[str, Any], place: Path, split: str | None = None) -> 
 
     Args:
         info: what ``dataset_info.json`` holds.
-        place: where that lies, for messages.
+        place: its location, for messages.
         split: name of the only split to take.
 
     Raises:
@@ -188,11 +188,11 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
     files = files_of(info, path / INFO, split)
     described, place = read_object(path / FEATURES), path / FEATURES
     found = steps_features(described, str(place))
-    told = read_object(path / METADATA).get(KEY) if (path / METADATA).is_file() else None
+    noted = read_object(path / METADATA).get(KEY) if (path / METADATA).is_file() else None
     if missing := [name for name in (*FLAGS, "reward") if not found.get(name)]:
         raise CorruptShardError(f"{place}: steps/{missing[0]} is missing, or no numbers of a known shape")
-    first, roles = _first(path, files), _roles(told)
-    known = FLAGS if DISCOUNT in roles or told is None else (*FLAGS, DISCOUNT)
+    first, roles = _first(path, files), _roles(noted)
+    known = FLAGS if DISCOUNT in roles or noted is None else (*FLAGS, DISCOUNT)
     extras, features = ExtraFields(_ADDED), {}
     for name, feature in found.items():
         if name in known:
@@ -212,7 +212,7 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
     if is_split := len(splits) > 1:
         is_split = extras.add(f"the splits {', '.join(sorted(splits))}", SPLIT, (TEXT, ()), Role.STEP)
     schema = _schema(extras, place)
-    notes = {**told_notes(told), "format": "RLDS", **not_taken_note(extras.not_taken)}
+    notes = {**read_notes(noted), "format": "RLDS", **not_taken_note(extras.not_taken)}
     images = [name for name, feature in features.items() if feature.encoding == "image"]
     if lossy := [name for name in images if _is_lossy(first.get(f"steps/{name}"))]:
         notes["lossy_jpeg"] = lossy
@@ -242,10 +242,10 @@ def _role(name: str, roles: Mapping[str, str]) -> Role:
     return Role(roles[name]) if roles.get(name) in [*Role] else Role.STEP
 
 
-def _roles(told: Any) -> dict[str, str]:
-    """Return where rlx said that the fields lie in TED, if it wrote the dataset."""
+def _roles(noted: Any) -> dict[str, str]:
+    """Return the noted role of every field, if rlx wrote the dataset."""
     try:
-        return {str(name): str(field["role"]) for name, field in told["schema"].items()}
+        return {str(name): str(field["role"]) for name, field in noted["schema"].items()}
     except (TypeError, KeyError, AttributeError):
         return {}
 

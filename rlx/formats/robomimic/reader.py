@@ -14,7 +14,7 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
-from rlx.formats.robomimic.layout import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, REWARDS, STEPS, TOLD
+from rlx.formats.robomimic.layout import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import TEXT, Field, Role, Schema
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
@@ -43,7 +43,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         demos, others = _demos(file)
         if not demos:
             raise SourceError(f"{path} has no demonstration")
-        said = hdf5_file.told(file)
+        said = hdf5_file.notes(file)
         fields, paths, after, extras = _fields(file, demos, said)
         has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{NEXT}")
         episodes, has_early = [], False
@@ -52,7 +52,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             episodes.append(episode)
             has_early |= is_early
         if has_early:
-            # Demonstrations may go on after a success; where they do, the flags themselves are of worth.
+            # Demonstrations may continue after a success; then the flags carry information.
             paths["dones"] = f"data/demo_{{}}/{DONES}"
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
         for other in others:
@@ -66,7 +66,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
 
 
 def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
-    """Return numbers of the demonstrations, ascending, and what lies beside them."""
+    """Return numbers of the demonstrations, ascending, and names of the other members."""
     names = hdf5_file.names(hdf5_file.group(file, "data"))
     found = {name: matched for name in names if (matched := _DEMO.fullmatch(name))}
     others = [f"data/{name}" for name in names if name not in found]
@@ -143,15 +143,15 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
     dones = hdf5_file.read_finite(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
     terminated = bool(rows and dones[-1].any())
-    told = {name: hdf5_file.attribute(demo, name) for name in TOLD if hdf5_file.mark(demo, name) is not None}
+    values = {name: hdf5_file.attribute(demo, name) for name in RECORDED if hdf5_file.mark(demo, name) is not None}
     episode = RowEpisode(
-        told.get("episode", number),
+        values.get("episode", number),
         rows,
         terminated,
-        truncated=bool(told.get("truncated", False)),
-        final_recorded=final_recorded and bool(told.get("final_recorded", True)),
-        from_reset=bool(told.get("from_reset", True)),
-        cut=bool(told.get("cut", False)),
+        truncated=bool(values.get("truncated", False)),
+        final_recorded=final_recorded and bool(values.get("final_recorded", True)),
+        from_reset=bool(values.get("from_reset", True)),
+        cut=bool(values.get("cut", False)),
     )
     return episode, bool(dones[:-1].any())
 

@@ -22,7 +22,7 @@ from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
 from rlx.formats.common.pictures import channels_last
 from rlx.formats.common.provenance import provenance
-from rlx.formats.robomimic.layout import ACTIONS, DONES, KNOWN, NEXT, OBS, REWARDS, STEPS, TOLD
+from rlx.formats.robomimic.layout import ACTIONS, DONES, KNOWN, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.progress import Progress
 from rlx.schema import Schema
 
@@ -34,7 +34,7 @@ class RobomimicExporter:
     """Exporter to ``data/demo_<i>``: actions, rewards, dones, ``obs`` and ``next_obs``.
 
     ``next_obs``, which a reader can do without, is there where any final observation was recorded. Actions are written
-    as they are; robomimic wants them between -1 and 1. Further fields lie beside these, and what rlx knows of
+    as they are; robomimic wants them between -1 and 1. Further fields are beside these, and what rlx knows of
     a trajectory in attributes: robomimic passes over both.
     """
 
@@ -90,7 +90,7 @@ class _Demo:
             for name, key in _keys(schema).items()
         ]
         table = experience.trajectories.columns()
-        for name in TOLD:
+        for name in RECORDED:
             group.attrs[name] = table[name][number]
         columns = {ACTIONS: _action(schema), REWARDS: "reward"}
         self._extras = [

@@ -28,7 +28,7 @@ _MAX_DEPTH = 16
 _MAX_SIZE = 2**48
 _MAX_TEXT_BYTES = 2**28
 _MAX_SPAN_BYTES = 2**20
-_MAX_GAP_BYTES = 2**14  # where rows lie further apart, each is read by itself
+_MAX_GAP_BYTES = 2**14  # rows further apart are read one by one
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DTYPES = {f"torch.{name}": name for name in NUMBERS}
 
@@ -84,7 +84,7 @@ class _NumberLeaf:
     They are read, not mapped: the pages of a map would stay with this process until all of the file is there.
 
     Args:
-        place: where it lies, for messages.
+        place: its location, for messages.
         file: of the size that its rows have; buffered.
         kind: dtype and shape of a row.
     """
@@ -177,7 +177,7 @@ def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
     Args:
         root: the directory of all leaves.
         path: of the leaf.
-        dimensions: of the batch, in which lists lie in each other.
+        dimensions: of the batch, and so of nested lists.
     """
     file = root / path / METADATA
     if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import read_object
 from rlx.formats.common.fields import NOT_OF_STEPS, expecting
-from rlx.formats.common.provenance import told_beside
+from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.scan import Recording, different
 from rlx.formats.common.rows.ted_fields import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED, TedFields, ted_fields
 from rlx.formats.common.rows.ted_run import Leaf, Place, TedRun, lanes, make_run, scanned
@@ -71,7 +71,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
             lane=shape[time],
             recording=recording,
             notes={
-                **told_beside(root),
+                **read_notes_beside(root),
                 "format": "TorchRL's memmap",
                 **({"time_dimension": time} if len(batch) > 1 else {}),
             },
@@ -139,7 +139,7 @@ def time_dimension(
     with what the row led to.
 
     Args:
-        path: where the batch lies, for messages.
+        path: location of the batch, for messages.
         shape: of the batch, as far as it is filled.
         fields: what a step holds.
         leaves: of the fields and flags, open.
@@ -181,13 +181,13 @@ def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mappin
     one, other = one[goes_on], other[goes_on]
     if not len(one):
         return None
-    told = fields.decides
-    if not told and TRAJECTORY not in leaves:
+    deciding = fields.decides
+    if not deciding and TRAJECTORY not in leaves:
         return 0.0
     follows = np.ones(len(one), bool)
     if TRAJECTORY in leaves:
         follows &= ~different(_rows(leaves[TRAJECTORY], one), _rows(leaves[TRAJECTORY], other))
-    for name in told:
+    for name in deciding:
         led_to, begins = _rows(leaves[fields.after[name]], one), _rows(leaves[fields.paths[name]], other)
         follows &= ~different(led_to, begins)
     return float(follows.mean())

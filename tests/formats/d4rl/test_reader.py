@@ -125,7 +125,7 @@ def test_without_timeouts_a_trajectory_ends_where_observations_do_not_go_on(tmp_
         ([1000, 1001, 1002, 1003, 1004], "t", True),
         ([2000, 2001], ".", True),
     ]
-    assert source.notes["truncation"] == "unrecorded: a trajectory ends where its next observations do not go on"
+    assert source.notes["truncation"] == "unrecorded: a trajectory ends where its next observations do not continue"
 
 
 def test_without_either_it_is_said_that_episodes_run_on(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_extra_keys_that_lead_elsewhere_are_named(tmp_path: Path) -> None:
     changed(tmp_path / FILE, virtual("infos/qpos", Path("/etc/passwd")))
     left = open_d4rl(tmp_path / FILE).notes["not_taken"]
     assert left["elsewhere"] == left["again"] == "leads to another file, or another place in this one"
-    assert "its values lie in another file" in left["infos/qpos"]
+    assert "its values are in another file" in left["infos/qpos"]
 
 
 def test_next_observations_are_kept_whatever_the_timeouts_say(tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "another file": (external("rewards"), "rewards: leads to another file"),
     "another file behind a link": (soft("rewards", "/elsewhere"), "rewards: leads to another file"),
     "another place": (soft("rewards", "/terminals"), "rewards: leads to another file, or another place in this one"),
-    "another file's bytes": (external_storage("rewards", 48), "rewards: its values lie in another file"),
-    "another file's values": (virtual("rewards", Path("/etc/passwd")), "rewards: its values lie in another file"),
+    "another file's bytes": (external_storage("rewards", 48), "rewards: its values are in another file"),
+    "another file's values": (virtual("rewards", Path("/etc/passwd")), "rewards: its values are in another file"),
     "a group that leads to itself": (
         lambda file: file["infos"].__setitem__("again", file["infos"]),
         "expected groups at most 16 deep",

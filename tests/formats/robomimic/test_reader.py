@@ -168,7 +168,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "another file": (external("data/demo_1/rewards"), "demo_1/rewards: leads to another file"),
     "a group of another file": (external("data/demo_1"), "data/demo_1: leads to another file"),
     "another file behind a link": (soft("data/demo_1/rewards", "/elsewhere"), "leads to another file"),
-    "another file's values": (virtual("data/demo_1/rewards", Path("/etc/passwd")), "lie in another file"),
+    "another file's values": (virtual("data/demo_1/rewards", Path("/etc/passwd")), "are in another file"),
 }
 
 

@@ -191,15 +191,15 @@ def find_extras(
     """Return the fields of extra arrays, and where it is kept what those that have it were after each step.
 
     Args:
-        group: that the arrays lie in.
+        group: with the arrays.
         paths: of the arrays.
         rows: that an array has if it has one per step.
         known: names of the fields that the format itself has.
         notes: what rlx noted when it wrote the file; tells the fields' roles.
-        place: where in the group an array of such a path lies.
+        place: path in the group of the array of such a path.
     """
     extras, after = ExtraFields(known), {}
-    told = notes.get(SCHEMA, {})
+    noted = notes.get(SCHEMA, {})
     found: dict[str, h5py.Dataset] = {}
     for path in paths:
         try:
@@ -208,7 +208,7 @@ def find_extras(
             extras.leave(path, str(exc))
     for path, array in found.items():
         name = field_name(path)
-        role = _role(told, name)
+        role = _role(noted, name)
         if path.startswith(_NEXT) and path.removeprefix(_NEXT) in found and role == Role.OBSERVATION:
             continue
         if not array.ndim or len(array) != rows:
@@ -255,9 +255,9 @@ def row_kind(array: h5py.Dataset) -> RowType | None:
     return (array.dtype.name, array.shape[1:]) if hdf5_file.is_numbers(array) else None
 
 
-def _role(told: Mapping[str, Any], name: str) -> Role | None:
+def _role(noted: Mapping[str, Any], name: str) -> Role | None:
     """Return role that the schema noted in the file gives a field, which may be anything."""
-    described = told.get(name)
+    described = noted.get(name)
     try:
         return Role(described["role"]) if isinstance(described, dict) else None
     except (KeyError, ValueError, TypeError):

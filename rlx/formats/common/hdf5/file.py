@@ -18,7 +18,7 @@ from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.files.disk import check_readable
 from rlx.formats.common.fields import check_finite
 from rlx.formats.common.hdf5.chunks import check_chunks
-from rlx.formats.common.provenance import KEY, told_notes
+from rlx.formats.common.provenance import KEY, read_notes
 
 _MAX_DEPTH = 16
 _CHECKED_BYTES = 2**26
@@ -87,7 +87,7 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     """Return the dataset of this name, which the file itself holds.
 
     Raises:
-        CorruptShardError: the member is missing, or lies in another file.
+        CorruptShardError: the member is missing, or is in another file.
     """
     found = _member(parent, name)
     if not isinstance(found, h5py.Dataset):
@@ -99,7 +99,7 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     except _FAILURES as exc:
         raise _damaged(_place(parent, name), exc) from exc
     if elsewhere:
-        raise CorruptShardError(f"{_place(parent, name)}: its values lie in another file")
+        raise CorruptShardError(f"{_place(parent, name)}: its values are in another file")
     # A file of a kilobyte may declare an array of any size that it holds nothing of.
     if size and not stored:
         raise CorruptShardError(f"{_place(parent, name)}: expected {size:,} values, found none stored")
@@ -118,7 +118,7 @@ def _chunks(found: h5py.Dataset) -> int:
 
 
 def count(parent: h5py.Group) -> int:
-    """Return how many groups and datasets lie in a group."""
+    """Return how many members a group has."""
     try:
         return len(parent)
     except _FAILURES as exc:
@@ -193,7 +193,7 @@ def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.D
     """Return the dataset of this name, whose rows are numbers.
 
     Args:
-        parent: the group it lies in.
+        parent: its group.
         name: its path there.
         rows: how many it is to have; any number by default.
 
@@ -211,7 +211,7 @@ def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.D
 
 
 def place(found: h5py.Dataset) -> str:
-    """Return where a dataset lies, for messages."""
+    """Return the file and path of a dataset, for messages."""
     return f"{found.file.filename}: {found.name}"
 
 
@@ -253,9 +253,9 @@ def read_all(source: h5py.Dataset) -> Any:
         raise _damaged(place(source), exc) from exc
 
 
-def told(file: h5py.File) -> Mapping[str, Any]:
+def notes(file: h5py.File) -> Mapping[str, Any]:
     """Return the notes that rlx wrote into the file, if any."""
-    return told_notes(mark(file, KEY))
+    return read_notes(mark(file, KEY))
 
 
 def marks(parent: h5py.Group) -> list[str]:

@@ -21,7 +21,7 @@ _CHUNK_BYTES = 2**16
 # Smaller rows gain little, and every reader is fastest where nothing is compressed.
 _MIN_GZIP_ROW_BYTES = 1024
 _GZIP_LEVEL = 1
-_REFERENCE_BYTES = 16  # to a text, which lies elsewhere in the file
+_REFERENCE_BYTES = 16  # to a text, which is elsewhere in the file
 _MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 takes 64 kB in all
 
 
@@ -53,7 +53,7 @@ class Hdf5Output:
             count: rows there will be.
             shape: of one row.
             dtype: of its numbers, or ``string``.
-            growing: whether the format wants a dataset that could be made longer.
+            growing: whether the format wants a resizable dataset.
         """
         is_text = dtype == TEXT
         row_bytes = max(1, (_REFERENCE_BYTES if is_text else np.dtype(dtype).itemsize) * int(np.prod(shape)))

@@ -1,6 +1,6 @@
-"""Text in HDF5, read without the library: text of any length lies in a heap, in which damage sends it in circles.
+"""Text in HDF5, read without the library: text of variable length is in a heap, where damage makes the library loop.
 
-A dataset of such text holds references: how long a text is, which heap it lies in, and its number there. A heap has
+A dataset of such text holds references: the length of a text, its heap, and its number there. A heap has
 kilobytes and many texts, so the last ones read are kept.
 """
 
@@ -99,7 +99,7 @@ class TextRows:
         return self._heaps[place].text(number, length)
 
     def _references(self, start: int, stop: int) -> NDArray[Any]:
-        """Return [stop - start, ...] where the texts of rows lie."""
+        """Return [stop - start, ...] references to the texts of rows."""
         if self._found.file.userblock_size:
             raise ValueError("a file with a user block")
         if self._found.chunks is None:

@@ -82,7 +82,7 @@ class RowEpisode:
 
     @property
     def steps(self) -> int:
-        """Steps that can be made of the rows."""
+        """Steps that the rows give."""
         return self.rows if self.final_recorded or self.terminated else self.rows - 1
 
     def blocks(self, schema: Schema, columns: Columns, dropped: Counter[str]) -> Iterator[Block]:
@@ -150,7 +150,7 @@ def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:
 
 
 class EpisodeTable(Sequence[RowEpisode]):
-    """Episodes that are made as they are asked for.
+    """Episodes, each constructed when it is indexed.
 
     Args:
         rows: [n] of each.
@@ -219,7 +219,7 @@ class RowStream:
     """Reader of rows in order: none may come before those of the last call.
 
     Args:
-        path: where the rows lie.
+        path: the file with the rows.
         batches: columns of as many rows each.
         first: number of the first row of the first batch.
     """

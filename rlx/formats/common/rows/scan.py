@@ -1,4 +1,4 @@
-"""Finds the episodes in rows of TED steps: which rows follow each other, and which begin at a reset.
+"""Episodes in rows of TED steps: which rows follow each other, and which begin at a reset.
 
 A row follows the row before it if that row did not end the episode, is of the same trajectory, and led to the
 observation that this row begins with. Rows that follow each other are a piece of an episode. Collectors that take turns
@@ -71,7 +71,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Which pieces go on in which.
+    """Links between pieces of an episode.
 
     Args:
         joins: [p] the piece that each one follows; -1 where none is known.
@@ -87,7 +87,7 @@ class Links:
 
 
 def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> Links:
-    """Return which pieces go on in which; of several that lead to one, the latest does.
+    """Return the links; of several pieces that lead to one, the latest continues there.
 
     Args:
         pieces: in the order of time.
@@ -174,7 +174,7 @@ class FoundEpisodes:
         table: of the episodes, in the order of their first rows.
         pieces: [p, 2] first row and number of rows of their pieces, episode by episode; None if every episode is one
             piece and none is left out.
-        torn: names of fields that do not go on from row to row as the observations do.
+        torn: names of fields that do not continue from row to row as the observations do.
         padding: rows that are no steps.
     """
 
@@ -217,7 +217,7 @@ class EpisodeScan:
             recorded: [n] whether the rows record the observations after each of them; all do, if not given.
             lane_starts: [n] which rows begin a lane, the rows of one environment.
         """
-        now = _told(rows, recorded, self._decides)
+        now = _columns(rows, recorded, self._decides)
         count = len(now["terminated"])
         before = {name: _shifted(column, self._last.get(name)) for name, column in now.items()}
         first = np.zeros(count, bool) if lane_starts is None else lane_starts.copy()
@@ -267,7 +267,7 @@ class EpisodeScan:
 
         Args:
             recording: what came before them.
-            stitch: whether pieces of an episode that lie apart are joined, and rows between them can be left out.
+            stitch: whether separated pieces of an episode are joined, and rows between them can be left out.
             cyclic: whether the first row of a lane may follow its last.
 
         Raises:
@@ -402,7 +402,7 @@ def _shifted(column: NDArray[Any], last: NDArray[Any] | None) -> NDArray[Any]:
     return np.concatenate([column[:1] if last is None else last, column[:-1]])
 
 
-def _told(rows: Rows, recorded: Flags | None, decides: Collection[str]) -> dict[str, NDArray[Any]]:
+def _columns(rows: Rows, recorded: Flags | None, decides: Collection[str]) -> dict[str, NDArray[Any]]:
     flags = {path: rows[path].reshape(-1) != 0 for path in (TERMINATED, TRUNCATED, DONE) if path in rows}
     count = len(next(iter(flags.values())))
     truncated = flags.get(TRUNCATED, np.zeros(count, bool))
@@ -411,6 +411,6 @@ def _told(rows: Rows, recorded: Flags | None, decides: Collection[str]) -> dict[
         truncated = truncated | (flags[DONE] & ~terminated)
     known = np.full(count, bool(decides)) if recorded is None else recorded
     cut = rows[CUT].reshape(-1) != 0 if CUT in rows else np.zeros(count, bool)
-    told = {"terminated": terminated, "truncated": truncated, "recorded": known, "cut": cut}
-    told |= {name: rows[name].reshape(-1) for name in (TRAJECTORY, EPISODE) if name in rows}
-    return told | {name: rows[name].reshape(-1) != 0 for name in (FROM_RESET, INIT, MASK) if name in rows}
+    columns = {"terminated": terminated, "truncated": truncated, "recorded": known, "cut": cut}
+    columns |= {name: rows[name].reshape(-1) for name in (TRAJECTORY, EPISODE) if name in rows}
+    return columns | {name: rows[name].reshape(-1) != 0 for name in (FROM_RESET, INIT, MASK) if name in rows}

@@ -26,7 +26,7 @@ TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
 SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 _FLAGS = ("terminated", "truncated")
 # Keys derived from these at the root of TED, and keys of trajectories.
-_TOLD = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
+_DERIVED = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not continue from step to step"
 
@@ -86,7 +86,7 @@ class TedFields:
         Args:
             name: of the field.
             rows: [n, ...].
-            place: where they lie, for messages.
+            place: their location, for messages.
             first: number of the first row.
         """
         if name == "reward" or is_action(name) or name in self.observations:
@@ -138,7 +138,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
 
     Args:
         columns: dtype and shape of the rows of each; None where they are neither numbers nor text.
-        place: where they lie, for messages.
+        place: their location, for messages.
         seen: names of observations, as far as that is known otherwise than by ``next``.
 
     Raises:
@@ -159,7 +159,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     after: dict[str, str] = {}
     for path, kind in columns.items():
         name = path.removeprefix("next/")
-        if path in _TOLD:
+        if path in _DERIVED:
             continue
         if path == "reward":
             extras.leave(path, "the reward of a step is next/reward")
@@ -188,10 +188,10 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     )
 
 
-def _check_after(fields: Mapping[str, Field], told: Collection[str], place: str) -> None:
+def _check_after(fields: Mapping[str, Field], recorded: Collection[str], place: str) -> None:
     """Raise CorruptShardError where next observations are recorded of some observations but not of others."""
-    lacking = [name for name, field in fields.items() if field.role == Role.OBSERVATION and name not in told]
-    if told and lacking:
+    lacking = [name for name, field in fields.items() if field.role == Role.OBSERVATION and name not in recorded]
+    if recorded and lacking:
         raise CorruptShardError(f"{place}: next/{lacking[0]} is missing, of other observations it is there")
 
 

@@ -58,7 +58,7 @@ class RowRuns:
         return int(self.count.sum())
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield first row and number of rows of each part of a run that lies in [start, stop) of this order."""
+        """Yield first row and number of rows of each part of a run within [start, stop) of this order."""
         run = int(np.searchsorted(self._ends, start, side="right"))
         while start < stop:
             inside = start - int(self._ends[run] - self.count[run])
@@ -77,7 +77,7 @@ def lanes(shape: Sequence[int], time: int, *, filled: int, oldest: int = 0) -> R
     """Return rows of a batch lane by lane, each lane in the order of time.
 
     Args:
-        shape: of the batch; its rows lie as in an array in C order.
+        shape: of the batch, whose rows are in C order.
         time: the dimension that is time.
         filled: how many of the first dimension hold steps.
         oldest: which of these was written first; a ring goes round from there.
@@ -107,7 +107,7 @@ class Leaf(Protocol):
     """The rows of one leaf.
 
     Attributes:
-        place: where it lies, for messages.
+        place: its location, for messages.
     """
 
     place: str
@@ -252,7 +252,7 @@ def make_run(
     notes: Mapping[str, Any],
     not_taken: Mapping[str, str] | None = None,
 ) -> TedRun:
-    """Return the run whose steps lie in leaves.
+    """Return the run that leaves hold.
 
     Args:
         place: where they are read from.
@@ -262,7 +262,7 @@ def make_run(
         lane: rows of every lane.
         recording: the state of the steps before.
         notes: of the data.
-        not_taken: what else lies there, with the reason why it is not taken.
+        not_taken: other leaves, with the reason why each is not taken.
 
     Raises:
         SourceError: the run has no steps.
