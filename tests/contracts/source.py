@@ -13,17 +13,18 @@ Two fixtures come from a subclass: ``root``, a directory the test may damage, an
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.source import MAX_BLOCK_STEPS, Source
 from rlx.schema import Role, Schema
 
@@ -175,3 +176,53 @@ class SourceContract:
                 with pytest.raises(CorruptShardError, match=re.escape(Path(name).name)):
                     read(source, shard)
             (root / name).write_bytes(content)
+
+
+class FileContract(SourceContract):
+    """The suite of a source that is one file, which ``write`` makes with ``options`` and ``open`` opens."""
+
+    file: ClassVar[str]
+    write: ClassVar[Any]
+    open: ClassVar[Any]
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        type(self).write(tmp_path / self.file, **self.options)
+        return tmp_path
+
+    @pytest.fixture
+    def source(self, root: Path) -> Any:
+        return type(self).open(root / self.file)
+
+
+class SmallShards:
+    """Shards of some steps and blocks of two, for sources of rows; goes before the suite."""
+
+    steps_per_shard = 5
+
+    @pytest.fixture(autouse=True)
+    def _small_shards(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", self.steps_per_shard)
+        monkeypatch.setattr(row_episodes, "block_steps", lambda _: 2)
+
+
+def steps_or_error(open: Callable[[Path], Source], path: Path) -> int | str:
+    """Steps that fit the schema, or a message that names the file."""
+    try:
+        source = open(path)
+        found = [one for shard in source.shards() for one in read(source, shard)]
+    except SourceError as exc:
+        assert path.name in str(exc)  # noqa: PT017
+        return str(exc)
+    for one in found:
+        for name in source.schema.names(Role.OBSERVATION):
+            assert one[name].shape == (one.steps + 1, *source.schema[name].shape)
+    return sum(one.steps for one in found)
+
+
+def with_wrong_bytes(content: bytes, path: Path, places: Iterable[int]) -> Iterator[Path]:
+    """Yield the path of a file with one wrong byte, for each of some places."""
+    for place in places:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        yield path

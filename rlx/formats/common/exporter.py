@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import ExportError, SchemaMismatchError
+from rlx.formats.common.source import Described
 from rlx.progress import Progress
 from rlx.schema import Role, Schema, is_action, name_of
 from rlx.store.trajectories import Trajectories
@@ -19,20 +20,8 @@ _MAX_SMALL_BYTES = 2**20
 Columns = Mapping[str, NDArray[Any]]
 
 
-class Experience(Protocol):
+class Experience(Described, Protocol):
     """The data to export; it can be read any number of times."""
-
-    @property
-    def id(self) -> str:
-        """Name of the dataset: ``Pong/5``."""
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of a step."""
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """Notes for users that the data themselves do not show."""
 
     @property
     def fingerprint(self) -> str | None:

@@ -18,12 +18,12 @@ _MAX_BATCH_BYTES = 2**20
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
-class Source(Protocol):
-    """One run of logged experience in local files, read shard by shard. It can be pickled to another process."""
+class Described(Protocol):
+    """The metadata that sources and datasets have."""
 
     @property
     def id(self) -> str:
-        """Name of the run: ``Pong/5``."""
+        """Name of the run or dataset: ``Pong/5``."""
 
     @property
     def schema(self) -> Schema:
@@ -32,6 +32,10 @@ class Source(Protocol):
     @property
     def notes(self) -> Mapping[str, Any]:
         """Notes for users that the data themselves do not show: clipped rewards, unrecorded truncation."""
+
+
+class Source(Described, Protocol):
+    """One run of logged experience in local files, read shard by shard. It can be pickled to another process."""
 
     def shards(self) -> Sequence[int]:
         """Return numbers of the shards that can be read, ascending."""

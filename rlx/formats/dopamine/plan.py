@@ -135,6 +135,9 @@ class Span:
     after_gap: bool
 
 
+_SPAN = np.dtype([(name, "?" if name in ("is_terminal", "after_gap") else "i8") for name in Span.__dataclass_fields__])
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Which rows of the run are new in which file, and the spans of episodes in them.
@@ -147,7 +150,7 @@ class Plan:
         new_from: [n] first row that the file before does not hold; new are [new_from, add_count).
         is_clipped: whether every reward is in [-1, 1].
         can_truncate: whether an episode may end without a terminal row.
-        starts, stops, ends, numbers, is_terminal, after_gap: [m] the spans; see ``Span``.
+        table: [m] the spans, with the fields of ``Span``.
         zeros: rows that may be padding inside a span, by the small arrays; empty unless ``can_truncate``.
     """
 
@@ -158,12 +161,7 @@ class Plan:
     new_from: NDArray[np.int64]
     is_clipped: bool
     can_truncate: bool
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    is_terminal: NDArray[np.bool_]
-    after_gap: NDArray[np.bool_]
+    table: NDArray[np.void]
     zeros: NDArray[np.int64]
 
     def file_of(self, row: int) -> int:
@@ -179,9 +177,8 @@ class Plan:
 
     def spans(self, position: int) -> list[Span]:
         """Return the spans whose first row is new in a file."""
-        low, high = np.searchsorted(self.starts, [self.new_from[position], self.add_counts[position]])
-        columns = (self.numbers, self.starts, self.stops, self.ends, self.is_terminal, self.after_gap)
-        return [Span(*row) for row in zip(*(column[low:high].tolist() for column in columns), strict=True)]
+        low, high = np.searchsorted(self.table["start"], [self.new_from[position], self.add_counts[position]])
+        return [Span(*row) for row in self.table[low:high].tolist()]
 
     def nothing_new(self, position: int) -> dict[str, int]:
         """Return slots of a file that hold nothing new, by reason."""
@@ -249,15 +246,20 @@ class _Builder:
         begins = np.r_[True, new_from[1:] > add_counts[:-1]]
         bounds = zip(new_from[begins], add_counts[np.r_[begins[1:], True]], strict=True)
         padding = self._previous.padding
-        pieces = [_stretch(int(start), int(stop), terminals, padding) for start, stop in bounds]
-        columns = (np.concatenate(column) for column in zip(*pieces, strict=True))
-        starts, stops, ends, is_terminal, after_gap = columns
-        candidates = np.searchsorted(zeros, stops) - np.searchsorted(zeros, starts)
-        numbers = np.arange(len(starts)) + np.r_[0, np.cumsum(candidates)[:-1]][: len(starts)]
+        spans = np.concatenate([_spans(int(start), int(stop), terminals, padding) for start, stop in bounds])
+        candidates = np.searchsorted(zeros, spans["stop"]) - np.searchsorted(zeros, spans["start"])
+        spans["number"] = np.arange(len(spans)) + np.r_[0, np.cumsum(candidates)[:-1]][: len(spans)]
         return Plan(
-            self._previous.capacity, padding, suffixes, add_counts, new_from,
-            self._clipped, self._can_truncate, starts, stops, ends, numbers, is_terminal, after_gap, zeros,
-        )  # fmt: skip
+            self._previous.capacity,
+            padding,
+            suffixes,
+            add_counts,
+            new_from,
+            self._clipped,
+            self._can_truncate,
+            spans,
+            zeros,
+        )
 
     def _check_alike(self, previous: RingFile, file: RingFile) -> None:
         if file.capacity != previous.capacity:
@@ -327,12 +329,12 @@ def _same_rows(one: RingFile, other: RingFile, start: int, stop: int) -> bool:
     )
 
 
-def _stretch(start: int, stop: int, terminals: NDArray[np.int64], padding: int) -> tuple[NDArray[Any], ...]:
-    """Return columns of the spans in the rows [start, stop), which are all in the files."""
+def _spans(start: int, stop: int, terminals: NDArray[np.int64], padding: int) -> NDArray[np.void]:
+    """Return the spans in the rows [start, stop), which are all in the files; not yet numbered."""
     last = terminals[(terminals >= start) & (terminals < stop)]
-    starts = np.r_[start, np.minimum(last + 1 + padding, stop)]
-    stops, ends = np.r_[last + 1, stop], np.r_[starts[1:], stop]
-    is_terminal = np.arange(len(starts)) < len(last)
-    after_gap = (np.arange(len(starts)) == 0) & (start > 0)
-    kept = starts < ends
-    return starts[kept], stops[kept], ends[kept], is_terminal[kept], after_gap[kept]
+    found = np.zeros(len(last) + 1, _SPAN)
+    found["start"] = np.r_[start, np.minimum(last + 1 + padding, stop)]
+    found["stop"], found["end"] = np.r_[last + 1, stop], np.r_[found["start"][1:], stop]
+    found["is_terminal"][:-1] = True
+    found["after_gap"][0] = start > 0
+    return found[found["start"] < found["end"]]

@@ -15,6 +15,7 @@ from typing import Any
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.files.disk import read_object
 from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, read_notes
@@ -94,7 +95,7 @@ def open_minari(directory: Path) -> Minari:
     """
     root = directory.absolute()
     root = root / "data" if not (root / METADATA).exists() and (root / "data" / METADATA).exists() else root
-    metadata = _read_metadata(root / METADATA)
+    metadata = read_object(root / METADATA, _MAX_METADATA_BYTES)
     if metadata.get("data_format", "hdf5") != "hdf5":
         raise SourceError(f"{root}: data format {metadata['data_format']!r}, expected 'hdf5'")
     version = metadata.get("minari_version")
@@ -140,21 +141,13 @@ def _data_directories(directory: Path, depth: int) -> Iterator[Path]:
                 yield from _data_directories(child, depth + 1)
 
 
-def _read_metadata(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise SourceNotFoundError(f"{path} is missing")
-    if path.stat().st_size > _MAX_METADATA_BYTES:
-        raise CorruptShardError(f"{path}: expected at most {_MAX_METADATA_BYTES:,} bytes")
-    return _parsed(path.read_bytes(), str(path))
-
-
-def _parsed(text: str | bytes, place: str) -> Mapping[str, Any]:
+def _parsed(text: str, place: str) -> Mapping[str, Any]:
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise CorruptShardError(f"{place}: expected JSON, found {exc}") from exc
+        raise CorruptShardError(f"{place}: expected JSON, found: {exc}") from exc
     if not isinstance(parsed, dict):
-        raise CorruptShardError(f"{place}: expected a JSON object, found {type(parsed).__name__}")
+        raise CorruptShardError(f"{place}: expected an object, found {parsed!r:.80}")
     return parsed
 
 

@@ -12,46 +12,30 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes
-from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.d3rlpy.reader import open_d3rlpy
 from rlx.formats.finding import find_run
-from rlx.schema import Field, Role
-from tests.contracts.source import SourceContract, merge, read
+from tests.contracts.source import FileContract, SmallShards, merge, read, steps_or_error
 from tests.hdf5_files import changed, declare, delete, external, group_instead, objects, replace, set_row, soft
 
 GOLDEN = Path(__file__).parents[2] / "golden/d3rlpy"
 FILES = ("vectors", "pictures", "tuples")
 
 
-class D3rlpyContract(SourceContract):
-    file = "vectors.h5"
-
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        shutil.copy(GOLDEN / self.file, tmp_path)
-        return tmp_path
-
-    @pytest.fixture
-    def source(self, root: Path) -> Any:
-        return open_d3rlpy(root / self.file)
+def copy_golden(path: Path) -> None:
+    shutil.copy(GOLDEN / path.name, path)
 
 
-class TestVectors(D3rlpyContract): ...
+class TestVectors(FileContract):
+    file, write, open = "vectors.h5", staticmethod(copy_golden), staticmethod(open_d3rlpy)
 
 
-class TestTuples(D3rlpyContract):
+class TestTuples(TestVectors):
     file = "tuples.h5"
 
 
-class TestPictures(D3rlpyContract):
+class TestPictures(SmallShards, TestVectors):
     file = "pictures.h5"
-
-    @pytest.fixture
-    def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 4)
-        monkeypatch.setattr(row_episodes, "block_steps", lambda _: 2)
-        shutil.copy(GOLDEN / self.file, tmp_path)
-        return tmp_path
+    steps_per_shard = 4
 
     def test_shards_are_whole_episodes(self, source: Hdf5Episodes) -> None:
         assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [1, 2]]
@@ -167,42 +151,5 @@ def test_flipped_bytes_are_values_or_a_named_error(seed: int, tmp_path: Path) ->
             place = heap + chance.randrange(200) if number % 2 else chance.randrange(len(content))
             damaged[place] = chance.choice([0, 1, 255, chance.randrange(256)])
         path.write_bytes(damaged)
-        found[isinstance(steps_or_error(path), int)] += 1
+        found[isinstance(steps_or_error(open_d3rlpy, path), int)] += 1
     assert min(found.values()) > 3, found
-
-
-def steps_or_error(path: Path) -> int | str:
-    try:
-        source = open_d3rlpy(path)
-        return sum(one.steps for shard in source.shards() for one in read(source, shard))
-    except SourceError as exc:
-        assert path.name in str(exc)  # noqa: PT017
-        return str(exc)
-
-
-def test_further_columns_are_fields_and_others_are_named(tmp_path: Path) -> None:
-    path = Path(shutil.copy(GOLDEN / "vectors.h5", tmp_path))
-    before = find_run(path, None)
-    with h5py.File(path, "r+") as file:
-        episodes = int(file["num_episodes"][()])
-        for number in range(episodes):
-            rows = len(file[f"actions_{number}"])
-            file[f"logprob_{number}"] = np.full(rows, number / 2)
-            file[f"params/loc_{number}"] = np.full((rows, 2), number)
-            file[f"few_{number}"] = np.zeros(99)
-        file["author"] = "me"
-        file["actions_99"] = np.zeros(3)
-    source = find_run(path, None)
-    assert source.notes["not_taken"] == {
-        "actions_99": "not part of any step",
-        "author": "not part of any step",
-        "few": "not one row per step",
-    }
-    assert {**source.schema.fields} == {
-        **before.schema.fields,
-        "logprob": Field("float64", (), Role.STEP),
-        "params/loc": Field("int64", (2,), Role.STEP),
-    }
-    for one in read(source, 0):
-        assert one["logprob"].tolist() == [one.episode / 2] * one.steps
-        assert one["params/loc"].tolist() == [[one.episode] * 2] * one.steps

@@ -1,17 +1,16 @@
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.formats.finding import find_run
-from tests.contracts.source import SourceContract, Trajectory, merge, read
+from tests.contracts.source import FileContract, SmallShards, Trajectory, merge, read, steps_or_error
 from tests.hdf5_files import (
     changed,
     declare,
@@ -30,35 +29,15 @@ from tests.hdf5_files import (
 FILE = "hopper.hdf5"
 
 
-class D4RLContract(SourceContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        write_d4rl(tmp_path / FILE)
-        return tmp_path
-
-    @pytest.fixture
-    def source(self, root: Path) -> D4RL:
-        return open_d4rl(root / FILE)
+class TestWithNextObservations(FileContract):
+    file, write, open = FILE, staticmethod(write_d4rl), staticmethod(open_d4rl)
 
 
-class TestWithNextObservations(D4RLContract): ...
+class TestWithout(TestWithNextObservations):
+    options: ClassVar = {"next_observations": False}
 
 
-class TestWithout(D4RLContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        write_d4rl(tmp_path / FILE, next_observations=False)
-        return tmp_path
-
-
-class TestShards(D4RLContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 5)
-        monkeypatch.setattr(row_episodes, "block_steps", lambda _: 2)
-        write_d4rl(tmp_path / FILE)
-        return tmp_path
-
+class TestShards(SmallShards, TestWithNextObservations):
     def test_shards_are_whole_episodes(self, source: D4RL) -> None:
         assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0, 1], [2, 3]]
 
@@ -266,14 +245,5 @@ def test_flipped_bytes_are_values_or_a_named_error(tmp_path: Path) -> None:
         for _ in range(20):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         (tmp_path / FILE).write_bytes(damaged)
-        found[steps_or_error(tmp_path / FILE) == 12] += 1
+        found[steps_or_error(open_d4rl, tmp_path / FILE) == 12] += 1
     assert min(found.values()) > 5, found
-
-
-def steps_or_error(path: Path) -> int | str:
-    try:
-        source = open_d4rl(path)
-        return sum(one.steps for shard in source.shards() for one in read(source, shard))
-    except SourceError as exc:
-        assert path.name in str(exc)  # noqa: PT017
-        return str(exc)

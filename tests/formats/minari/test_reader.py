@@ -224,7 +224,7 @@ def test_a_damaged_picture_is_named(jpeg: bytes | None, tmp_path: Path) -> None:
     ("metadata", "message"),
     [
         (b"", "expected JSON"),
-        (b"[1]", "expected a JSON object"),
+        (b"[1]", "expected an object"),
         (b'{"minari_version": "0.5.3", "observation_space": "{"}', "observation_space: expected JSON"),
     ],
 )

@@ -3,14 +3,14 @@
 import io
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.npz.reader import Npz, open_npz, recognises
-from tests.contracts.source import SourceContract, read
+from rlx.formats.npz.reader import open_npz, recognises
+from tests.contracts.source import FileContract, read, steps_or_error, with_wrong_bytes
 
 Arrays = dict[str, Any]
 ONES, FINAL = np.ones(9), "trajectories/final/observation"
@@ -44,15 +44,9 @@ def write(path: Path, arrays: Arrays, *, compressed: bool = True) -> Path:
     return path
 
 
-class TestNpz(SourceContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        write(tmp_path / "steps.npz", with_next(steps()))
-        return tmp_path
-
-    @pytest.fixture
-    def source(self, root: Path) -> Npz:
-        return open_npz(root / "steps.npz")
+class TestNpz(FileContract):
+    file, write, open = "steps.npz", staticmethod(write), staticmethod(open_npz)
+    options: ClassVar = {"arrays": with_next(steps())}
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -154,15 +148,8 @@ def test_a_claim_beyond_what_the_file_can_hold(tmp_path: Path) -> None:
 def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
     """Whatever is damaged is an error that names the file, or steps that fit the schema."""
     whole = write(tmp_path / "a.npz", with_table(steps())).read_bytes()
-    damaged = tmp_path / "b.npz"
-    for place in range(0, len(whole), 5):
-        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-        try:
-            source = open_npz(damaged)
-            for trajectory in read(source, 0):
-                assert trajectory["observation"].shape == (trajectory.steps + 1, *source.schema["observation"].shape)
-        except SourceError as exc:
-            assert "b.npz" in str(exc)  # noqa: PT017
+    for damaged in with_wrong_bytes(whole, tmp_path / "b.npz", range(0, len(whole), 5)):
+        steps_or_error(open_npz, damaged)
 
 
 def test_which_archives_are_of_steps(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Parquet files that others wrote, whole and damaged."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow
@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.parquet.reader import Parquet, open_parquet, recognises
-from tests.contracts.source import SourceContract, read
+from rlx.formats.parquet.reader import open_parquet, recognises
+from tests.contracts.source import FileContract, read, steps_or_error, with_wrong_bytes
 
 Columns = dict[str, Any]
 LENGTHS = (3, 1, 5)
@@ -40,15 +40,9 @@ def with_next(columns: Columns) -> Columns:
     return {**columns, "next/observation": after}
 
 
-class TestParquet(SourceContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        write(tmp_path / "steps.parquet", with_next(steps()), row_group_size=4)
-        return tmp_path
-
-    @pytest.fixture
-    def source(self, root: Path) -> Parquet:
-        return open_parquet(root / "steps.parquet")
+class TestParquet(FileContract):
+    file, write, open = "steps.parquet", staticmethod(write), staticmethod(open_parquet)
+    options: ClassVar = {"columns": with_next(steps()), "row_group_size": 4}
 
 
 def test_lists_of_any_length_that_are_all_as_long(tmp_path: Path) -> None:
@@ -193,19 +187,8 @@ def test_no_steps(tmp_path: Path) -> None:
 def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
     """Whatever is damaged is an error that names the file, or steps that fit the schema."""
     whole = write(tmp_path / "a.parquet", with_next(steps())).read_bytes()
-    damaged = tmp_path / "b.parquet"
-    for place in range(4, len(whole), 7):
-        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-        try:
-            source = open_parquet(damaged)
-            for shard in source.shards():
-                for trajectory in read(source, shard):
-                    assert trajectory["observation"].shape == (
-                        trajectory.steps + 1,
-                        *source.schema["observation"].shape,
-                    )
-        except SourceError as exc:
-            assert "b.parquet" in str(exc)  # noqa: PT017
+    for damaged in with_wrong_bytes(whole, tmp_path / "b.parquet", range(4, len(whole), 7)):
+        steps_or_error(open_parquet, damaged)
 
 
 def test_what_is_no_parquet(tmp_path: Path) -> None:

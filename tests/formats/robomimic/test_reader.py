@@ -1,6 +1,6 @@
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -8,10 +8,9 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes
-from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.finding import find_run
 from rlx.formats.robomimic.reader import open_robomimic
-from tests.contracts.source import SourceContract, merge, read
+from tests.contracts.source import FileContract, SmallShards, merge, read
 from tests.hdf5_files import (
     Arrays,
     changed,
@@ -30,34 +29,16 @@ from tests.hdf5_files import (
 FILE = "lift.hdf5"
 
 
-class RobomimicContract(SourceContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        write_robomimic(tmp_path / FILE)
-        return tmp_path
-
-    @pytest.fixture
-    def source(self, root: Path) -> Hdf5Episodes:
-        return open_robomimic(root / FILE)
+class TestWithNextObservations(FileContract):
+    file, write, open = FILE, staticmethod(write_robomimic), staticmethod(open_robomimic)
 
 
-class TestWithNextObservations(RobomimicContract): ...
+class TestWithout(TestWithNextObservations):
+    options: ClassVar = {"lengths": [4, 5, 1, 1], "next_obs": False}
 
 
-class TestWithout(RobomimicContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        write_robomimic(tmp_path / FILE, [4, 5, 1, 1], next_obs=False)
-        return tmp_path
-
-
-class TestShards(RobomimicContract):
-    @pytest.fixture
-    def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 5)
-        monkeypatch.setattr(row_episodes, "block_steps", lambda _: 2)
-        write_robomimic(tmp_path / FILE, [3, 2, 9, 1])
-        return tmp_path
+class TestShards(SmallShards, TestWithNextObservations):
+    options: ClassVar = {"lengths": [3, 2, 9, 1]}
 
     def test_shards_are_whole_episodes(self, source: Hdf5Episodes) -> None:
         assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0, 1], [2], [3]]
