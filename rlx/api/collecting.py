@@ -22,7 +22,7 @@ from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
 
 if TYPE_CHECKING:
-    from rlx.collector.environment.opening import EnvSource
+    from rlx.collector.environment.gym_env import EnvSource
 
 _DEFAULT_STEPS = 10_000
 _SHARD_STEPS = 100_000

@@ -19,28 +19,30 @@ if TYPE_CHECKING:
     from rlx.collector.base_collector import DataCollectorBase as DataCollectorBase
     from rlx.collector.collector import Collector as Collector
     from rlx.collector.collector import SyncDataCollector as SyncDataCollector
-    from rlx.collector.distributed import DistributedCollector as DistributedCollector
-    from rlx.collector.distributed import RayCollector as RayCollector
-    from rlx.collector.distributed import RPCCollector as RPCCollector
     from rlx.collector.environment.gym_env import GymEnv as GymEnv
     from rlx.collector.environment.gym_env import ParallelEnv as ParallelEnv
     from rlx.collector.environment.gym_env import SerialEnv as SerialEnv
+    from rlx.collector.multi_collector import DistributedCollector as DistributedCollector
     from rlx.collector.multi_collector import MultiAsyncCollector as MultiAsyncCollector
     from rlx.collector.multi_collector import MultiaSyncDataCollector as MultiaSyncDataCollector
     from rlx.collector.multi_collector import MultiCollector as MultiCollector
     from rlx.collector.multi_collector import MultiSyncCollector as MultiSyncCollector
     from rlx.collector.multi_collector import MultiSyncDataCollector as MultiSyncDataCollector
+    from rlx.collector.multi_collector import RayCollector as RayCollector
+    from rlx.collector.multi_collector import RPCCollector as RPCCollector
 
 _NAMES = {
     "base_collector": ["BaseCollector", "DataCollectorBase"],
     "collector": ["Collector", "SyncDataCollector"],
-    "distributed": ["DistributedCollector", "RPCCollector", "RayCollector"],
     "multi_collector": [
+        "DistributedCollector",
         "MultiAsyncCollector",
         "MultiCollector",
         "MultiSyncCollector",
         "MultiSyncDataCollector",
         "MultiaSyncDataCollector",
+        "RPCCollector",
+        "RayCollector",
     ],
     "environment.gym_env": ["GymEnv", "ParallelEnv", "SerialEnv"],
 }

@@ -12,15 +12,13 @@ from tensordict import TensorDictBase
 
 from rlx.buffer.batch import split_trajectories
 from rlx.collector.background import FreeRunning
-from rlx.collector.batch_delivery import MASK, BatchDelivery
-from rlx.collector.plan import Plan
 from rlx.collector.policy.module import NewWeights, pack_weights, set_weights
 from rlx.collector.rollout.episodes import Episode, Episodes
 from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps
-from rlx.collector.step_source import QuotaSteps, StepSource
-from rlx.collector.ted import WorkerSteps, episodes_to_ted, joined
+from rlx.collector.step_source import Plan, QuotaSteps, StepSource
+from rlx.collector.ted import MASK, BatchDelivery, WorkerSteps, episodes_to_ted, joined
 from rlx.collector.worker.shared_steps import Weights
-from rlx.collector.worker.step_worker import WorkerConfig
+from rlx.collector.worker.step_pool import WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
 from rlx.fork import ThisProcessOnly, on_fork

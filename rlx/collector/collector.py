@@ -7,12 +7,12 @@ from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
-from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
-from rlx.collector.environment.opening import EnvSource, with_options
-from rlx.collector.plan import Plan, TrajFormat
+from rlx.collector.environment.gym_env import EnvSource, with_options
 from rlx.collector.policy.spec import instance, is_module
-from rlx.collector.rollout.infos import flat_keys
-from rlx.collector.worker.step_worker import WorkerConfig
+from rlx.collector.rollout.steps import flat_keys
+from rlx.collector.step_source import Plan, TrajFormat
+from rlx.collector.ted import BatchDelivery, Device, Postproc
+from rlx.collector.worker.step_pool import WorkerConfig
 from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.schema import name_of

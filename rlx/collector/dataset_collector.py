@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from rlx.collector.environment.opening import EnvSource
+from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.infos import InfoKeys
-from rlx.collector.rollout.layout import REWARDS, Layout, agreed
+from rlx.collector.rollout.episodes import REWARDS, Layout, agreed
+from rlx.collector.rollout.steps import InfoKeys
 from rlx.collector.worker.shard_pool import RemainingBudget, ShardActor, ShardPool
 from rlx.collector.worker.shard_worker import ShardWorkerConfig
 from rlx.errors import CollectError, DatasetExistsError

@@ -1,6 +1,9 @@
-"""MultiCollector: batches of steps for a learner, collected in other processes."""
+"""Collectors with several workers: in processes of this machine, or on the machines of a Ray cluster."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Any, Literal
 
 import torch
@@ -8,17 +11,20 @@ from tensordict import NestedKey
 from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
-from rlx.collector.batch_delivery import BatchDelivery, Device, Postproc
 from rlx.collector.collector import exploration, made_by, names_of, none_below_1
-from rlx.collector.environment.opening import EnvSource, with_options
-from rlx.collector.plan import Plan, TrajFormat
+from rlx.collector.environment.gym_env import EnvSource, with_options
 from rlx.collector.policy.spec import instance, is_module
-from rlx.collector.rollout.infos import flat_keys
-from rlx.collector.ted import CatResults
-from rlx.collector.worker.step_worker import PolicyFactory, WorkerConfig
+from rlx.collector.rollout.steps import flat_keys
+from rlx.collector.step_source import Plan, TrajFormat
+from rlx.collector.ted import BatchDelivery, CatResults, Device, Postproc
+from rlx.collector.worker.step_pool import PolicyFactory, WorkerConfig
 from rlx.engine.actor import Actors
+from rlx.engine.engines import cores
 from rlx.engine.local_actors import LocalActors
+from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError
+
+_BACKENDS = ("ray", "rpc", "distributed")
 
 
 class MultiCollector(BaseCollector):
@@ -247,3 +253,89 @@ class MultiAsyncCollector(MultiCollector):
 # By their names in TorchRL before 0.13.
 MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
+
+
+class DistributedCollector(MultiCollector):
+    """MultiCollector whose workers are Ray actors, on any machine of the cluster.
+
+    Batches and new weights are sent by value, and a worker that has begun a batch cannot be stopped:
+    ``preemptive_threshold`` is not supported. Otherwise it behaves like a MultiCollector. A lost worker is replaced,
+    even if its machine is lost. To collect whole datasets without a learner, use ``rlx collect --engine ray``: every
+    worker then writes its own shards.
+
+    Args:
+        create_env_fn: one environment per worker, or one for all ``num_collectors`` workers; as in ``MultiCollector``.
+        policy: as in ``MultiCollector``; it is sent to every worker.
+        backend: "ray"; TorchRL's "rpc" and "distributed" are accepted as other names for it.
+        num_collectors: number of workers, if all have the same environment.
+        ray_init_config: arguments of ``ray.init``, such as ``address``. Without an address and ``$RAY_ADDRESS``, and if
+            this process is not connected to Ray, a cluster with one CPU per worker starts on this machine, and stops
+            with the collector.
+        remote_configs: resources of a worker, as for ``ray.remote``: ``num_cpus`` (1 by default), ``num_gpus``,
+            ``memory``, ``resources``; or a list with one dict per worker.
+        sync: as in ``MultiCollector``; False by default, as in TorchRL.
+        options: the other arguments of ``MultiCollector``, but ``actors``, ``step_timeout`` and
+            ``preemptive_threshold``. A ``replay_buffer`` is written in this process.
+
+    Raises:
+        CollectError: as in ``MultiCollector``; or the backend is unknown.
+        MissingExtraError: Ray is not installed.
+        EngineError: no cluster answers at the address.
+
+    Example:
+        >>> collector = DistributedCollector(  # doctest: +SKIP
+        ...     ["CartPole-v1"] * 4, policy, sync=True, frames_per_batch=400, total_frames=100_000,
+        ...     ray_init_config={"address": "auto"},
+        ... )
+        >>> for batch in collector:  # doctest: +SKIP
+        ...     loss(batch).backward()  # batch is [4, 100]
+        ...     optimizer.step()
+        ...     collector.update_policy_weights_()
+        >>> collector.shutdown()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        create_env_fn: EnvSource | Sequence[EnvSource],
+        policy: Any = None,
+        *,
+        backend: str = "ray",
+        num_collectors: int | None = None,
+        ray_init_config: Mapping[str, Any] | None = None,
+        remote_configs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        sync: bool = False,
+        **options: Any,
+    ) -> None:
+        if backend not in _BACKENDS:
+            raise CollectError(f"backend {backend!r}: expected one of {', '.join(_BACKENDS)}, which all run on Ray")
+        sources = _for_each(create_env_fn, num_collectors)
+        if refused := sorted({"actors", "step_timeout", "preemptive_threshold"} & options.keys()):
+            raise CollectError(f"{refused[0]}: a DistributedCollector does not support it")
+        actors = _ray_actors(len(sources), ray_init_config, remote_configs)
+        super().__init__(sources, policy, sync=sync, **options, actors=actors)
+
+
+def _for_each(create_env_fn: EnvSource | Sequence[EnvSource], workers: int | None) -> Sequence[EnvSource]:
+    if isinstance(create_env_fn, str) or not isinstance(create_env_fn, Sequence):
+        return [create_env_fn] * (1 if workers is None else workers)
+    if workers not in (None, len(create_env_fn)):
+        raise CollectError(f"num_collectors={workers}: expected as many environments, found {len(create_env_fn)}")
+    return create_env_fn
+
+
+def _ray_actors(
+    workers: int,
+    init: Mapping[str, Any] | None,
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+) -> RayActors:
+    config = {name: value for name, value in (init or {}).items() if value is not None}
+    if options is not None and not isinstance(options, Mapping) and len(options) != workers:
+        raise CollectError(f"remote_configs: expected one for each of {workers} workers, found {len(options)}")
+    each = [options or {}] * workers if options is None or isinstance(options, Mapping) else options
+    needed = ceil(sum(float(one.get("num_cpus", 1)) for one in each))
+    return RayActors(config.pop("address", None), cpus=max(needed, cores()), config=config, options=options)
+
+
+# Names of TorchRL for its backends.
+RayCollector = DistributedCollector
+RPCCollector = DistributedCollector

@@ -1,22 +1,29 @@
-"""Collected steps as TED TensorDicts."""
+"""Collected steps as TED TensorDicts, and their delivery: as a learner wants them, and into the replay buffer."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
+from rlx.buffer.batch import split_trajectories
+from rlx.buffer.transform.compose import over_batch
+from rlx.buffer.transform.neighbourhood import NeighbourTransform
 from rlx.collector.environment.space import Arrays
 from rlx.collector.rollout.episodes import Episode
-from rlx.collector.rollout.infos import PREFIX, fill_of, is_unseen
-from rlx.collector.rollout.policy_outputs import IS_INIT
-from rlx.collector.rollout.steps import Steps
+from rlx.collector.rollout.steps import IS_INIT, PREFIX, Steps, fill_of, is_unseen
+from rlx.errors import CollectError
 from rlx.store.ted import make_ted
 
 CatResults = Literal["stack", 0, -1]
+MASK = ("collector", "mask")
+Device = torch.device | str
+Postproc = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 
 
 class WorkerSteps(NamedTuple):
@@ -145,3 +152,71 @@ def _ted(root: Arrays, after: Arrays, ids: NDArray[np.int64]) -> TensorDict:
     after = {name: np.ascontiguousarray(rows) for name, rows in after.items()}
     after[IS_INIT] = np.zeros((*ids.shape, 1), bool)
     return make_ted(root, after, ids, [*(None for _ in ids.shape[1:]), "time"])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDelivery:
+    """Post-processing of a batch.
+
+    Args:
+        split_trajs: whether a row is to be a trajectory.
+        device: where it is put.
+        postproc: applied to it.
+        replay_buffer: extended by it.
+
+    Raises:
+        CollectError: the postproc is nothing that could be applied to a batch.
+    """
+
+    split_trajs: bool
+    device: Device | None
+    postproc: Postproc | None
+    replay_buffer: Any
+
+    def __post_init__(self) -> None:
+        if not (self.postproc is None or callable(self.postproc) or isinstance(self.postproc, NeighbourTransform)):
+            raise CollectError(
+                f"postproc {self.postproc!r}: expected a function of a batch, or a transform of rlx.buffer"
+            )
+
+    @property
+    def lanes(self) -> int:
+        """Dimensions of the replay buffer before that of time."""
+        return 0 if self.replay_buffer is None else int(self.replay_buffer.storage.ndim) - 1
+
+    def __call__(self, batch: TensorDictBase, *, is_batched: bool) -> TensorDictBase | None:
+        """Return the batch, or None if it went into the replay buffer.
+
+        Args:
+            batch: steps.
+            is_batched: whether an environment is several, so that the last two dimensions are theirs and time.
+        """
+        if self.split_trajs:
+            batch = split_trajectories(_real(batch))
+        if self.device is not None:
+            batch = batch.to(self.device)
+        if self.postproc is not None:
+            batch = over_batch(self.postproc, batch)
+        if self.replay_buffer is None:
+            return batch
+        self._store(_real(batch), is_batched=is_batched)
+        return None
+
+    def _store(self, batch: TensorDictBase, *, is_batched: bool) -> None:
+        ndim = self.lanes + 1
+        if (
+            ndim == 1
+        ):  # as every worker by itself would write to it: a row is a step, or of several environments, theirs
+            batch = batch.reshape(-1, batch.shape[-1]) if is_batched and batch.batch_dims > 1 else batch.reshape(-1)
+        elif batch.batch_dims != ndim:
+            raise CollectError(
+                f"the replay buffer's storage has ndim={ndim}, batches have shape {list(batch.shape)}",
+                hint=f"give the storage ndim={batch.batch_dims}, or ndim=1, which takes any",
+            )
+        self.replay_buffer.extend(batch)
+
+
+def _real(batch: TensorDictBase) -> TensorDictBase:
+    """Return the steps [S] of a batch with a mask, without it; any other as it is."""
+    mask = batch.get(MASK, None)
+    return batch if mask is None else batch[mask].exclude(MASK)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rlx import manifest
 from rlx.collector.dataset_collector import Collection, DatasetCollector
-from rlx.collector.environment.opening import is_open
-from rlx.collector.environment.protocol import Environment
+from rlx.collector.environment.gym_env import is_open
 from rlx.collector.environment.space import schema_of
+from rlx.collector.environment.vector import Environment
 from rlx.collector.worker.shard_worker import ShardWorker, opened
 from rlx.engine.actor import Actors
 from rlx.engine.local_actors import InlineActors, LocalActors

@@ -29,7 +29,7 @@ from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, Tenso
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
 from rlx.collector.dataset_collector import Budget, Collection
-from rlx.collector.environment.atari import ATARI
+from rlx.collector.environment.gym_id import ATARI
 from rlx.pipeline.collect import collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

@@ -12,8 +12,7 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, NStep, RewardClip
 from rlx.collector.collector import Collector, SyncDataCollector
-from rlx.collector.environment.gym_env import GymEnv, SerialEnv
-from rlx.collector.environment.opening import EnvSource
+from rlx.collector.environment.gym_env import EnvSource, GymEnv, SerialEnv
 from rlx.errors import CollectError
 from rlx.transform.spans import FrameSkip
 from tests.collector.environments import Counter, Structured, one

@@ -14,9 +14,9 @@ import torch
 
 import rlx
 from rlx.collector.dataset_collector import Budget, Collection
-from rlx.collector.environment.opening import EnvSource
+from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.infos import InfoKeys
+from rlx.collector.rollout.steps import InfoKeys
 from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
 from rlx.manifest import Manifest
 from rlx.pipeline.collect import collect

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rlx.collector.environment.protocol import Environment
 from rlx.collector.environment.space import Space
+from rlx.collector.environment.vector import Environment
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

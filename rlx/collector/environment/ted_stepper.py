@@ -8,9 +8,8 @@ import torch
 from numpy.typing import NDArray
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
-from rlx.collector.environment.actions import ActionCheck, RandomPolicy
-from rlx.collector.environment.protocol import Environment
-from rlx.collector.environment.space import Arrays, flatten
+from rlx.collector.environment.space import ActionCheck, Arrays, RandomPolicy, flatten
+from rlx.collector.environment.vector import Environment
 from rlx.errors import CollectError
 
 FLAGS = ("done", "terminated", "truncated")

@@ -1,9 +1,11 @@
-"""gymnasium's vector environments, in all of their autoreset modes, as an Environment; and copies of single ones."""
+"""The environments that a rollout drives, and gymnasium's vector environments, in all autoreset modes, as such."""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -11,8 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from rlx.collector.environment.envpool import Pool
-from rlx.collector.environment.protocol import Outcome
 from rlx.collector.environment.space import Space
 from rlx.engine.local import main_hidden
 from rlx.engine.shared_memory import stepping
@@ -20,8 +20,81 @@ from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
 
 Seeds = Sequence[int]
+# Entries of an environment's ``metadata``: it has threads of its own, and ``reset`` takes gymnasium's "reset_mask".
+OWN_THREADS, RESET_MASK = "rlx_own_threads", "rlx_reset_mask"
 _left: list[Any] = []
 _SPEC = ("id", "max_episode_steps", "kwargs", "additional_wrappers")
+MakeEnv = Callable[[], Any]
+
+
+class Outcome(NamedTuple):
+    """The outcome of one step of n environments.
+
+    Args:
+        observation: [n, ...] arrays, or a tree of them, as the observation space is: what the next action is chosen
+            from; of a new episode where one has ended, but with its reset still to come where ``recorded`` is used.
+        reward: [n].
+        terminated: [n] bool.
+        truncated: [n] bool.
+        final_observation: the real last observation of every episode that ended, by number of the environment; a tree.
+        recorded: [n] bool, False where the environment was only reset; none where all made a step.
+        info: what else was said, as vector environments of gymnasium do: arrays [n, ...] by key, ``_KEY`` [n] bool
+            where only some lanes have the key, ``final_info`` of episodes that ended and were reset in the same step.
+    """
+
+    observation: Any
+    reward: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_observation: Mapping[int, Any]
+    recorded: NDArray[np.bool_] | None = None
+    info: Mapping[str, Any] = {}
+
+
+class Environment(Protocol):
+    """n copies of an environment.
+
+    Attributes:
+        name: for messages and manifests: ``ALE/Pong-v5``.
+        num_envs: n.
+        is_batched: False for one environment that its user knows without a dimension of n.
+        observation_space: of one copy.
+        action_space: of one copy.
+        settings: what else decides the data, for the manifest.
+        spec: what gymnasium made it of, if it did, for the manifest.
+    """
+
+    name: str
+    num_envs: int
+    is_batched: bool
+    observation_space: Space
+    action_space: Space
+    settings: Mapping[str, Any]
+    spec: Mapping[str, Any]
+
+    def reset(self, seeds: Sequence[int]) -> Any:
+        """Return [n, ...] first observations of new episodes; each environment starts from its seed.
+
+        Raises:
+            CollectError: an environment raised something.
+        """
+
+    def reset_some(self, which: NDArray[np.bool_]) -> Any:
+        """Return [n, ...] observations after new episodes were begun in some environments [n], whatever their state.
+
+        Raises:
+            CollectError: an environment raised something, or cannot be reset but together with the others.
+        """
+
+    def step(self, actions: Any) -> Outcome:
+        """Take a step in every environment; begin a new episode where one ends.
+
+        Raises:
+            CollectError: an environment raised something.
+        """
+
+    def close(self) -> None:
+        """End its processes and threads."""
 
 
 class VectorEnvironment:
@@ -37,7 +110,7 @@ class VectorEnvironment:
 
     def __init__(
         self,
-        env: "VectorEnv[Any, Any, Any]",
+        env: VectorEnv[Any, Any, Any],
         name: str,
         *,
         is_batched: bool = True,
@@ -58,7 +131,7 @@ class VectorEnvironment:
         self._ended = np.zeros(self.num_envs, bool)
         self._here: ThisProcessOnly | None = None
         self._is_left = False
-        if isinstance(env.unwrapped, AsyncVectorEnv | Pool):
+        if isinstance(env.unwrapped, AsyncVectorEnv) or env.metadata.get(OWN_THREADS):
             self._here = ThisProcessOnly(
                 f"{name}, an environment with processes or threads of its own, cannot be used in a forked process",
                 hint="make the environment in the process that uses it",
@@ -78,8 +151,8 @@ class VectorEnvironment:
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
         """Return [n, ...] observations after some were reset."""
         # An environment that does not know the mask would reset all.
-        is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv | Pool)
-        knows = is_known or self._mode != AutoresetMode.NEXT_STEP
+        is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        knows = is_known or self._env.metadata.get(RESET_MASK) or self._mode != AutoresetMode.NEXT_STEP
         if not knows and not which.all():
             raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
         with self._translated("reset"):
@@ -157,16 +230,13 @@ def _row(space: Space, tree: Any, env: int) -> Any:
     return np.array(tree[env])
 
 
-def _spec(env: "VectorEnv[Any, Any, Any]") -> dict[str, Any]:
+def _spec(env: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
     """Return gymnasium's spec of the environments as JSON; values that JSON lacks, by their ``repr``."""
     single = env.unwrapped
     spec = single.envs[0].spec if isinstance(single, SyncVectorEnv) else env.spec
     found = {} if spec is None else {name: value for name in _SPEC if (value := getattr(spec, name))}
     described: dict[str, Any] = json.loads(json.dumps(found, default=repr))
     return described
-
-
-MakeEnv = Callable[[], Any]
 
 
 def serial(makes: Sequence[MakeEnv], name: str, *, is_batched: bool) -> VectorEnvironment:
@@ -190,7 +260,7 @@ def parallel(makes: Sequence[MakeEnv], name: str, start_method: str) -> VectorEn
     return VectorEnvironment(env, name)
 
 
-def _vector(name: str, make: "Callable[[], VectorEnv[Any, Any, Any]]") -> "VectorEnv[Any, Any, Any]":
+def _vector(name: str, make: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEnv[Any, Any, Any]:
     try:
         return make()
     except RlxError:

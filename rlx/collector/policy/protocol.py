@@ -7,8 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlx.collector.environment.actions import RandomPolicy
-from rlx.collector.environment.space import Arrays, Space, leaves
+from rlx.collector.environment.space import Arrays, RandomPolicy, Space, leaves
 from rlx.errors import CollectError
 from rlx.schema import name_of
 

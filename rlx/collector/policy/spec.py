@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlx import named_object
-from rlx.collector.environment.actions import RandomPolicy
-from rlx.collector.environment.protocol import Environment
-from rlx.collector.environment.space import Arrays, Space
+from rlx.collector.environment.space import Arrays, RandomPolicy, Space
+from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, Situation
 from rlx.errors import CollectError, PolicyNotFoundError
 
@@ -164,9 +163,8 @@ class UnannotatedPolicy:
 
     def initial_state(self, situation: Situation) -> Arrays:
         """Return the initial state that the function declares."""
-        from rlx.collector.policy.initial_state import declared_state  # noqa: PLC0415  (torch takes seconds)
-
-        return self._of_tensordicts.initial_state(situation) if declared_state(self._function) else {}
+        declares = any(hasattr(self._function, name) for name in ("initial_state", "make_tensordict_primer"))
+        return self._of_tensordicts.initial_state(situation) if declares else {}
 
     def __call__(self, situation: Situation) -> Choice:
         """Choose an action for every environment."""

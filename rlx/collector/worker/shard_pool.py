@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlx.collector.rollout.layout import Layout
+from rlx.collector.rollout.episodes import Layout
 from rlx.collector.worker.pool import WorkerPool
 from rlx.collector.worker.shard_worker import FindLayout, UnitResult, WorkUnit
 from rlx.engine.actor import Actor

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Arrays, Space, dtype_of, leaves
-from rlx.collector.rollout.policy_outputs import IS_INIT
-from rlx.collector.rollout.steps import Steps
+from rlx.collector.rollout.steps import IS_INIT, Steps
 from rlx.engine.shared_memory import SharedArrays
 
 _OUTCOME = ("reward", "terminated", "truncated")

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlx.collector.environment.actions import RandomPolicy
-from rlx.collector.environment.envpool import ATARI
-from rlx.collector.environment.opening import open_environment
+from rlx.collector.environment.gym_env import open_environment
+from rlx.collector.environment.gym_id import ENVPOOL_ATARI
+from rlx.collector.environment.space import RandomPolicy
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import Steps
@@ -49,7 +49,7 @@ def test_an_environments_steps_are_a_function_of_its_seed() -> None:
     np.testing.assert_array_equal(together[0], alone(5))
     np.testing.assert_array_equal(together[1], alone(6))
     assert (together[0] != together[1]).any()
-    assert ATARI["repeat_action_probability"] == 0.25
+    assert ENVPOOL_ATARI["repeat_action_probability"] == 0.25
 
 
 def test_long_episodes_are_truncated_one_by_one() -> None:

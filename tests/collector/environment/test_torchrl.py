@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
-from rlx.collector.environment.opening import open_environment
+from rlx.collector.environment.gym_env import open_environment
 from rlx.errors import CollectError
 from rlx.seeding import env_seeds
 from rlx.store.dataset import Dataset
@@ -19,7 +19,7 @@ from rlx.store.dataset import Dataset
 data = pytest.importorskip("torchrl.data", reason="TorchRL is not installed")
 collectors = pytest.importorskip("torchrl.collectors", reason="TorchRL is not installed")
 
-from rlx.collector.environment.torchrl_spec import OneHot, space_of  # noqa: E402
+from rlx.collector.environment.torchrl import OneHot, space_of  # noqa: E402
 from tests.collector import torchrl_environments as made  # noqa: E402
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlx.collector.environment.actions import ActionCheck, RandomPolicy
-from rlx.collector.environment.opening import open_environment
+from rlx.collector.environment.gym_env import open_environment
+from rlx.collector.environment.space import ActionCheck, RandomPolicy
 from rlx.collector.policy.protocol import EpsilonGreedy, FunctionPolicy, Situation
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.loop import Rollout

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
 from rlx.collector import Collector, SerialEnv
-from rlx.collector.environment.opening import open_environment
+from rlx.collector.environment.gym_env import open_environment
 from rlx.collector.policy.protocol import FunctionPolicy, Situation
 from rlx.collector.policy.tensordict import TensorDictPolicy
 from rlx.collector.rollout.loop import Rollout

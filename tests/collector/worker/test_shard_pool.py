@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import rlx
 from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.layout import Layout
+from rlx.collector.rollout.episodes import Layout
 from rlx.collector.worker.shard_pool import RemainingBudget, ShardPool
 from rlx.collector.worker.shard_worker import FindLayout, ShardWorker, ShardWorkerConfig, WorkUnit
 from rlx.engine.actor import ActorDiedError

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.collector.plan import quotas_for
+from rlx.collector.step_source import quotas_for
 
 WORKERS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), min_size=1, max_size=4)
 

@@ -8,11 +8,9 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
-from rlx.collector.environment.actions import RandomPolicy
-from rlx.collector.environment.atari import emulator_seeds
-from rlx.collector.environment.gym_env import GymEnv, ParallelEnv, SerialEnv
-from rlx.collector.environment.opening import open_environment
-from rlx.collector.environment.space import schema_of
+from rlx.collector.environment.gym_env import GymEnv, ParallelEnv, SerialEnv, open_environment
+from rlx.collector.environment.gym_id import emulator_seeds
+from rlx.collector.environment.space import RandomPolicy, schema_of
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.collector.rollout.loop import Rollout
