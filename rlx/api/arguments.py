@@ -31,7 +31,7 @@ ExportFormat = Literal[
     "minari", "d4rl", "robomimic", "d3rlpy", "dopamine", "lerobot", "rlds", "torchrl", "parquet", "npz"
 ]
 ConvertFormat = Literal[Store, ExportFormat]
-# Some take options, as in "torchrl:time_dim=0", so that arguments are texts.
+# Some formats take options, as in "torchrl:time_dim=0", so functions annotate the argument as text.
 SourceFormat = Literal[
     "rlx",
     "rlu",
@@ -60,11 +60,11 @@ class WriteArguments(TypedDict, total=False):
 
 
 def check_choice(option: str, value: str | None, choices: Any) -> None:
-    """Raise OptionError if a value is none of the choices.
+    """Raise OptionError if a value is not one of the choices.
 
     Args:
         option: name of the argument.
-        value: its value; None, for the default, is always right.
+        value: its value; None, the default, is always accepted.
         choices: a ``Literal`` type.
 
     Example:
@@ -80,12 +80,12 @@ def check_choice(option: str, value: str | None, choices: Any) -> None:
 
 
 def check_source_format(format: str | None) -> None:
-    """Raise OptionError if rlx reads no format of this name; what reads it checks its options."""
+    """Raise OptionError if rlx cannot read a format of this name; its reader checks the options."""
     check_choice("from_", None if format is None else format.partition(":")[0], SourceFormat)
 
 
 def check_number(option: str, value: float | None, minimum: float, maximum: float | None = None) -> None:
-    """Raise OptionError if a number is out of range; None is always right.
+    """Raise OptionError if a number is out of range; None, the default, is always accepted.
 
     Example:
         >>> check_number("jobs", 0, 1)
@@ -113,13 +113,13 @@ def chosen_codec(codec: str | Codec | None) -> Codec | None:
     """Return the codec of an argument; None for the default.
 
     Raises:
-        CodecError: an unknown name or setting, or a value out of range.
+        CodecError: the name or a setting is unknown, or a value is out of range.
     """
     return Codec.parse(codec) if isinstance(codec, str) else codec
 
 
 def shard_numbers(shards: Iterable[int] | None) -> tuple[int, ...] | None:
-    """Return shard numbers, ascending and each once; None for all shards.
+    """Return shard numbers in ascending order, without duplicates; None for all shards.
 
     Example:
         >>> shard_numbers([4, 0, 0])
@@ -140,11 +140,11 @@ def write_options(
     ray_address: str | None = None,
     command: str = "",
 ) -> Options:
-    """Return how a dataset is written, after checks.
+    """Check the arguments of a function that writes a dataset, and return them as options.
 
     Raises:
-        OptionError: an unknown store or engine, no jobs, or an address of Ray for another engine.
-        CodecError: an unknown codec, or one that the store does not support.
+        OptionError: the store or engine is unknown, jobs is below 1, or ray_address is given for another engine.
+        CodecError: the codec is unknown, or the store does not support it.
     """
     check_choice("store", store, Store)
     check_choice("engine", engine, Engine)

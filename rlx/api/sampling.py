@@ -15,6 +15,7 @@ from rlx.errors import OptionError
 from rlx.formats.common.exporter import Columns, DirectoryExporter, columns_of
 from rlx.formats.registry import format_of, formats
 from rlx.formats.writing import export
+from rlx.pipeline.report import bytes_at
 from rlx.pipeline.sampling import Sampling, check_file, draw
 from rlx.secrets_in_urls import without_secrets
 from rlx.store.dataset import Dataset
@@ -186,7 +187,7 @@ def sample(
         columns=counted.columns,
         output=path,
         format=chosen,
-        bytes=None if path is None else _bytes(path),
+        bytes=None if path is None else bytes_at(path),
     )
 
 
@@ -240,8 +241,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, list):
         return [_jsonable(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

@@ -6,7 +6,7 @@ import threading
 import webbrowser
 from pathlib import Path
 from types import TracebackType
-from typing import Self, overload
+from typing import Self, TypedDict, Unpack, overload
 
 from rlx.api.arguments import StrPath, check_number
 from rlx.errors import OptionError
@@ -57,30 +57,20 @@ class Viewer:
         return {"url": self.url}
 
 
-@overload
-def view(
-    dataset: StrPath | Dataset,
-    *,
-    episode: int | None = None,
-    output: None = None,
-    fps: int | None = None,
-    port: int = 0,
-    no_browser: bool = False,
-    progress: Progress | None = None,
-) -> Viewer: ...
+class _ViewArguments(TypedDict, total=False):
+    episode: int | None
+    fps: int | None
+    port: int
+    no_browser: bool
+    progress: Progress | None
 
 
 @overload
-def view(
-    dataset: StrPath | Dataset,
-    *,
-    episode: int | None = None,
-    output: StrPath,
-    fps: int | None = None,
-    port: int = 0,
-    no_browser: bool = False,
-    progress: Progress | None = None,
-) -> ViewFile: ...
+def view(dataset: StrPath | Dataset, *, output: None = None, **arguments: Unpack[_ViewArguments]) -> Viewer: ...
+
+
+@overload
+def view(dataset: StrPath | Dataset, *, output: StrPath, **arguments: Unpack[_ViewArguments]) -> ViewFile: ...
 
 
 def view(

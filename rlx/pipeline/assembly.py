@@ -20,7 +20,7 @@ from rlx.files.atomic import sync_tree
 from rlx.files.disk import disk_errors
 from rlx.formats.common.source import block_steps
 from rlx.manifest import ShardRecord
-from rlx.pipeline.ingest import AtHand, Ingest, parent_of
+from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
@@ -169,7 +169,7 @@ def assemble(
         writer = open_writer(destination, ingest.described(), overwrite=options.overwrite)
         there = len(writer.manifest.listed)
         linked = _link(writer, assembly, ingest.pending(writer.manifest), progress)
-        report = replace(ingest, options=replace(options, overwrite=False)).run(destination, AtHand())
+        report = replace(ingest, options=replace(options, overwrite=False)).run(destination, LocalFiles())
     seconds, written = time.monotonic() - started, report.steps_written + linked
     return replace(report, seconds=seconds, steps_written=written, skipped_shards=there)
 

@@ -14,7 +14,7 @@ from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.formats.registry import readable
 from rlx.manifest import FileRecord
-from rlx.pipeline.ingest import AtHand, Ingest, parent_of
+from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
@@ -33,33 +33,33 @@ FORMATS = ("rlx", *readable())
 def convert(
     source: Path, destination: Path, options: Options, *, source_format: str | None, progress: Progress
 ) -> Report:
-    """Convert a Dopamine, RL Unplugged or Minari directory, or a dataset, into a dataset; resumes one half done.
+    """Convert files of another project, or a dataset, into a dataset; resume an unfinished one.
 
     Args:
-        source: where the files lie.
-        destination: the dataset's directory.
+        source: path of the files or of the dataset.
+        destination: directory of the new dataset.
         options: how to write it.
         source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
         progress: receives ``shards`` and ``steps``.
 
     Raises:
-        SourceNotFoundError: the directory holds no run, or more than one.
-        IncompleteDatasetError: the source is a dataset without a manifest yet.
+        SourceNotFoundError: no run was found, or more than one.
+        IncompleteDatasetError: the source is a dataset that has no manifest yet.
         DatasetExistsError: the destination is the source, or contains it, or holds something else.
     """
     check_apart(source, destination)
     ingest = _ingest(source, options, source_format, progress)
     with claimed(destination):
         ingest.check_resumable(destination)
-        return ingest.run(destination, AtHand())
+        return ingest.run(destination, LocalFiles())
 
 
 def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
-    """Return the dataset, or the one run, that lies at a path, and what the names of its files are relative to.
+    """Return the dataset or the only run at a path, and the directory that its file names are relative to.
 
     Raises:
         SourceNotFoundError: no run was found, or more than one.
-        IncompleteDatasetError: it is a dataset without a manifest yet.
+        IncompleteDatasetError: the dataset has no manifest yet.
     """
     is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()
     if source_format == "rlx" or (source_format is None and is_dataset):
@@ -70,7 +70,7 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
 
 
 def warn(source: Source) -> None:
-    """Log which parts of a source are not taken, and which differ from the environment's."""
+    """Log which parts of a source are left out, and which pictures are lossy."""
     notes = source.notes
     if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
         named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])
@@ -79,7 +79,7 @@ def warn(source: Source) -> None:
         whose = plural(count, "episode")
         logger.warning("%s: left out: the last steps of %s, as what they led to is not recorded", source.id, whose)
     lossy = notes.get("lossy_jpeg")
-    for name in lossy if isinstance(lossy, list) else []:  # what a file says of itself may be anything
+    for name in lossy if isinstance(lossy, list) else []:  # notes of a file may have any type
         logger.warning("%s: %s went through JPEG, which is lossy, before it came here", source.id, name)
 
 

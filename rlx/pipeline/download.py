@@ -28,7 +28,7 @@ from rlx.formats.rl_unplugged import layout as rl_unplugged
 from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.catalog import RemoteRun, find_remote
 from rlx.pipeline.convert import warn
-from rlx.pipeline.ingest import Arrived, AtHand, Ingest
+from rlx.pipeline.ingest import Arrived, Ingest, LocalFiles
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, manifest_at
 from rlx.progress import Progress, Silent
@@ -124,7 +124,7 @@ def download_from(
         warn(local)
         with claimed(destination):
             ingest = Ingest(local, local.root, options, progress, origin=base.url)
-            return ingest.run(destination, AtHand())
+            return ingest.run(destination, LocalFiles())
     with claimed(destination):
         return _download(find_remote(base, game, number, layout), destination, options, progress)
 

@@ -30,14 +30,14 @@ from rlx.formats.registry import formats, writable
 from rlx.formats.writing import export_dataset
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.ingest import chosen_shards
-from rlx.pipeline.report import check_apart
+from rlx.pipeline.report import bytes_at, check_apart
 from rlx.pipeline.shard_task import source_file
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.store.trajectories import COLUMNS, Trajectories
 
 _FINGERPRINT = "fingerprint"
-# Where formats that are directories have rlx's notes; Minari and RLDS have files of their own for them.
+# Files with rlx's notes, for formats that are directories; Minari and RLDS keep notes in files of their own.
 _BESIDE = (FILE_NAME, "data/metadata.json", "metadata.json")
 _MAX_BYTES = 2**24
 EXPORT_FORMATS = tuple(writable("datasets"))
@@ -110,21 +110,21 @@ def export(
     """Write a dataset, or local files, in the format of another project.
 
     Args:
-        source: a dataset's directory, or where the files lie.
-        destination: the file or directory to be.
+        source: path of the dataset or of the files.
+        destination: the new file or directory.
         format: one of ``EXPORT_FORMATS``.
         source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
-        shards: numbers of the source's shards to take; where not given, all of them.
+        shards: numbers of the shards to export; all by default.
         overwrite: whether to replace an existing export of the same format. Otherwise the result of the same command
             is kept, and its report returned.
-        exporter: the format's, with other settings than usual.
+        exporter: an exporter of the format with other settings than the default.
         progress: receives ``steps``.
 
     Raises:
-        SourceNotFoundError: no run was found, or more than one, or the shard does not exist.
+        SourceNotFoundError: no run was found, or more than one, or a shard does not exist.
         CorruptShardError: a file of the source is damaged.
         ExportError: the format cannot hold these data.
-        DatasetExistsError: the destination is the source, or contains it, or holds something else already.
+        DatasetExistsError: the destination is the source, or contains it, or holds something else.
         DiskFullError: no space is left; partial output is removed.
     """
     started = time.monotonic()
@@ -149,7 +149,7 @@ def export(
         len(numbers) if finished else 0,
         int(table.length.sum()),
         len(table),
-        _bytes(destination),
+        bytes_at(destination),
         time.monotonic() - started,
         losses,
         not_taken(opened.notes),
@@ -160,9 +160,9 @@ class SelectedShards:
     """Some shards of a source, concatenated, as input of exporters.
 
     Args:
-        source: where they are.
-        shards: their numbers.
-        fingerprint: of the export, if known.
+        source: the source of the shards.
+        shards: numbers of the shards.
+        fingerprint: fingerprint of the export; None if unknown.
     """
 
     def __init__(self, source: Source, shards: Sequence[int], fingerprint: str | None = None) -> None:
@@ -192,7 +192,7 @@ class SelectedShards:
 
     @cached_property
     def trajectories(self) -> Trajectories:
-        """The table of all trajectories; where the source keeps none, everything is read for it."""
+        """The table of all trajectories; reads all steps if the source has no table."""
         if isinstance(self._source, StoredDataset):
             return self._source.table(self._shards)
         return survey(self.blocks(), self.schema)
@@ -204,7 +204,7 @@ class SelectedShards:
 
 
 def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
-    """Return the table of the trajectories in some blocks."""
+    """Return the trajectory table of blocks."""
     # Lists of Python's numbers would take ten times as much, for millions of short trajectories.
     columns = [array(code) for code in "qdqbbbbb"]
     row: list[Any] = []
@@ -223,19 +223,16 @@ def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
     return Trajectories(*(np.array(column, field.dtype) for column, field in fields))
 
 
-def _bytes(path: Path) -> int:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)
-
-
 def fingerprint(source: Source, root: Path, shards: Sequence[int], exporter: DatasetExporter) -> str | None:
-    """Return a checksum of what is exported, and how; None if a file cannot be read, which reading it explains.
+    """Return a checksum of the exported data and the exporter's settings.
+
+    None if a file cannot be read: the export will raise the error.
 
     Args:
         source: a dataset, or files of another format.
         root: the directory that the names of its files are relative to.
         shards: numbers of the shards to export.
-        exporter: its settings belong to the command.
+        exporter: the exporter, whose settings count.
     """
     settings = {name: getattr(exporter, name) for name in getattr(exporter, "__dataclass_fields__", ())}
     try:
@@ -247,7 +244,7 @@ def fingerprint(source: Source, root: Path, shards: Sequence[int], exporter: Dat
 
 
 def recorded_fingerprint(path: Path) -> str | None:
-    """Return the fingerprint that rlx wrote into an export; None if there is none, or it cannot be read."""
+    """Return the fingerprint that rlx wrote into an export; None if it is missing or unreadable."""
     try:
         said = _provenance_beside(path) if path.is_dir() else json.loads(_provenance_within(path))
         found = said[_FINGERPRINT]
@@ -257,7 +254,7 @@ def recorded_fingerprint(path: Path) -> str | None:
 
 
 def _files(source: Source, root: Path, shard: int) -> Mapping[str, tuple[int, str]]:
-    """Return length and checksum of the files of a shard; a dataset's manifest has them."""
+    """Return length and checksum of the files of a shard; those of a dataset are in its manifest."""
     if isinstance(source, StoredDataset):
         records = {name.split("/", 2)[2]: record for name, record in source.records(shard).items()}
     else:

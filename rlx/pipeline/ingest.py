@@ -39,25 +39,25 @@ class Delivery(Protocol):
         """Start; call ``arrived(shard, None)``, from any thread, when a shard can be read, or with the error."""
 
     def fetched(self, shard: int) -> Mapping[str, FileRecord]:
-        """Return length and checksum of files of an arrived shard, as far as they are known, by name."""
+        """Return length and checksum of the files of an arrived shard by name, as far as they are known."""
 
     def finished(self, shard: int) -> None:
-        """Take note that the shard is committed, or has failed: it no longer needs its files."""
+        """Release the files of a shard that is committed or has failed."""
 
     def stop(self) -> None:
-        """End all transfers and wait until they have ended; what has arrived in part is kept."""
+        """Stop all transfers and wait for them; partial files are kept."""
 
 
 @runtime_checkable
 class RecordedSource(Protocol):
-    """A source that has length and checksum of its files, as a dataset does."""
+    """A source that knows length and checksum of its files, such as a dataset."""
 
     def records(self, shard: int) -> Mapping[str, FileRecord]:
         """Return the records of a shard's files, by name."""
 
 
-class AtHand:
-    """The delivery of files that lie on this machine."""
+class LocalFiles:
+    """Delivery of files that are already on this machine."""
 
     def start(self, shards: Sequence[int], arrived: Arrived) -> None:
         """Report every shard as arrived: all files are local."""
@@ -77,18 +77,18 @@ class AtHand:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """One source on its way into one dataset.
+    """The conversion of one source into one dataset.
 
     Args:
-        source: what to read.
-        root: what the source's file names are relative to; none where it has no such files.
+        source: source of the shards.
+        root: directory that the source's file names are relative to; None if it has no files in one directory.
         options: how to write.
         progress: receives ``shards`` and ``steps``.
-        parents: the datasets that the source is.
-        lineage: how those came about.
-        recipe: what else decides the data, for the lineage.
-        work: writes one shard.
-        origin: the base, a URL or a directory, that the source's files come from, for the notes.
+        parents: lineage entries of the datasets that the source consists of.
+        lineage: the lineage of these datasets.
+        recipe: other lineage entries that determine the data.
+        work: function that writes one shard.
+        origin: URL or directory that the source's files come from, for the notes.
         renumbers: whether shard numbers change with the parents: then a resumed dataset needs the same parents, and
             otherwise the same files of each of its shards.
     """
@@ -105,7 +105,7 @@ class Ingest:
     renumbers: bool = False
 
     def numbers(self) -> list[int]:
-        """Return numbers of the source's shards that were asked for.
+        """Return the numbers of the requested shards.
 
         Raises:
             SourceNotFoundError: the source has no such shard.
@@ -113,7 +113,7 @@ class Ingest:
         return chosen_shards(self.source, self.options.shards)
 
     def described(self) -> Manifest:
-        """Return the manifest of the new dataset, as yet without shards."""
+        """Return the manifest of the new dataset, without shards."""
         options = self.options
         made = {"command": options.command, "rlx": version("rlx"), "parents": list(self.parents), **self.recipe}
         return Manifest(
@@ -181,7 +181,7 @@ class Ingest:
     def run(self, destination: Path, delivery: Delivery) -> Report:
         """Write the dataset, or its missing shards, into a directory that is claimed already.
 
-        A shard whose source is missing or damaged does not stop the others; its error is in the report.
+        A shard whose files are missing or damaged does not stop the others; its error is in the report.
 
         Raises:
             DatasetExistsError: the destination holds another dataset.
@@ -203,7 +203,7 @@ class Ingest:
         return Report.of(destination, writer.manifest, seconds, written, skipped_shards=skipped, failures=failures)
 
     def pending(self, listed: Manifest | None) -> list[int]:
-        """Return numbers of the shards that were asked for and are not listed."""
+        """Return the numbers of the requested shards that are not listed."""
         names = listed.listed if listed else set()
         return [number for number in self.numbers() if shard_name(number) not in names]
 
@@ -353,7 +353,7 @@ def _beginning(source: Source, shard: int) -> Iterable[Beginning]:
 
 
 def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:
-    """Return numbers of the source's shards that were asked for; all of them where none were.
+    """Return the numbers of the requested shards of a source; all by default.
 
     Raises:
         SourceNotFoundError: the source has no such shard.

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rlx.errors import PartialError, TransformError
 from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.pipeline.ingest import AtHand, Ingest, parent_of
+from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import RECIPE, Report, check_apart
-from rlx.pipeline.transformed import AT_HAND, Transformed, chosen, read_input, shard_inputs, transform_shard
+from rlx.pipeline.transformed import IN_PROGRESS, Transformed, chosen, read_input, shard_inputs, transform_shard
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
@@ -134,15 +134,15 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         progress.expect("steps", sum(shard_input.steps for shard_input in left))
         progress.expect("bytes read", sum(shard_input.bytes for shard_input in left))
         try:
-            return ingest.run(destination, AtHand())
+            return ingest.run(destination, LocalFiles())
         except PartialError as exc:
             hint = exc.hint and exc.hint.replace("--jobs", "--num-workers")  # as this command calls it
-            raise PartialError(f"{exc}{_at_hand(destination)}", hint=hint) from exc
+            raise PartialError(f"{exc}{_in_progress(destination)}", hint=hint) from exc
 
 
-def _at_hand(destination: Path) -> str:
+def _in_progress(destination: Path) -> str:
     """Return the trajectories that dead workers were processing."""
-    notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{AT_HAND}"))]
+    notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{IN_PROGRESS}"))]
     named = [first if first == last else f"{first} to {last}" for first, last in notes]
     return f"; unfinished trajectories are {', '.join(named)}" if named else ""
 

@@ -17,7 +17,7 @@ from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
 from rlx.home import below_home
 from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.pipeline.report import Report, check_apart
+from rlx.pipeline.report import Report, bytes_at, check_apart
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
 from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
@@ -121,7 +121,7 @@ class _Pulling:
         total = sum(record.bytes for record in self._files.values())
         self._progress.expect("bytes", total)
         self._progress.expect("shards", len(self._shards))
-        check_room(self._writer.path, total - _bytes_below(self._arriving))
+        check_room(self._writer.path, total - bytes_at(self._arriving))
         left = {shard.name: set(_files(shard)) for shard in self._shards.values()}
         with disk_errors(self._writer.path), closing(self._transfers(jobs)) as transfers:
             for name, fetched in transfers:
@@ -178,7 +178,3 @@ def _named_apart(url: str) -> Iterator[None]:
 
 # A failure of one file need not affect another.
 _SPARED = (DownloadError, CorruptShardError, SourceNotFoundError)
-
-
-def _bytes_below(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

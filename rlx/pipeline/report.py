@@ -149,6 +149,12 @@ def check_apart(source: Path, destination: Path) -> None:
         raise DatasetExistsError(f"{destination} lies inside the source, {source}; expected another directory")
 
 
+def bytes_at(path: Path) -> int:
+    """Return the size of a file, or of all files below a directory."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def manifest_at(destination: Path) -> Manifest | None:
     """Return the manifest of the dataset at a destination; None if no dataset was begun there."""
     try:

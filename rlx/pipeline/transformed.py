@@ -22,7 +22,7 @@ from rlx.transform.protocol import Selection
 _MIN_STEPS = 32_768
 _MAX_SHARDS = 16
 # Names the trajectories that a worker is processing, in its unfinished shard.
-AT_HAND = "at"
+IN_PROGRESS = "at"
 
 
 class Watch(Protocol):
@@ -164,7 +164,7 @@ def shard_inputs(dataset: Dataset, trajectories: NDArray[np.int64], steps: int |
 def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
     """Write one shard of a ``Transformed``."""
     assert isinstance(task.source, Transformed)
-    watched = replace(task.source, watch=_StepWatch(progress, task.directory / AT_HAND))
+    watched = replace(task.source, watch=_StepWatch(progress, task.directory / IN_PROGRESS))
     result = convert_shard(replace(task, source=watched), Silent())
     progress.advance("bytes read", watched.inputs[task.shard].bytes)
     progress.advance("bytes written", result.record.bytes)

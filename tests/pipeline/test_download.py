@@ -1,24 +1,27 @@
 """``download`` from directories: every run of the samples, in every store, with any number of jobs."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 
 import pytest
 
 import rlx
-from rlx.errors import (
-    DatasetExistsError,
-    DatasetLockedError,
-    SourceNotFoundError,
-)
+from rlx.errors import DatasetExistsError, DatasetLockedError, SourceNotFoundError
+from rlx.files.opening import open_location
 from rlx.formats.rl_unplugged.layout import shard_file
 from rlx.formats.rl_unplugged.reader import find_runs
-from rlx.pipeline.download import plan_download
+from rlx.pipeline.download import download, plan_download
 from rlx.pipeline.options import Options
+from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
+from tests.contracts.location import put
 from tests.contracts.source import same
 from tests.pipeline.datasets import (
+    RLU_NAMES,
+    RLU_SHARDS,
     SAMPLE_RUN,
     SHARED,
     expected,
@@ -28,6 +31,7 @@ from tests.pipeline.datasets import (
     ted_digests,
     trajectories,
     tree,
+    tree_from_anywhere,
     write_dopamine,
     write_rlu,
 )
@@ -195,3 +199,16 @@ class TestPlan:
         # The last episode of file 1 goes on in file 2.
         assert sum("$store$_observation" in file.url for file in plan) == 2
         assert not (tmp_path / "set").exists()
+
+
+def test_a_run_in_a_bucket(bucket: str, tmp_path: Path) -> None:
+    files = write_rlu(tmp_path / "files")
+    wanted = from_directory(files, tmp_path / "wanted", shards=list(RLU_SHARDS)).dataset
+    for name in RLU_NAMES:
+        put(open_location(f"{bucket}/runs"), name, (files / name).read_bytes())
+    source, options = f"{bucket}/runs", Options(jobs=1, command="rlx download", shards=list(RLU_SHARDS))
+    planned = plan_download("Pong/5", tmp_path / "set", options, source=source, layout=None)
+    assert [(file.url, file.state) for file in planned] == [(f"{source}/{name}", "missing") for name in RLU_NAMES]
+    report = download("Pong/5", tmp_path / "set", options, source=source, layout=None, progress=Silent())
+    assert not report.failures
+    assert tree_from_anywhere(report.dataset) == tree_from_anywhere(wanted)

@@ -14,7 +14,7 @@ import pytest
 
 from rlx.errors import EngineError, SourceError
 from rlx.formats.finding import find_run
-from rlx.pipeline.ingest import AtHand, Ingest
+from rlx.pipeline.ingest import Ingest, LocalFiles
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
@@ -134,7 +134,7 @@ def ingested(run: Path, destination: Path, options: Options, progress: Progress)
     source = find_run(run, None, None)
     with claimed(destination):
         ingest = Ingest(source, source.root, options, progress, work=die_half_way_once)
-        return ingest.run(destination, AtHand())
+        return ingest.run(destination, LocalFiles())
 
 
 @pytest.fixture
