@@ -203,7 +203,7 @@ class TestResume:
         before = tree(tmp_path / "c")
         with pytest.raises(DatasetExistsError, match="c was made otherwise: its source is") as error:
             merged([b, a], tmp_path / "c")
-        assert error.value.hint == "--overwrite starts afresh; -o chooses another directory"
+        assert error.value.hint == "--overwrite starts afresh; or choose another directory"
         assert tree(tmp_path / "c") == before
         assert merged([b, a], tmp_path / "c", overwrite=True).skipped_shards == 0
         assert same(trajectories(tmp_path / "c"), trajectories(b) + trajectories(a))
