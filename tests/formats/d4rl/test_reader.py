@@ -111,7 +111,7 @@ def test_without_either_it_is_said_that_episodes_run_on(tmp_path: Path) -> None:
     write_d4rl(tmp_path / FILE, ends="..x...t.", timeouts=None, next_observations=False)
     source = open_d4rl(tmp_path / FILE)
     assert [one.steps for one in read(source, 0)] == [7]
-    assert source.notes["truncation"].startswith("unrecorded: where a limit cut an episode, the next goes on")
+    assert source.notes["truncation"].startswith("unrecorded: where a limit cut an episode, the next one continues it")
 
 
 def test_further_arrays_of_a_row_per_step_are_fields_and_others_are_named(tmp_path: Path) -> None:
