@@ -35,7 +35,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     └─ MissingExtraError            also an ImportError
 """
 
-from rlx.secrets_in_urls import without_secrets
+from rlx.wording import without_secrets
 
 
 class RlxError(Exception):

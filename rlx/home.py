@@ -9,7 +9,7 @@ from pathlib import Path
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetNotFoundError, FileAccessError
 from rlx.files.disk import file_error
-from rlx.suggestion import command, did_you_mean
+from rlx.wording import command, did_you_mean
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_DEPTH = 4  # of a dataset below $RLX_HOME

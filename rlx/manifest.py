@@ -36,7 +36,7 @@ from rlx.manifest_values import (
     is_count,
 )
 from rlx.schema import Schema
-from rlx.suggestion import command
+from rlx.wording import command
 
 FILE_NAME = "rlx.json"
 FORMAT_VERSION = 1

@@ -11,7 +11,7 @@ import typer
 
 from rlx.errors import FileAccessError, OptionError, RlxError
 from rlx.files.disk import file_error
-from rlx.suggestion import did_you_mean
+from rlx.wording import did_you_mean
 from rlx_cli.checking import doctor, repair, verify
 from rlx_cli.collecting import collect
 from rlx_cli.converting import convert

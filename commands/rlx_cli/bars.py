@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column
 from rich.text import Text
 
-from rlx.quantities import size, sizes
+from rlx.wording import size, sizes
 
 _TITLE_WIDTH = 24
 # What stands beside title and bar: 123,456,789 steps, 123 MB/s, 00:00. A line must not reach the terminal's edge: the

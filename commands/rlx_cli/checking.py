@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlx.quantities import plural, size
-from rlx.secrets_in_urls import without_secrets
-from rlx.suggestion import command
+from rlx.wording import command, plural, size, without_secrets
 from rlx_cli import completion
 from rlx_cli.exit_codes import CORRUPT, ERROR
 from rlx_cli.options import AnyDatasetArgument, DatasetArgument, DebugOption, FromOption, JsonOption, QuietOption

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import pasteable, with_destination
-from rlx.quantities import number, plural, shape, size
+from rlx.wording import number, plural, shape, size
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
 from rlx_cli.rows import Listing, Rows

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlx.errors import RlxError
-from rlx.secrets_in_urls import HIDDEN, without_secrets
+from rlx.wording import HIDDEN, without_secrets
 from rlx_cli.rows import Listing, Rows, write_document
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import FunctionUnit
-from rlx.quantities import number, plural, shape, size
+from rlx.wording import number, plural, shape, size
 from rlx_cli import completion
 from rlx_cli.exit_codes import USAGE, UsageError
 from rlx_cli.options import (

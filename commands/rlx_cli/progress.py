@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rlx.progress import Progress, Silent
-from rlx.quantities import duration, size
+from rlx.wording import duration, size
 from rlx_cli.output import Output
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rlx.errors import DatasetError, FileAccessError
-from rlx.quantities import duration, plural, size
-from rlx.suggestion import RESUME
+from rlx.wording import RESUME, duration, plural, size
 from rlx_cli.exit_codes import InterruptedWorkError, exit_code
 from rlx_cli.output import Output
 

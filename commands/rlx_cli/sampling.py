@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import BatchFormat
-from rlx.quantities import excerpt, number, plural, shape, size
+from rlx.wording import excerpt, number, plural, shape, size
 from rlx_cli import completion
 from rlx_cli.exit_codes import UsageError
 from rlx_cli.options import DebugOption, JsonOption, QuietOption

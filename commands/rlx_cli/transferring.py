@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import Layout
-from rlx.quantities import number, number_ranges, plural, size
+from rlx.wording import number, number_ranges, plural, size
 from rlx_cli import completion
 from rlx_cli.options import (
     CodecOption,
@@ -70,7 +70,7 @@ def list_runs(
     from rlx.api.transferring import each_once, here_and_there
     from rlx.formats.rl_unplugged.layout import GAMES
     from rlx.home import dataset_ids
-    from rlx.suggestion import did_you_mean
+    from rlx.wording import did_you_mean
 
     output: Output = ctx.obj
     here, there = here_and_there(remote=remote, local=local, game=game, source=source)

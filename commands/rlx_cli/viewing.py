@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlx.quantities import plural, size
+from rlx.wording import plural, size
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output
 from rlx_cli.progress import showing

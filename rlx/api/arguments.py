@@ -14,10 +14,8 @@ from typing import Any, Literal, TypedDict, get_args
 from rlx.errors import OptionError
 from rlx.pipeline.options import Options
 from rlx.progress import Progress
-from rlx.quantities import number_ranges
-from rlx.secrets_in_urls import without_secrets
 from rlx.store.codec import Codec
-from rlx.suggestion import did_you_mean
+from rlx.wording import did_you_mean, number_ranges, without_secrets
 
 StrPath = str | os.PathLike[str]
 Store = Literal["zarr", "memmap"]

@@ -14,9 +14,9 @@ from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store import dataset as stored
 from rlx.store.codec import Codec
-from rlx.store.selected_steps import SelectedSteps
 from rlx.store.statistics import statistics_of, summary
-from rlx.suggestion import command
+from rlx.store.step_reader import SelectedSteps
+from rlx.wording import command
 
 if TYPE_CHECKING:
     from rlx.api.preprocessing import StepFunction, Transforms

@@ -14,7 +14,7 @@ from rlx.files.atomic import whole
 from rlx.manifest import Manifest
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
-from rlx.store.finding import find_dataset
+from rlx.store.layout import find_dataset
 from rlx.store.statistics import Episodes, summary
 from rlx.store.trajectories import Trajectories
 

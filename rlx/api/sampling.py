@@ -17,8 +17,8 @@ from rlx.formats.registry import format_of, formats
 from rlx.formats.writing import export
 from rlx.pipeline.report import bytes_at
 from rlx.pipeline.sampling import Sampling, check_file, draw
-from rlx.secrets_in_urls import without_secrets
 from rlx.store.dataset import Dataset
+from rlx.wording import without_secrets
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

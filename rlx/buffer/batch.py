@@ -17,7 +17,7 @@ from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.storage.step_schema import as_path, leaves, leaves_of, text_leaves
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import normalize
-from rlx.store.leaf import to_leaf, to_rows
+from rlx.store.ted import to_leaf, to_rows
 
 ITEM = "_item"
 

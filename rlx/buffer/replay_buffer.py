@@ -31,7 +31,7 @@ from rlx.errors import OptionError, SchemaMismatchError
 from rlx.fork import on_fork
 from rlx.store.codec import Codec, codec_of
 from rlx.store.dataset import Dataset
-from rlx.store.layout import STORES
+from rlx.store.stores import STORES
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
 

@@ -19,7 +19,7 @@ from rlx.manifest import FILE_NAME, Manifest, ShardRecord
 from rlx.schema import Field, Role, Schema, check_name
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter, claimed, write_all
-from rlx.store.leaf import to_rows
+from rlx.store.ted import to_rows
 from rlx.store.writer import train_dictionaries, write_shard
 
 Columns = Mapping[LeafPath, NDArray[Any]]

@@ -23,7 +23,7 @@ from rlx.files.location import FORKED, RESUME_HINT, Content, WritableLocation, c
 from rlx.files.retry import RetryPolicy, TransientError
 from rlx.files.urls import split_url
 from rlx.fork import ThisProcessOnly
-from rlx.secrets_in_urls import harmless, without_secrets
+from rlx.wording import harmless, without_secrets
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode

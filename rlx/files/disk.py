@@ -20,7 +20,7 @@ from rlx.errors import (
     RlxError,
     SourceNotFoundError,
 )
-from rlx.suggestion import command
+from rlx.wording import command
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

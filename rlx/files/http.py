@@ -19,7 +19,7 @@ from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoun
 from rlx.files.checksum import FileStat
 from rlx.files.location import RESUME_HINT, ChangedError, Content, Location, checked_name
 from rlx.files.retry import RetryPolicy, TransientError
-from rlx.secrets_in_urls import harmless, without_secrets
+from rlx.wording import harmless, without_secrets
 
 _CHUNK_BYTES = 1 << 18
 _CLOSED_BUCKET = "atari-replay-datasets"

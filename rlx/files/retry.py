@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from rlx.errors import SourceError
-from rlx.quantities import duration
+from rlx.wording import duration
 
 
 class Cancel:

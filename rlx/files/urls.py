@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from rlx.errors import SourceError
-from rlx.secrets_in_urls import without_secrets
+from rlx.wording import without_secrets
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "http", "https")

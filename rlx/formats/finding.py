@@ -10,7 +10,7 @@ from rlx.formats.common.fields import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
 from rlx.formats.common.provenance import LocalRun, with_spaces
 from rlx.formats.registry import formats, readable
-from rlx.suggestion import command
+from rlx.wording import command
 
 _SHOWN_NAMES = 20
 _SHOWN_BYTES = 8

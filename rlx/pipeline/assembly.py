@@ -24,14 +24,13 @@ from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
-from rlx.quantities import number_ranges
 from rlx.schema import Schema
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name
-from rlx.store.shard_link import link_shard
-from rlx.suggestion import command
+from rlx.store.writer import link_shard
+from rlx.wording import command, number_ranges
 
 logger = logging.getLogger(__name__)
 # Of the time of linking, what may go to writing the manifest.

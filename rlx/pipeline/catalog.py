@@ -20,8 +20,8 @@ from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
 from rlx.progress import Silent
-from rlx.secrets_in_urls import without_secrets
 from rlx.store.statistics import Episodes
+from rlx.wording import without_secrets
 
 _REQUESTS = 8
 R = TypeVar("R")

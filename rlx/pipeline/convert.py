@@ -18,12 +18,12 @@ from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
-from rlx.quantities import plural
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
 from rlx.store.trajectories import Trajectories
+from rlx.wording import plural
 
 logger = logging.getLogger(__name__)
 _MAX_NAMED = 20

@@ -20,9 +20,9 @@ from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.options import Options
 from rlx.progress import Progress, Silent
-from rlx.secrets_in_urls import without_secrets
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
+from rlx.wording import without_secrets
 
 # Checks cost little a step and something a block, so blocks of small rows are long.
 _MAX_STEPS = 2**16

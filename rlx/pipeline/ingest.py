@@ -20,12 +20,12 @@ from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, manifest_at, other_work
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
 from rlx.progress import Progress
-from rlx.quantities import number_ranges
+from rlx.store.chunk_codec import Beginning
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import DatasetWriter, open_writer
-from rlx.store.dictionary import Beginning
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries
+from rlx.wording import number_ranges
 
 logger = logging.getLogger(__name__)
 ORIGIN = "origin"  # the note that tells where a source's files came from

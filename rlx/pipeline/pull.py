@@ -21,8 +21,7 @@ from rlx.pipeline.report import Report, bytes_at, check_apart
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
 from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
-from rlx.store.finding import read_manifest
-from rlx.store.layout import SHARDS
+from rlx.store.layout import SHARDS, read_manifest
 
 logger = logging.getLogger(__name__)
 # Below the directory of raw files, which whoever resumes leaves alone.

@@ -29,9 +29,8 @@ from rlx.progress import Progress
 from rlx.store.claim import check_claim, claimed_for
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
-from rlx.store.finding import differing, listed_files, read_manifest, seen_manifest
-from rlx.store.layout import SHARDS
-from rlx.suggestion import command
+from rlx.store.layout import SHARDS, differing, listed_files, read_manifest, seen_manifest
+from rlx.wording import command
 
 _WAS_THERE = -1
 

@@ -17,8 +17,7 @@ from rlx.errors import (
 )
 from rlx.formats.common.fields import not_taken
 from rlx.manifest import Manifest
-from rlx.quantities import plural
-from rlx.suggestion import RESUME
+from rlx.wording import RESUME, plural
 
 RECIPE = "recipe"  # the entry of a lineage for transforms
 

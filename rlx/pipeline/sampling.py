@@ -21,10 +21,10 @@ from rlx.buffer.transform.frame_stack import FrameStack
 from rlx.buffer.transform.returns import NStep
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.files.disk import check_room
-from rlx.quantities import size
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset
-from rlx.store.leaf import to_rows
+from rlx.store.ted import to_rows
+from rlx.wording import size
 
 _INDEX = Field("int64", (), Role.STEP)
 _GATHERED = frozenset({"npz", "pt"})

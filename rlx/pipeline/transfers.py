@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from rlx.errors import DownloadError, SourceError
 from rlx.files.retry import Cancel
 from rlx.pipeline.report import Report
-from rlx.suggestion import RESUME, command
+from rlx.wording import RESUME, command
 
 # Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
 JOBS = 8

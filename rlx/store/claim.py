@@ -7,7 +7,7 @@ from rlx.errors import DatasetExistsError, DatasetLockedError, ForbiddenError, S
 from rlx.files.checksum import FileStat
 from rlx.files.location import WritableLocation
 from rlx.manifest import MAX_BYTES, Manifest
-from rlx.store.finding import differing
+from rlx.store.layout import differing
 
 CLAIM = "rlx.json.pushing"
 

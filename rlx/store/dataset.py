@@ -17,17 +17,15 @@ from rlx.files import lock
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Role, Schema
-from rlx.store.finding import find_dataset
-from rlx.store.layout import SHARDS
-from rlx.store.shard_blocks import shard_blocks
-from rlx.store.shards import Shards
+from rlx.store.layout import SHARDS, find_dataset
+from rlx.store.shards import Shards, shard_blocks
 from rlx.store.spaces import space_of
 from rlx.store.statistics import summary
 from rlx.store.step_reader import StepReader
 from rlx.store.trajectories import Trajectories
 from rlx.store.verification import Kind
 from rlx.store.verification import verify as verify_dataset
-from rlx.suggestion import command
+from rlx.wording import command
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space

@@ -19,8 +19,8 @@ from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
 from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory, shard_name
+from rlx.store.stores import read_dictionary
 from rlx.store.writer import ShardFormat
-from rlx.store.zarr_store import read_dictionary
 
 logger = logging.getLogger(__name__)
 # Raw files of the source, while they are downloaded and converted.

@@ -18,8 +18,7 @@ from rlx.files.remote_files import AnyPath, RemotePath
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.chunk_codec import ChunkCodec, ZstdChunks, most_bytes
-from rlx.store.mapped_file import MappedFile
-from rlx.store.raw_file import close_quietly
+from rlx.store.raw_file import MappedFile, close_quietly
 
 INDEX_ENTRY_BYTES = 16
 CRC_BYTES = 4

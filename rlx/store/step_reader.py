@@ -1,5 +1,7 @@
 """Reading steps at any indices, across shards, every observation decoded once: numpy in, numpy out."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +16,7 @@ from rlx.store.raw_file import RawFileReader
 from rlx.store.sharding import ShardFileReader
 from rlx.store.shards import Shards
 from rlx.store.trajectories import Trajectories
-from rlx.suggestion import command
+from rlx.wording import command
 
 Indices = NDArray[np.int64]
 
@@ -175,3 +177,60 @@ def _common_codec(readers: Sequence[ArrayReader]) -> ZstdChunks | None:
         isinstance(reader, ShardFileReader) and reader.chunk == 1 and reader.codec is first.codec for reader in readers
     )
     return first.codec if shared else None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedPlaces(Places):
+    """Where steps are among the selected ones.
+
+    Args:
+        whole: where they are in the dataset.
+    """
+
+    whole: Places
+
+
+class SelectedSteps(StepReader):
+    """Reader of the fields of the steps of some trajectories.
+
+    Args:
+        reader: of the whole dataset.
+        chosen: [n] numbers of the trajectories, ascending.
+
+    Attributes:
+        trajectories: the table of these trajectories.
+        start: [n] first step of each, among the selected steps.
+    """
+
+    def __init__(self, reader: StepReader, chosen: NDArray[np.int64]) -> None:
+        self._reader = reader
+        self.trajectories = reader.trajectories.pick(chosen)
+        self.start = self.trajectories.start
+        self._shift = reader.start[chosen] - self.start
+
+    def locate(self, steps: Indices) -> SelectedPlaces:
+        """Return where these steps [n] are, all of them in range.
+
+        Raises:
+            CorruptDatasetError: a file of an open shard has been cut since it was opened.
+        """
+        trajectory = self.start.searchsorted(steps, side="right") - 1
+        whole = self._reader.locate(steps + self._shift[trajectory])
+        return SelectedPlaces(steps, trajectory, whole.shard, whole.is_last, whole.starts, whole)
+
+    def read_all(self, places: Places) -> dict[str, tuple[Rows, Rows | None]]:
+        """Return every field at each step; of observations the one that followed it, too."""
+        return self._reader.read_all(_whole(places))
+
+    def read(self, name: str, places: Places) -> Rows:
+        """Return [n, *shape] of a field that has a row per step, in the order asked for."""
+        return self._reader.read(name, _whole(places))
+
+    def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
+        """Return [n, *shape] of an observation at each step and of the one that followed it."""
+        return self._reader.read_observations(name, _whole(places))
+
+
+def _whole(places: Places) -> Places:
+    assert isinstance(places, SelectedPlaces)  # made by this reader's locate
+    return places.whole

@@ -19,9 +19,9 @@ from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import Store
-from rlx.store.finding import find_dataset
-from rlx.store.layout import SHARDS, shard_directory, store_named
+from rlx.store.layout import SHARDS, find_dataset, shard_directory
 from rlx.store.statistics import WHOLE, table_statistics
+from rlx.store.stores import store_named
 from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in
 from rlx.store.writer import sum_rewards
 

@@ -1,5 +1,8 @@
-"""Writing one shard: blocks in, a directory of arrays and its record out; nothing that looks whole before it is."""
+"""Writing one shard from blocks, or from the files of another dataset: a directory of arrays and its record."""
 
+from __future__ import annotations
+
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,16 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import SchemaMismatchError
+from rlx.errors import CorruptDatasetError, SchemaMismatchError
 from rlx.files.atomic import sync_tree
 from rlx.files.disk import disk_errors
 from rlx.manifest import FileRecord, ShardRecord
+from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayWriter, Store
+from rlx.store.chunk_codec import REFERENCE_ROWS, Beginning, Rows, reference_dictionary
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
-from rlx.store.dictionary import REFERENCE_ROWS, Beginning, Rows, reference_dictionary
-from rlx.store.layout import store_named
+from rlx.store.raw_file import check_size
 from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts, table_statistics
+from rlx.store.stores import store_named
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 
@@ -264,3 +269,45 @@ def checksums(directory: Path) -> dict[str, FileRecord]:
     """Return length and crc32c of every file below a directory, by its path there, in order."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return {path.relative_to(directory).as_posix(): FileRecord.of(path) for path in files}
+
+
+def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, progress: Progress) -> None:
+    """Put the files of a shard into a new directory of their own: as hard links, or else as copies.
+
+    Shards never change, so sharing is safe; a file removed from one dataset stays in the other. The new names are not
+    synced: together, those of many shards take little longer than those of one.
+
+    Args:
+        shard: where the shard lies.
+        files: what the manifest says of its files; every byte is held against that.
+        directory: where they are wanted.
+        progress: is advanced in ``bytes``.
+
+    Raises:
+        CorruptDatasetError: a file is missing or damaged; partial output is removed.
+        DiskFullError: no space is left for a copy; partial output is removed.
+    """
+    with disk_errors(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        try:
+            for name, expected in files.items():
+                _link_file(shard / name, expected, directory / name)
+                progress.advance("bytes", expected.bytes)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+
+def _link_file(file: Path, expected: FileRecord, name: Path) -> None:
+    """Give a file a second name; copy it where that lies elsewhere, or the file system has no hard links."""
+    check_size(file, expected.bytes)
+    name.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # Of a symbolic link the file that it stands for: a link of a link would change with what it points at.
+        os.link(file.resolve(), name)
+    except OSError:
+        shutil.copyfile(file, name)
+    found = FileRecord.of(name)
+    if found != expected:
+        raise CorruptDatasetError(f"{file} is damaged: crc32c {found.crc32c}, expected {expected.crc32c}")

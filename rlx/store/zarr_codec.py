@@ -13,7 +13,7 @@ from zarr.abc.codec import BytesBytesCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer
 
-from rlx.store.dictionary import dictionary_metadata, parse_dictionary
+from rlx.store.chunk_codec import dictionary_metadata, parse_dictionary
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import TransformError
-from rlx.suggestion import did_you_mean
+from rlx.wording import did_you_mean
 
 Columns = Mapping[str, NDArray[Any]]
 MAX_CHARACTERS = 1000

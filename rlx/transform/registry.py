@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from rlx.errors import TransformError
-from rlx.suggestion import did_you_mean
 from rlx.transform.images import Crop, Grayscale, Resize, ToFloat
 from rlx.transform.keys import CatTensors, Exclude, Rename, Select
 from rlx.transform.normalize import Normalize
@@ -16,6 +15,7 @@ from rlx.transform.relabel import Relabel
 from rlx.transform.rewards import ClipReward, ReturnToGo, ScaleReward, SignReward
 from rlx.transform.selections import Filter, Subsample
 from rlx.transform.spans import FrameSkip, NStep
+from rlx.wording import did_you_mean
 
 # Frozen dataclasses: their fields are the parameters. A field ``text`` gets everything after the colon.
 TRANSFORMS: Mapping[str, Any] = MappingProxyType(

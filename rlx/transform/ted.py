@@ -11,8 +11,7 @@ from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema, name_of
 from rlx.store.array import Rows
-from rlx.store.leaf import to_rows
-from rlx.store.ted import FLAGS, make_ted
+from rlx.store.ted import FLAGS, make_ted, to_rows
 from rlx.transform.transitions import Transitions
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.quantities import number
 from rlx.viewer.drawing import SERIES, Area, Box, Dot, Drawing, Label, Line, Mark, Point
+from rlx.wording import number
 
 Numbers = NDArray[np.float64]
 MAX_DOTS = 400

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import SamplingError
-from rlx.quantities import excerpt, number, plural
 from rlx.schema import Role
 from rlx.store.dataset import Dataset
 from rlx.viewer.pictures import Frames, picture_field, pictures, png, sheet
+from rlx.wording import excerpt, number, plural
 
 _MAX_CHARACTERS = 80  # of an action that is text
 _STRIP_SIDE = 800  # pixels that a strip has at most, unless one frame has more

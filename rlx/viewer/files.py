@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rlx.errors import DatasetExistsError, SamplingError, UnknownFormatError
 from rlx.files.atomic import whole
 from rlx.progress import Progress
-from rlx.quantities import number
 from rlx.store.dataset import Dataset
 from rlx.viewer import charts
 from rlx.viewer.drawing import DARK, drawn, font, text
@@ -23,6 +22,7 @@ from rlx.viewer.episode import Episode, notable, observation_lines, observation_
 from rlx.viewer.film import MAX_FRAMES, film_rows, write_gif, write_mp4
 from rlx.viewer.page import asked_first, chosen_episodes, page
 from rlx.viewer.pictures import image_of, picture_field, pillow
+from rlx.wording import number
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from rlx.errors import MissingExtraError
 from rlx.progress import Progress
-from rlx.quantities import number
 from rlx.viewer import charts
 from rlx.viewer.drawing import DARK, Area, Drawing, Line, Mark, drawn, text
 from rlx.viewer.episode import Episode, observation_lines, observation_numbers, shown_rows, spread
 from rlx.viewer.pictures import Palette, image_of, picture_field, pillow
+from rlx.wording import number
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.quantities import plural, size
 from rlx.store.dataset import Dataset
 from rlx.store.statistics import merge_statistics
 from rlx.viewer import charts
 from rlx.viewer.drawing import LIGHT, Drawing, drawn, text
 from rlx.viewer.pictures import pillow
+from rlx.wording import plural, size
 
 if TYPE_CHECKING:
     from PIL import Image

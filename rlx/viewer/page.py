@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import RlxError
-from rlx.quantities import number, plural, shape, size
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.statistics import Moments
@@ -31,6 +30,7 @@ from rlx.viewer.drawing import SERIES, Drawing, svg
 from rlx.viewer.episode import Episode, embedded, notable, served, served_strip
 from rlx.viewer.overview import Overview
 from rlx.viewer.pictures import picture_field, pillow
+from rlx.wording import number, plural, shape, size
 
 MAX_FRAME_BYTES = 8 * 2**20  # of all episodes in a page, before base64 makes them a third longer
 _MAX_SHARDS = 500

@@ -14,7 +14,7 @@ import rlx.buffer.transform
 from rlx import buffer as buffers
 from rlx.buffer.storage.tensors import MappedStorage
 from rlx.schema import Field, Role, Schema
-from rlx.store.leaf import to_rows
+from rlx.store.ted import to_rows
 from tests.factories import SMALL, make_block, write_dataset
 
 LENGTHS = (3, 9, 7)

@@ -19,7 +19,7 @@ from tensordict import TensorDict
 from rlx.block import Block
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
-from rlx.store.leaf import to_rows
+from rlx.store.ted import to_rows
 from rlx.store.verification import verify
 from tests.factories import cut, join, write_dataset
 

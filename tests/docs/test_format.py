@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlx import manifest, schema
-from rlx.store import codec, dictionary, statistics, text
+from rlx.store import chunk_codec, codec, statistics, text
 from rlx.store.dataset import Dataset
 from rlx.store.trajectories import COLUMNS
 from tests.factories import LARGE, TEXT_FIELDS, join, make_block, write_dataset
@@ -82,9 +82,9 @@ def test_every_figure_is_the_codes() -> None:
     assert f"S <= 2^{manifest.MAX_STEPS.bit_length() - 1}" in flat
     assert f"Rows of {codec.MIN_ROW_BYTES:,} bytes or more" in flat
     assert f"1 to {codec.MAX_CHUNK:,} rows" in flat
-    assert f"It is {dictionary.REFERENCE_FRAMES} rows of the field" in flat
-    assert f"over the first {dictionary.REFERENCE_ROWS:,} rows" in flat
+    assert f"It is {chunk_codec.REFERENCE_FRAMES} rows of the field" in flat
+    assert f"over the first {chunk_codec.REFERENCE_ROWS:,} rows" in flat
     assert f"every {statistics.SAMPLED_EVERY}th row" in flat
     assert f"at most {statistics.MAX_ACTIONS:,} values" in flat
     assert f"recognises the {text.KNOWN_TEXTS:,} texts" in flat
-    assert dictionary.CODEC_NAME in flat
+    assert chunk_codec.CODEC_NAME in flat

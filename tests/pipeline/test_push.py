@@ -26,7 +26,7 @@ from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.store.claim import CLAIM
 from rlx.store.dataset_writer import claimed
-from rlx.store.finding import read_manifest
+from rlx.store.layout import read_manifest
 from rlx.store.repair import repair
 from rlx.store.verification import verify
 from tests.contracts.progress import Tally

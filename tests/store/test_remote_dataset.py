@@ -37,8 +37,8 @@ from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
-from rlx.store.leaf import to_rows
 from rlx.store.sharding import CRC_BYTES, INDEX_ENTRY_BYTES
+from rlx.store.ted import to_rows
 from tests.contracts.store import FAST_DISK, SETTINGS, assert_same_block, blocks_as_one, experiences, oracle
 from tests.factories import LARGE, make_block, relist, write_dataset
 from tests.gcs_server import Fault, GcsServer

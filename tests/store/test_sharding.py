@@ -15,9 +15,14 @@ from tensordict import TensorDict
 
 from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field, Role
-from rlx.store.chunk_codec import chunk_codec
+from rlx.store.chunk_codec import (
+    REFERENCE_ROWS,
+    chunk_codec,
+    dictionary_metadata,
+    parse_dictionary,
+    reference_dictionary,
+)
 from rlx.store.codec import Codec
-from rlx.store.dictionary import REFERENCE_ROWS, dictionary_metadata, parse_dictionary, reference_dictionary
 from rlx.store.sharding import ShardFileReader, ShardFileWriter
 from rlx.store.zarr_codec import ZstdDictCodec
 from tests.factories import LARGE, join, make_block, write_dataset

@@ -18,9 +18,9 @@ from rlx.errors import CorruptDatasetError, SchemaMismatchError
 from rlx.schema import Field, Role, Schema
 from rlx.store import text
 from rlx.store.dataset import Dataset
-from rlx.store.layout import store_named
-from rlx.store.leaf import to_leaf, to_rows
 from rlx.store.repair import repair
+from rlx.store.stores import store_named
+from rlx.store.ted import to_leaf, to_rows
 from rlx.store.verification import verify
 from tests.contracts.store import SETTINGS
 from tests.factories import SMALL, TEXT, make_block, relist, write_dataset

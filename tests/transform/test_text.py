@@ -12,7 +12,7 @@ from tensordict import NonTensorData, NonTensorStack
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
-from rlx.store.leaf import to_leaf
+from rlx.store.ted import to_leaf
 from rlx.transform.chain import fitted
 from rlx.transform.code import Code
 from rlx.transform.function import Function, Per

@@ -15,9 +15,8 @@ from rlx.buffer.storage.step_schema import TrajectoryKeys, as_path, nested
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role
 from rlx.store.dataset import Dataset
-from rlx.store.leaf import to_leaf
 from rlx.store.step_reader import Places
-from rlx.store.ted import read_ted
+from rlx.store.ted import read_ted, to_leaf
 from rlx.store.trajectories import Trajectories
 
 Column = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Path
 from rlx.buffer.protocol import Rows
 from rlx.errors import SamplingError, SchemaMismatchError
-from rlx.store.leaf import to_leaf, to_rows
+from rlx.store.ted import to_leaf, to_rows
 
 StepSchema = Mapping[Path, tuple[torch.dtype, tuple[int, ...]]]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rlx.collector.environment.vector import OWN_THREADS, RESET_MASK, Environment, VectorEnvironment, serial
 from rlx.errors import CollectError, MissingExtraError
-from rlx.suggestion import nearest
+from rlx.wording import nearest
 
 PREFIX = "ALE/"
 # 27,000 steps an episode at most, raw rewards.

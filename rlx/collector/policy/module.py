@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment.space import Space
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.errors import CollectError, PolicyNotFoundError
-from rlx.store.leaf import to_leaf
+from rlx.store.ted import to_leaf
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

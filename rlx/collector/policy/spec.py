@@ -9,11 +9,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from rlx import named_object
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space
 from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, Situation
 from rlx.errors import CollectError, PolicyNotFoundError
+from rlx.transform.code import load_object as load_user_object
 
 _TENSORDICTS = ("TensorDict", "TensorDictBase")
 
@@ -66,7 +66,7 @@ def load_object(text: str) -> Any:
     Raises:
         CollectError: the module or name does not exist, or importing it failed.
     """
-    return named_object.load_object(text, CollectError, PolicyNotFoundError)
+    return load_user_object(text, CollectError, PolicyNotFoundError)
 
 
 def as_policy(found: Any, action_space: Space | None = None, device: str | None = None) -> Policy:

@@ -15,7 +15,7 @@ from rlx.collector.environment.space import Arrays
 from rlx.collector.policy.module import device_of, tensors_of
 from rlx.collector.policy.protocol import Choice, Situation
 from rlx.errors import CollectError, SchemaMismatchError
-from rlx.store.leaf import to_rows
+from rlx.store.ted import to_rows
 
 Key = tuple[str, ...]
 State = dict[Key, torch.Tensor]

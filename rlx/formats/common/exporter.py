@@ -318,7 +318,7 @@ def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
     """
     from tensordict import is_leaf_nontensor  # noqa: PLC0415  (torch takes seconds to import)
 
-    from rlx.store.leaf import to_rows  # noqa: PLC0415
+    from rlx.store.ted import to_rows  # noqa: PLC0415
 
     leaves = batch.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     named = {name_of(key): to_rows(leaf) for key, leaf in leaves}

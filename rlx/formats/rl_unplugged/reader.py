@@ -26,7 +26,7 @@ from rlx.formats.common.tfrecord import records
 from rlx.formats.rl_unplugged.frames import FRAME_SHAPE, MalformedPngError, decode_frames
 from rlx.formats.rl_unplugged.layout import FEATURES, FILE, GAMES, GAMES_MISSING, LAYOUT, RUNS, num_shards, shard_file
 from rlx.schema import Schema
-from rlx.suggestion import did_you_mean
+from rlx.wording import did_you_mean
 
 NOTES: Mapping[str, Any] = MappingProxyType(
     {

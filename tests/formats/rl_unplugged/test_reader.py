@@ -19,8 +19,8 @@ from rlx.formats.rl_unplugged.frames import decode_frames
 from rlx.formats.rl_unplugged.layout import GAMES, GAMES_MISSING, num_shards, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find_runs
 from rlx.pipeline.convert import open_source
+from rlx.store.chunk_codec import REFERENCE_FRAMES
 from rlx.store.codec import DEFAULT
-from rlx.store.dictionary import REFERENCE_FRAMES
 from rlx.store.writer import ShardFormat, train_dictionaries
 from scripts.make_sample import SAMPLE_RUN
 from scripts.rlu_writer import tf_example, write_shard

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import CollectError, TransformError
-from rlx.named_object import load_object
+from rlx.transform.code import load_object
 
 
 def test_of_a_module_and_of_a_file(tmp_path: Path) -> None:

@@ -1,24 +1,106 @@
-"""The ``zarr`` store: every shard a zarr v3 group, so that any zarr v3 reader opens it.
+"""The two stores of shards: ``zarr`` (a zarr v3 group) and ``memmap`` (what ``TensorDict.load_memmap`` opens).
 
-zarr-python itself takes no part: a chunk a frame through its pipeline would take minutes a shard. The files are written
-and read here, and the tests hold them against zarr-python.
+zarr-python itself takes no part: one chunk per frame through its pipeline would take minutes per shard. The files are
+written and read here, and the tests compare them with zarr-python.
 """
+
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from rlx.errors import CorruptDatasetError
+from rlx.errors import CodecError, CorruptDatasetError
 from rlx.files.disk import reading
 from rlx.files.remote_files import AnyPath
 from rlx.schema import Field
-from rlx.store.array import ArrayReader, ArrayWriter, Rows
-from rlx.store.chunk_codec import ChunkCodec, chunk_codec
+from rlx.store.array import ArrayReader, ArrayWriter, Rows, Store
+from rlx.store.chunk_codec import CODEC_NAME, ChunkCodec, chunk_codec, parse_dictionary
 from rlx.store.codec import MAX_CHUNK, MIN_ROW_BYTES, Codec
-from rlx.store.dictionary import CODEC_NAME, parse_dictionary
 from rlx.store.raw_file import RawFileWriter, raw_length, raw_reader, read_small
 from rlx.store.sharding import ShardFileWriter, shard_reader
+from rlx.store.text import WithText
+
+META = "meta.json"
+# Metadata that tensordict writes beside the fields; it also reads a directory without the last two.
+_TENSORDICT = {"shape": [], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+
+
+class MemmapStore:
+    """One raw file a field; ``meta.json`` in every directory says dtype and shape as tensordict does."""
+
+    name = "memmap"
+
+    def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
+        """Return a writer of one field.
+
+        Raises:
+            CodecError: a codec was asked for; this store has none.
+        """
+        if codec.name != "none" or dictionary:
+            raise CodecError(
+                f"store memmap does not support codec {codec}", hint="leave --codec out, or choose the store zarr"
+            )
+        return _MemmapWriter(directory, name, field)
+
+    def seal(self, directory: Path, names: Sequence[str]) -> None:
+        """Merge what the writers left into one ``meta.json`` a directory."""
+        fields: dict[Path, dict[str, Any]] = {directory: {}}
+        for name in names:
+            left = directory / f"{name}.{META}"
+            fields.setdefault(left.parent, {})[Path(name).name] = json.loads(left.read_bytes())
+            left.unlink()
+            for parent in list(Path(name).parents)[:-1]:
+                owner = (directory / parent).parent
+                fields.setdefault(owner, {})[parent.name] = {"type": "TensorDict"}
+        for node, described in fields.items():
+            (node / META).write_text(json.dumps({**described, **_TENSORDICT}))
+
+    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
+        """Return a reader of one field."""
+        return raw_reader(directory / f"{name}.memmap", field, rows)
+
+    def length(self, directory: AnyPath, name: str, field: Field) -> int:
+        """Return rows that the file of an array has room for."""
+        return raw_length(directory / f"{name}.memmap", field)
+
+    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
+        """Compare ``meta.json`` with the expected metadata."""
+        path = directory.joinpath(*Path(name).parent.parts, META)
+        try:
+            with reading(path):
+                described = json.loads(path.read_bytes())[Path(name).name]
+            found = (described["dtype"], described["shape"])
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
+        expected = (f"torch.{field.dtype}", [rows, *field.shape])
+        if found != expected:
+            raise CorruptDatasetError(f"{path}: {name}: found {found}, expected {expected}")
+
+
+class _MemmapWriter:
+    """Writer that appends the rows of one field to its file and leaves its metadata for ``seal``."""
+
+    def __init__(self, directory: Path, name: str, field: Field) -> None:
+        self._meta = directory / f"{name}.{META}"
+        self._field = field
+        self._file = RawFileWriter(directory / f"{name}.memmap", field)
+
+    def append(self, rows: Rows) -> None:
+        self._file.append(rows)
+
+    def abandon(self) -> None:
+        self._file.abandon()
+
+    def finish(self) -> None:
+        self._file.close()
+        shape = [self._file.rows, *self._field.shape]
+        described = {"device": "cpu", "shape": shape, "dtype": f"torch.{self._field.dtype}", "is_nested": False}
+        self._meta.parent.mkdir(parents=True, exist_ok=True)
+        self._meta.write_text(json.dumps(described))
+
 
 NODE = "zarr.json"
 _MAX_NODE_BYTES = 128 * 2**20
@@ -202,3 +284,20 @@ def read_dictionary(directory: Path, name: str) -> bytes:
         return parse_dictionary(inner[1]["configuration"])[1] if inner[1]["name"] == CODEC_NAME else b""
     except (ValueError, KeyError, IndexError, TypeError) as exc:
         raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
+
+
+STORES: MappingProxyType[str, Store] = MappingProxyType(
+    {"zarr": WithText(ZarrStore()), "memmap": WithText(MemmapStore())}
+)
+
+
+def store_named(name: str) -> Store:
+    """Return the store that a manifest names.
+
+    Raises:
+        CorruptDatasetError: the store is unknown.
+    """
+    try:
+        return STORES[name]
+    except KeyError as exc:
+        raise CorruptDatasetError(f"store {name!r:.80} is unknown: expected one of {', '.join(STORES)}") from exc

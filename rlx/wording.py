@@ -1,7 +1,12 @@
-"""Sizes, durations, ranges and texts in the words that people use."""
+"""Words for people: sizes, durations, commands, suggestions, and URLs without secrets."""
 
+from __future__ import annotations
+
+import difflib
 import math
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -110,3 +115,83 @@ def number_ranges(numbers: Sequence[int]) -> str:
         else:
             ranges.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+RESUME = "run the same command again to resume"
+_CUTOFF = 0.6
+_MOST = 3
+_MARGIN = 0.1
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Return the known names most like one that is unknown, best first; capitals do not matter.
+
+    Example:
+        >>> nearest("mspacman", ["MsPacman", "Pong", "Qbert"])
+        ['MsPacman']
+    """
+    by_lower: dict[str, str] = {}
+    for known in names:
+        by_lower.setdefault(known.lower(), known)
+    wanted = name.lower()
+    found = difflib.get_close_matches(wanted, by_lower, _MOST, _CUTOFF)
+    likeness = [difflib.SequenceMatcher(None, match, wanted).ratio() for match in found]
+    # Of a name that is much more like it than the others, these would only distract.
+    return [by_lower[match] for match, ratio in zip(found, likeness, strict=True) if ratio > likeness[0] - _MARGIN]
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """Return the question that suggests known names; None if none is like it.
+
+    Example:
+        >>> did_you_mean("resise", ["resize", "crop"])
+        'did you mean resize?'
+    """
+    near = nearest(name, names)
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def command(*words: object) -> str:
+    """Return a command as a hint shows it, ready to be pasted.
+
+    Example:
+        >>> command("rlx", "repair", "my data; rm -rf ~")
+        "rlx repair 'my data; rm -rf ~'"
+    """
+    return shlex.join(map(str, words))
+
+
+# Who is named may hold a slash that should have been quoted: then what follows the first colon is no port.
+_WHO = r"(?:[^/\s@:]*:(?!\d*(?:[/?#\s'\"]|$))[^\s'\"]*@|[^/\s'\"]*@)?"
+_URL = re.compile(rf"(?<=\w)://{_WHO}([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?")
+# Of a URL without its host, as libraries quote it.
+_SIGNED = re.compile(
+    r"([?&](?:x-(?:amz|goog|ms)-[\w-]+|[\w.-]*(?:token|signature|sig|secret|password|credential|key))=)[^&\s'\"]+", re.I
+)
+HIDDEN = "***"
+
+
+def without_secrets(text: str) -> str:
+    """Return a text in whose URLs nobody is named and nothing is signed.
+
+    Example:
+        >>> without_secrets("https://me:secret@host/set?token=secret is no directory")
+        'https://host/set is no directory'
+        >>> without_secrets("https://me:a/b@host/set"), without_secrets("s3://bucket/a@b")
+        ('https://host/set', 's3://bucket/a@b')
+        >>> without_secrets("no answer to /set?page=1&X-Amz-Signature=secret")
+        'no answer to /set?page=1&X-Amz-Signature=***'
+    """
+    if "://" in text:
+        text = _URL.sub(r"://\1", text)
+    return _SIGNED.sub(rf"\1{HIDDEN}", text) if "=" in text else text
+
+
+class QuotedError(Exception):
+    """An error of another library, without the secrets in what it says."""
+
+
+def harmless(exc: BaseException) -> BaseException:
+    """Return an exception that may be shown as the cause of another: itself, unless it quotes secrets."""
+    shown = without_secrets(str(exc))
+    return exc if shown == str(exc) else QuotedError(f"{type(exc).__name__}: {shown}")
