@@ -23,9 +23,9 @@ from rlx.errors import (
     SchemaMismatchError,
 )
 from rlx.files.atomic import PARTIAL, write_file
-from rlx.files.checksum import Digests, pieces_of
+from rlx.files.checksum import Digests
 from rlx.files.disk import file_error
-from rlx.files.remote_files import AnyPath
+from rlx.files.remote_files import AnyPath, pieces_of
 from rlx.manifest_values import (
     check_counts,
     check_id,
@@ -61,7 +61,7 @@ class FileRecord:
     def of(cls, path: AnyPath) -> Self:
         """Return the record of a file, all of which is read."""
         digests = Digests()
-        for piece in pieces_of(path) if isinstance(path, Path) else path.stream():
+        for piece in pieces_of(path):
             digests.update(piece)
         return cls(digests.bytes, digests.crc32c)
 

@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar
 
 from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
 from rlx.files.checksum import FileStat
+from rlx.files.checksum import pieces_of as local_pieces
 from rlx.files.location import FORKED, Location
 from rlx.fork import ThisProcessOnly
 
@@ -311,6 +312,11 @@ def length_of(path: AnyPath) -> int:
         CorruptDatasetError: a remote file that the manifest does not list.
     """
     return path.stat().st_size if isinstance(path, Path) else path.length
+
+
+def pieces_of(path: AnyPath) -> Iterator[bytes]:
+    """Yield a whole file in pieces; a remote one past the cache."""
+    return local_pieces(path) if isinstance(path, Path) else path.stream()
 
 
 def each_below(path: AnyPath, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:

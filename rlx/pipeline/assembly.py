@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetError, SchemaMismatchError
-from rlx.files.atomic import sync_tree
-from rlx.files.disk import disk_errors
 from rlx.formats.common.source import block_steps
 from rlx.manifest import ShardRecord
 from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
@@ -226,9 +224,6 @@ def _commit(writer: DatasetWriter, waiting: list[ShardRecord]) -> None:
     records = waiting.copy()
     waiting.clear()
     if records:
-        with disk_errors(writer.path):
-            for record in records:
-                sync_tree(writer.partial(record.name))
         writer.commit_all(records)
 
 

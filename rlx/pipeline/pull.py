@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
-from rlx.files.atomic import sync_tree
 from rlx.files.checksum import FileStat
 from rlx.files.disk import check_room, disk_errors
 from rlx.files.location import Location
@@ -155,7 +154,6 @@ class _Pulling:
         for name in shard.files:
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             (arrived / name).replace(partial / name)
-        sync_tree(partial)
         self._writer.commit(shard, origin=shard.origin, dropped=shard.dropped)
         self.steps += shard.steps
         self._progress.advance("shards", 1)

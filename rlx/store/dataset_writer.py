@@ -12,7 +12,7 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.files import lock
-from rlx.files.atomic import sync
+from rlx.files.atomic import sync, sync_tree
 from rlx.files.disk import check_case, disk_errors
 from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest, ShardRecord
@@ -64,9 +64,13 @@ class DatasetWriter:
         return record
 
     def commit_all(self, records: Sequence[ShardRecord]) -> None:
-        """List shards that lie whole in ``partial(record.name)``, all by one replacement of the manifest."""
+        """List complete shards that lie in ``partial(record.name)``, all by one replacement of the manifest.
+
+        Their files are synced first: a power cut never leaves a listed shard with files that were not written.
+        """
         with disk_errors(self.path):
             for record in records:
+                sync_tree(self.partial(record.name))
                 self.partial(record.name).replace(shard_directory(self.path, record.name))
             sync(self.path / SHARDS)
             self.manifest = self.manifest.with_shards(records)

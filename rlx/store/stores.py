@@ -28,6 +28,20 @@ META = "meta.json"
 _TENSORDICT = {"shape": [], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
 
 
+class _FileArray:
+    """The rows of one field in one file; subclasses write the metadata when they finish."""
+
+    def __init__(self, field: Field, file: RawFileWriter | ShardFileWriter) -> None:
+        self._field = field
+        self._file = file
+
+    def append(self, rows: Rows) -> None:
+        self._file.append(rows)
+
+    def abandon(self) -> None:
+        self._file.abandon()
+
+
 class MemmapStore:
     """One raw file a field; ``meta.json`` in every directory says dtype and shape as tensordict does."""
 
@@ -80,19 +94,12 @@ class MemmapStore:
             raise CorruptDatasetError(f"{path}: {name}: found {found}, expected {expected}")
 
 
-class _MemmapWriter:
+class _MemmapWriter(_FileArray):
     """Writer that appends the rows of one field to its file and leaves its metadata for ``seal``."""
 
     def __init__(self, directory: Path, name: str, field: Field) -> None:
+        super().__init__(field, RawFileWriter(directory / f"{name}.memmap", field))
         self._meta = directory / f"{name}.{META}"
-        self._field = field
-        self._file = RawFileWriter(directory / f"{name}.memmap", field)
-
-    def append(self, rows: Rows) -> None:
-        self._file.append(rows)
-
-    def abandon(self) -> None:
-        self._file.abandon()
 
     def finish(self) -> None:
         self._file.close()
@@ -145,19 +152,12 @@ class ZarrStore:
         _read_node(directory / name, field, rows)
 
 
-class _PlainArrayWriter:
+class _PlainArrayWriter(_FileArray):
     """An array in one chunk without compression."""
 
     def __init__(self, node: Path, field: Field) -> None:
+        super().__init__(field, RawFileWriter(node.joinpath(*_chunk_key(field)), field))
         self._node = node
-        self._field = field
-        self._file = RawFileWriter(node.joinpath(*_chunk_key(field)), field)
-
-    def append(self, rows: Rows) -> None:
-        self._file.append(rows)
-
-    def abandon(self) -> None:
-        self._file.abandon()
 
     def finish(self) -> None:
         self._file.close()
@@ -165,21 +165,14 @@ class _PlainArrayWriter:
         _write_node(self._node, _array(self._field, rows, max(rows, 1), [_bytes_codec(self._field)]))
 
 
-class _ShardedArrayWriter:
+class _ShardedArrayWriter(_FileArray):
     """An array in one shard file of compressed chunks."""
 
     def __init__(self, node: Path, field: Field, codec: ChunkCodec, chunk: int) -> None:
+        super().__init__(field, ShardFileWriter(node.joinpath(*_chunk_key(field)), field, codec, chunk))
         self._node = node
-        self._field = field
         self._codec = codec
         self._chunk = chunk
-        self._file = ShardFileWriter(node.joinpath(*_chunk_key(field)), field, codec, chunk)
-
-    def append(self, rows: Rows) -> None:
-        self._file.append(rows)
-
-    def abandon(self) -> None:
-        self._file.abandon()
 
     def finish(self) -> None:
         self._file.close()

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import CorruptDatasetError, DatasetExistsError, IncompleteDatasetError
+from rlx.files import atomic
 from rlx.manifest import Manifest
 from rlx.schema import Schema
 from rlx.store.codec import Codec
@@ -59,6 +60,19 @@ def test_what_an_interrupted_command_left_is_swept(half: Path) -> None:
         open_writer(half, described())
     assert [entry.name for entry in (half / "shards").iterdir()] == ["00000"]
     assert verify(half).ok
+
+
+def test_files_are_durable_before_they_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "data", []
+    with claimed(path):
+        writer = open_writer(path, described(codec=Codec.parse("zstd").to_json()))
+        records = [write_shard(writer.partial(name), name, writer.format(), SHARDS[0]) for name in ("00000", "00001")]
+        monkeypatch.setattr(atomic, "sync", lambda path: synced.append((path, Manifest.load(writer.path).listed)))
+        writer.save()
+        writer.commit_all(records)
+    for record in records:
+        for name in record.files:
+            assert (writer.partial(record.name) / name, set()) in [(file, set(listed)) for file, listed in synced]
 
 
 def test_a_shard_is_listed_only_when_it_is_committed(tmp_path: Path) -> None:
