@@ -125,7 +125,7 @@ def collect(
     if code := _code(env, policy):
         shown.say("note", f"this runs code of {' and '.join(code)}")
     with (
-        resumable(path, hint="run the same command with --resume"),
+        resumable(path, overwrite=overwrite, hint="run the same command with --resume"),
         showing(shown, f"collect {env}") as progress,
     ):
         report = rlx.collect(

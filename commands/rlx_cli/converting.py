@@ -78,7 +78,7 @@ def convert(
     from rlx.pipeline.report import Report
 
     output: Output = ctx.obj
-    kept = nullcontext() if to in get_args(ExportFormat) else resumable(destination)
+    kept = nullcontext() if to in get_args(ExportFormat) else resumable(destination, overwrite=overwrite)
     with kept, showing(output, f"convert {source}") as progress:
         report = rlx.convert(
             source,

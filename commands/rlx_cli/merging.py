@@ -55,7 +55,7 @@ def merge(
     import rlx
 
     output: Output = ctx.obj
-    with resumable(out), showing(output, "merge") as progress:
+    with resumable(out, overwrite=overwrite), showing(output, "merge") as progress:
         report = rlx.merge(datasets, out, to=to, codec=codec, jobs=jobs, overwrite=overwrite, progress=progress)
     show_reports(output, [report], as_list=False)
 
@@ -122,7 +122,7 @@ def split(
 
     output: Output = ctx.obj
     first, *_ = destinations(dataset, len(fractions), part, out)
-    with resumable(first), showing(output, f"split {dataset}") as progress:
+    with resumable(first, overwrite=overwrite), showing(output, f"split {dataset}") as progress:
         reports = rlx.split(
             dataset,
             fractions,

@@ -102,7 +102,9 @@ RayAddressOption = Annotated[
         show_default="$RAY_ADDRESS, or a new local cluster",
     ),
 ]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Start afresh instead of resuming.")]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Start afresh; an existing dataset stays until the new one is complete.")
+]
 # These three are read by Output.of; declared here, they are also accepted after the command.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]

@@ -121,7 +121,7 @@ def preprocess(
     if dry_run or destination is None:
         _show_preview(output, rlx.preprocess(source, **options, dry_run=True))
         return
-    with resumable(destination), showing(output, f"preprocess {source}") as progress:
+    with resumable(destination, overwrite=overwrite), showing(output, f"preprocess {source}") as progress:
         report = rlx.preprocess(source, destination, **options, progress=progress)
     show_reports(output, [report], as_list=False)
 

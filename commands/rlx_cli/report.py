@@ -92,11 +92,23 @@ def _summary(report: "Report") -> tuple[str, str]:
 
 
 @contextmanager
-def resumable(destination: Path, *, hint: str = RESUME) -> Iterator[None]:
-    """Turn Ctrl-C into an error that names the finished shards and how to resume."""
+def resumable(destination: Path, *, overwrite: bool = False, hint: str = RESUME) -> Iterator[None]:
+    """Turn Ctrl-C into an error that names the finished shards and how to resume.
+
+    Args:
+        destination: the dataset's directory.
+        overwrite: whether a dataset that is there was to be replaced.
+        hint: how to resume.
+    """
+    replaces = overwrite and (destination / "rlx.json").exists()
     try:
         yield
     except KeyboardInterrupt as exc:
+        if replaces:
+            hint = "run the same command again to start afresh"
+            raise InterruptedWorkError(f"interrupted; {_unchanged(destination)}", hint=hint) from exc
+        if overwrite:
+            hint = f"{hint}, without --overwrite"
         raise InterruptedWorkError(f"interrupted; {_finished(destination)}", hint=hint) from exc
 
 
@@ -107,6 +119,11 @@ def interruptible(kept: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as exc:
         raise InterruptedWorkError(f"interrupted; {kept}", hint=RESUME) from exc
+
+
+def _unchanged(destination: Path) -> str:
+    new = destination / ".new"
+    return f"{destination} is unchanged" + (f"; {_finished(new)}" if new.exists() else "")
 
 
 def _finished(destination: Path) -> str:

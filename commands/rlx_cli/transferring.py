@@ -198,7 +198,7 @@ def download(
         return
     reports = []
     for one, place in zip(run, places, strict=True):
-        with resumable(place), showing(output, f"download {one}") as progress:
+        with resumable(place, overwrite=overwrite), showing(output, f"download {one}") as progress:
             reports.append(rlx.download(one, output=place, **options, progress=progress))
     show_reports(output, reports, as_list=len(run) > 1)
 
@@ -272,6 +272,7 @@ def pull(
     import rlx
 
     output: Output = ctx.obj
-    with interruptible("received files are kept"), showing(output, f"pull {url}") as progress:
+    kept = "a dataset that was there is unchanged" if overwrite else "received files are kept"
+    with interruptible(kept), showing(output, f"pull {url}") as progress:
         report = rlx.pull(url, out, jobs=jobs, overwrite=overwrite, progress=progress)
     show_transfer(output, report, "fetched")

@@ -83,7 +83,7 @@ def collect(
         engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
         ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
         resume: resume until steps or episodes is reached, with fresh seeds.
-        overwrite: start afresh.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
         progress: reports ``steps`` or ``episodes``.
 
     Raises:

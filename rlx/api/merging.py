@@ -43,7 +43,7 @@ def merge(
         to: ``zarr`` or ``memmap``; shards of another store are re-encoded. That of the datasets by default.
         codec: such as ``zstd-dict``; shards of another codec are re-encoded. That of the datasets by default.
         jobs: worker processes; one per core by default.
-        overwrite: start afresh instead of resuming.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
         progress: reports ``bytes`` of linked shards, ``shards`` and ``steps`` of re-encoded ones.
 
     Raises:
@@ -106,7 +106,7 @@ def split(
         part: number of the only part to write, from 1; all by default.
         output: a directory for each part, or one name that -1, -2, ... are appended to; that of the dataset by default.
         jobs: worker processes; one per core by default.
-        overwrite: start afresh instead of resuming.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
         progress: reports ``bytes`` of linked shards, ``shards`` and ``steps`` of re-encoded ones.
 
     Returns:

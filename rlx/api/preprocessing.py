@@ -102,7 +102,7 @@ def preprocess(
         ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
         store: ``zarr`` or ``memmap``.
         codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
-        overwrite: start afresh instead of resuming.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
         dry_run: return the first new step and the estimated size; write nothing.
         progress: reports ``steps``, ``shards``, ``bytes read`` and ``bytes written``.
 

@@ -104,7 +104,7 @@ def download(
         engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
         ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
         keep_source: keep downloaded files after conversion.
-        overwrite: start afresh instead of resuming.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
         dry_run: list the files and which of them would be downloaded; download nothing.
         progress: reports ``bytes``, ``shards`` and ``steps``.
 
@@ -208,7 +208,7 @@ def pull(
         url: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
         output: the dataset's directory; its id below ``$RLX_HOME`` by default.
         jobs: concurrent transfers; 8 by default.
-        overwrite: start afresh instead of resuming.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
         progress: reports ``bytes`` and ``shards``.
 
     Returns:

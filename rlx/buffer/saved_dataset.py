@@ -86,10 +86,11 @@ def save_dataset(storage: Storage, index: TrajectoryIndex, path: Path, saving: S
             for name, trajectories in zip(names, shards, strict=True)
         ]
 
-    with claimed(path):
+    with claimed(path, overwrite=saving.overwrite) as claim:
         if (path / FILE_NAME).exists() and not saving.overwrite:
             raise DatasetExistsError(f"{path} holds a dataset", hint="overwrite=True replaces it")
-        write_all(path, described, len(shards), write)
+        write_all(claim.place, described, len(shards), write)
+        claim.finish()
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,12 +161,12 @@ def assemble(
     ingest = Ingest(
         assembly, root, options, progress, parents=described, lineage=lineage, recipe=recipe or {}, renumbers=True
     )
-    with claimed(destination):
-        ingest.check_resumable(destination)
-        writer = open_writer(destination, ingest.described(), overwrite=options.overwrite)
+    with claimed(destination, overwrite=options.overwrite) as claim:
+        ingest.check_resumable(claim.place)
+        writer = open_writer(claim.place, ingest.described())
         there = len(writer.manifest.listed)
         linked = _link(writer, assembly, ingest.pending(writer.manifest), progress)
-        report = replace(ingest, options=replace(options, overwrite=False)).run(destination, LocalFiles())
+        report = ingest.run(claim, LocalFiles())
     seconds, written = time.monotonic() - started, report.steps_written + linked
     return replace(report, seconds=seconds, steps_written=written, skipped_shards=there)
 

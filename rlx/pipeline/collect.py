@@ -48,9 +48,9 @@ def collect(collection: Collection, destination: Path, options: Options, progres
         return Report.of(destination, finished, time.monotonic() - started, 0, skipped_shards=len(finished.shards))
     environment = opened(collection.environment, collection.num_envs)
     try:
-        with claimed(destination):
-            described = _as_listed(_described(collection, environment, options), destination, options)
-            writer = open_writer(destination, described, overwrite=options.overwrite)
+        with claimed(destination, overwrite=options.overwrite) as claim:
+            described = _as_listed(_described(collection, environment, options), claim.place)
+            writer = open_writer(claim.place, described)
             shards, steps = len(writer.manifest.shards), writer.manifest.steps
             with _actors(collection, options) as actors:
                 is_here = isinstance(actors, InlineActors)
@@ -59,6 +59,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
                 make = partial(ShardWorker, environment=environment) if is_here else ShardWorker
                 start = partial(actors.start, make)
                 DatasetCollector(collection, writer, start, progress, options.command).run()
+            claim.finish()
     finally:
         environment.close()
     seconds = time.monotonic() - started
@@ -108,12 +109,12 @@ def _described(collection: Collection, environment: Environment, options: Option
     return Manifest(environment.name, options.store, codec, schema, notes=notes)
 
 
-def _as_listed(described: Manifest, destination: Path, options: Options) -> Manifest:
+def _as_listed(described: Manifest, place: Path) -> Manifest:
     """Return the description with the schema of the dataset that is resumed, if it has the environment's fields.
 
     The policy's fields are only known later.
     """
-    if options.overwrite or (there := manifest_at(destination)) is None:
+    if (there := manifest_at(place)) is None:
         return described
     listed = there.schema
     fields = {name: field for name, field in described.schema.fields.items() if name != "reward"}

@@ -49,9 +49,9 @@ def convert(
     """
     check_apart(source, destination)
     ingest = _ingest(source, options, source_format, progress)
-    with claimed(destination):
-        ingest.check_resumable(destination)
-        return ingest.run(destination, LocalFiles())
+    with claimed(destination, overwrite=options.overwrite) as claim:
+        ingest.check_resumable(claim.place)
+        return ingest.run(claim, LocalFiles())
 
 
 def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:

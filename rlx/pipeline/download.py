@@ -32,7 +32,7 @@ from rlx.pipeline.ingest import Arrived, Ingest, LocalFiles
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, manifest_at
 from rlx.progress import Progress, Silent
-from rlx.store.dataset_writer import SOURCE_FILES, claimed
+from rlx.store.dataset_writer import SOURCE_FILES, Claim, claimed
 
 # Enough to keep a fast link busy over files of a gigabyte; more only splits it.
 TRANSFERS = 4
@@ -122,19 +122,20 @@ def download_from(
         check_apart(base.directory, destination)
         local = find_run(base.directory, run, layout)
         warn(local)
-        with claimed(destination):
+        with claimed(destination, overwrite=options.overwrite) as claim:
             ingest = Ingest(local, local.root, options, progress, origin=base.url)
-            return ingest.run(destination, LocalFiles())
-    with claimed(destination):
-        return _download(find_remote(base, game, number, layout), destination, options, progress)
+            return ingest.run(claim, LocalFiles())
+    with claimed(destination, overwrite=options.overwrite) as claim:
+        return _download(find_remote(base, game, number, layout), claim, options, progress)
 
 
-def _download(remote: RemoteRun, destination: Path, options: Options, progress: Progress) -> Report:
+def _download(remote: RemoteRun, claim: Claim, options: Options, progress: Progress) -> Report:
+    destination = claim.path
     directory = destination / SOURCE_FILES
     index = remote.fetch_index(directory)
     ingest = Ingest(remote.layout.source(directory), directory, options, progress, origin=remote.base.url)
     warn(ingest.source)
-    pending = ingest.pending(None if options.overwrite else manifest_at(destination))
+    pending = ingest.pending(manifest_at(claim.place))
     stats = remote.stats(_files(ingest.source, pending))
     sizes = {name: stat.bytes or 0 for name, stat in stats.items() if name not in index}
     progress.expect("bytes", sum(sizes.values()))
@@ -146,7 +147,7 @@ def _download(remote: RemoteRun, destination: Path, options: Options, progress: 
         delivery = Fetching(
             remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
         )
-        report = ingest.run(destination, delivery)
+        report = ingest.run(claim, delivery)
     if not report.failures and not options.keep_source:
         shutil.rmtree(directory, ignore_errors=True)
     return report

@@ -22,7 +22,7 @@ from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_sha
 from rlx.progress import Progress
 from rlx.store.chunk_codec import Beginning
 from rlx.store.dataset import Dataset
-from rlx.store.dataset_writer import DatasetWriter, open_writer
+from rlx.store.dataset_writer import Claim, DatasetWriter, open_writer
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries
 from rlx.wording import number_ranges
@@ -132,7 +132,7 @@ class Ingest:
         Raises:
             DatasetExistsError: the dataset at the destination was made otherwise, or of other files.
         """
-        there = None if self.options.overwrite else manifest_at(destination)
+        there = manifest_at(destination)
         if there is None:
             return None
         described = self.described()
@@ -178,10 +178,11 @@ class Ingest:
                 found[name] = before
         return found
 
-    def run(self, destination: Path, delivery: Delivery) -> Report:
+    def run(self, claim: Claim, delivery: Delivery) -> Report:
         """Write the dataset, or its missing shards, into a directory that is claimed already.
 
-        A shard whose files are missing or damaged does not stop the others; its error is in the report.
+        A shard whose files are missing or damaged does not stop the others; its error is in the report, and a
+        dataset that was to be replaced stays.
 
         Raises:
             DatasetExistsError: the destination holds another dataset.
@@ -190,7 +191,7 @@ class Ingest:
         """
         started = time.monotonic()
         described = self.described()
-        writer = open_writer(destination, described, overwrite=self.options.overwrite)
+        writer = open_writer(claim.place, described)
         pending = self.pending(writer.manifest)
         if pending and ORIGIN in described.notes:
             writer.manifest = _also_from(writer.manifest, described.notes[ORIGIN])
@@ -198,9 +199,11 @@ class Ingest:
         failures, written = self._write(writer, pending, delivery)
         if not writer.manifest.shards and not failures:
             writer.save()
+        if not failures:
+            claim.finish()
         skipped = len(self.numbers()) - len(pending)
-        seconds = time.monotonic() - started
-        return Report.of(destination, writer.manifest, seconds, written, skipped_shards=skipped, failures=failures)
+        seconds, path = time.monotonic() - started, claim.place if failures else claim.path
+        return Report.of(path, writer.manifest, seconds, written, skipped_shards=skipped, failures=failures)
 
     def pending(self, listed: Manifest | None) -> list[int]:
         """Return the numbers of the requested shards that are not listed."""

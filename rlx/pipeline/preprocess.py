@@ -129,15 +129,15 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         renumbers=True,
         work=transform_shard,
     )
-    with claimed(destination):
-        left = [transformed.inputs[number] for number in ingest.pending(ingest.check_resumable(destination))]
+    with claimed(destination, overwrite=options.overwrite) as claim:
+        left = [transformed.inputs[number] for number in ingest.pending(ingest.check_resumable(claim.place))]
         progress.expect("steps", sum(shard_input.steps for shard_input in left))
         progress.expect("bytes read", sum(shard_input.bytes for shard_input in left))
         try:
-            return ingest.run(destination, LocalFiles())
+            return ingest.run(claim, LocalFiles())
         except PartialError as exc:
             hint = exc.hint and exc.hint.replace("--jobs", "--num-workers")  # as this command calls it
-            raise PartialError(f"{exc}{_in_progress(destination)}", hint=hint) from exc
+            raise PartialError(f"{exc}{_in_progress(claim.place)}", hint=hint) from exc
 
 
 def _in_progress(destination: Path) -> str:

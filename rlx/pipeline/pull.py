@@ -59,13 +59,18 @@ def pull(
     path = below_home(remote.id) if destination is None else destination
     if location.directory is not None:
         check_apart(location.directory, path)
-    with claimed(path):
-        writer = open_writer(path, replace(remote, shards=()), overwrite=overwrite)
+    with claimed(path, overwrite=overwrite) as claim:
+        writer = open_writer(claim.place, replace(remote, shards=()))
         skipped = len(writer.manifest.shards)
-        pulling = _Pulling(location, writer, _pending(remote, writer, location), progress)
+        # Partial files of a pull that is run again, overwriting or not, are below the dataset's own directory.
+        arriving = path / _ARRIVING
+        pulling = _Pulling(location, writer, _pending(remote, writer, location), arriving, progress)
         pulling.run(jobs)
         if writer.manifest.shards or not pulling.failures:  # a dataset of which nothing came is not there
             _take_over(remote, writer)
+        if not pulling.failures:
+            claim.finish()
+    path = claim.place if pulling.failures else path
     seconds = time.perf_counter() - started
     report = Report.of(path, writer.manifest, seconds, pulling.steps, skipped_shards=skipped, failures=pulling.failures)
     return TransferReport.adding(report, url=location.url, files=pulling.files, num_bytes=pulling.bytes)
@@ -101,14 +106,19 @@ class _Pulling:
     """
 
     def __init__(
-        self, location: Location, writer: DatasetWriter, shards: Sequence[ShardRecord], progress: Progress
+        self,
+        location: Location,
+        writer: DatasetWriter,
+        shards: Sequence[ShardRecord],
+        arriving: Path,
+        progress: Progress,
     ) -> None:
         self._location = location
         self._writer = writer
         self._shards = {shard.name: shard for shard in shards}
         self._files = {name: record for shard in shards for name, record in _files(shard).items()}
         self._progress = progress
-        self._arriving = writer.path / _ARRIVING
+        self._arriving = arriving
         self.files = 0
         self.bytes = 0
         self.steps = 0

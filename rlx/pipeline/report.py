@@ -17,6 +17,7 @@ from rlx.errors import (
 )
 from rlx.formats.common.fields import not_taken
 from rlx.manifest import Manifest
+from rlx.store.layout import NEW
 from rlx.wording import RESUME, plural
 
 RECIPE = "recipe"  # the entry of a lineage for transforms
@@ -102,6 +103,8 @@ class Report:
     @property
     def remedy(self) -> str:
         """The hint for shards that failed."""
+        if self.dataset.name == NEW:  # which was to replace the dataset that it lies in
+            return f"{self.dataset.parent} is unchanged; run the same command again to replace it"
         return RESUME
 
     def raise_for_failures(self) -> Self:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from rlx.errors import DownloadError, SourceError
 from rlx.files.retry import Cancel
 from rlx.pipeline.report import Report
-from rlx.wording import RESUME, command
+from rlx.wording import command
 
 # Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
 JOBS = 8
@@ -41,7 +41,7 @@ class TransferReport(Report):
     def remedy(self) -> str:
         """The hint for shards that failed: a retry mends no file that is damaged or missing at the location."""
         if any(isinstance(failure, DownloadError) for failure in self.failures.values()):
-            return RESUME
+            return super().remedy
         return replacement(self.url)
 
     def to_json(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
-from rlx.store.layout import ASIDE, DAMAGED, SHARDS, partial_directory, shard_directory, shard_name
+from rlx.store.layout import ASIDE, DAMAGED, NEW, SHARDS, SWEPT, partial_directory, shard_directory, shard_name
+from rlx.store.replacement import abandon, discard, settle, take_place
 from rlx.store.stores import read_dictionary
 from rlx.store.writer import ShardFormat
 
@@ -82,12 +83,32 @@ class DatasetWriter:
             self.manifest.save(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to write a dataset.
+
+    Args:
+        path: the dataset's directory.
+        place: where to write: the same directory, or ``.new`` in it where the dataset that is there is to be replaced.
+    """
+
+    path: Path
+    place: Path
+
+    def finish(self) -> None:
+        """Put the new dataset, which is complete, into the place of the old one, which stays until then."""
+        if self.place != self.path:
+            take_place(self.path)
+
+
 @contextmanager
-def claimed(path: Path) -> Iterator[None]:
+def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
     """Hold the right to write the dataset at a path, made if need be, and removed again if nothing came of it.
 
     Args:
         path: the dataset's directory.
+        overwrite: whether to start afresh. The dataset that is there stays until ``Claim.finish``; without that, what
+            was listed of the new one stays below ``.new`` until the next overwriting.
 
     Raises:
         DatasetLockedError: another process is writing it.
@@ -96,15 +117,37 @@ def claimed(path: Path) -> Iterator[None]:
     check_no_url(path)
     _refuse_foreign(path)
     with disk_errors(path), lock.writing(path):
+        settle(path)
         try:
-            yield
+            if not overwrite:
+                yield Claim(path, path)
+            elif (path / manifest.FILE_NAME).exists():
+                discard(path)
+                with _new(path) as place:
+                    yield Claim(path, place)
+            else:
+                discard(path)
+                shutil.rmtree(path / SHARDS, ignore_errors=True)
+                yield Claim(path, path)
         finally:
             if not (path / manifest.FILE_NAME).exists():
                 with suppress(OSError):
                     (path / SHARDS).rmdir()  # unless there is a part of one, which the next may go on with
 
 
-def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> DatasetWriter:
+@contextmanager
+def _new(path: Path) -> Iterator[Path]:
+    """Yield where a dataset is written while the one that it replaces is there."""
+    place = path / NEW
+    try:
+        # Workers look for the lock, to see whether they are on a machine that sees the dataset.
+        with lock.held(place / lock.FILE_NAME, path):
+            yield place
+    finally:
+        abandon(path)
+
+
+def open_writer(path: Path, described: Manifest) -> DatasetWriter:
     """Open a claimed dataset for writing, new or resumed.
 
     Leftovers of an interrupted writer are removed; listed shards are kept. A resumed dataset keeps its manifest, but
@@ -113,7 +156,6 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
     Args:
         path: the dataset's directory.
         described: what the dataset is to be; without shards.
-        overwrite: whether to start afresh where there is a dataset, or part of one.
 
     Raises:
         DatasetExistsError: the directory holds another dataset.
@@ -121,8 +163,6 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
         FileAccessError: two fields would be one file, on a file system that ignores case.
     """
     _check(path, described)
-    if overwrite:
-        _remove_contents(path)
     writer = DatasetWriter(path, _resumed(path, described))
     with disk_errors(path):
         (path / SHARDS).mkdir(exist_ok=True)
@@ -133,7 +173,7 @@ def open_writer(path: Path, described: Manifest, *, overwrite: bool = False) -> 
 def write_all(
     path: Path, described: Manifest, count: int, write: Callable[[DatasetWriter, Sequence[str]], Sequence[ShardRecord]]
 ) -> None:
-    """Write all shards of a claimed dataset, in place of the one that may be there; that one stays until then.
+    """Write all shards of a new dataset into a claimed place; they are listed together.
 
     Args:
         path: the dataset's directory.
@@ -145,18 +185,14 @@ def write_all(
         DatasetError: the id has control characters in it.
         FileAccessError: two fields would be one file, on a file system that ignores case.
     """
-    _check(path, described)
-    with disk_errors(path):
-        (path / SHARDS).mkdir(exist_ok=True)
-        names = _free_names(path, count)
-        writer = DatasetWriter(path, replace(described, planned=names))
-        try:
-            writer.commit_all(write(writer, names))
-        except BaseException:
-            for name in names:
-                shutil.rmtree(writer.partial(name), ignore_errors=True)
-            raise
-        _sweep(writer)
+    names = [shard_name(number) for number in range(count)]
+    writer = open_writer(path, replace(described, planned=names))
+    try:
+        writer.commit_all(write(writer, names))
+    except BaseException:
+        for name in names:
+            shutil.rmtree(writer.partial(name), ignore_errors=True)
+        raise
 
 
 def _check(path: Path, described: Manifest) -> None:
@@ -167,21 +203,11 @@ def _check(path: Path, described: Manifest) -> None:
     check_case(described.schema, path / lock.FILE_NAME)
 
 
-def _free_names(path: Path, count: int) -> list[str]:
-    """Return names of numbered shards, of which nothing in the dataset's directory has one: from 0 if possible."""
-    taken = {entry.name.partition(".")[0] for entry in (path / SHARDS).iterdir()}
-    names = [shard_name(number) for number in range(count)]
-    if taken.isdisjoint(names):
-        return names
-    first = 1 + max(int(name) for name in taken if name.isdecimal())
-    return [shard_name(number) for number in range(first, first + count)]
-
-
 def _refuse_foreign(path: Path) -> None:
     """Raise DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
     if not path.exists():
         return
-    own = {manifest.FILE_NAME, DAMAGED, ASIDE, SHARDS, lock.FILE_NAME, SOURCE_FILES}
+    own = {manifest.FILE_NAME, DAMAGED, ASIDE, NEW, SWEPT, SHARDS, lock.FILE_NAME, SOURCE_FILES}
     foreign = ["a file"] if not path.is_dir() else sorted(set(map(_name, path.iterdir())) - own)
     if foreign:
         raise DatasetExistsError(
@@ -194,12 +220,6 @@ def _name(entry: Path) -> str:
     """Return the name of an entry of a dataset; that of the manifest for a half-written one."""
     is_partial = entry.name.startswith(manifest.FILE_NAME) and entry.name.endswith(".partial")
     return manifest.FILE_NAME if is_partial else entry.name
-
-
-def _remove_contents(path: Path) -> None:
-    # The manifest goes first: a dataset half removed must not look whole. Source files stay: they are verified anyhow.
-    (path / manifest.FILE_NAME).unlink(missing_ok=True)
-    shutil.rmtree(path / SHARDS, ignore_errors=True)
 
 
 def _resumed(path: Path, described: Manifest) -> Manifest:

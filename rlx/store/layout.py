@@ -17,6 +17,8 @@ from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest
 SHARDS = "shards"
 DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
 ASIDE = ".damaged"  # shards and files that repair moved out of the way
+NEW = ".new"  # a dataset on its way, while the one that it replaces is there
+SWEPT = ".new.swept"  # such a dataset while it is removed
 
 
 def shard_name(number: int) -> str:

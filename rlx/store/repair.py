@@ -15,6 +15,7 @@ from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
 from rlx.store.layout import ASIDE, DAMAGED, SHARDS
+from rlx.store.replacement import settle
 from rlx.store.verification import Kind, Problem, verify
 
 
@@ -82,6 +83,7 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
     if not (dataset / manifest.FILE_NAME).exists():
         Manifest.load(dataset)  # raises before a lock file is created where no dataset exists
     with lock.writing(dataset):
+        settle(dataset)
         try:
             listed = Manifest.load(dataset)
         except CorruptDatasetError:

@@ -19,7 +19,7 @@ from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import Store
-from rlx.store.layout import SHARDS, find_dataset, shard_directory
+from rlx.store.layout import NEW, SHARDS, SWEPT, find_dataset, shard_directory
 from rlx.store.statistics import WHOLE, table_statistics
 from rlx.store.stores import store_named
 from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in
@@ -132,6 +132,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
 def unlisted_files(dataset: Path, listed: Manifest) -> tuple[list[Problem], list[str]]:
     """Return files that the manifest does not list: foreign ones, and partial output of interrupted commands."""
     leftovers = [entry.name for entry in dataset.glob(f"{manifest.FILE_NAME}*{PARTIAL}")]
+    leftovers += [name for name in (NEW, SWEPT) if (dataset / name).exists()]
     problems = []
     try:
         entries = sorted((dataset / SHARDS).iterdir())

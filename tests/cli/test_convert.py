@@ -15,6 +15,8 @@ import rlx
 from rlx.api.arguments import ConvertFormat, SourceFormat
 from rlx.pipeline.convert import FORMATS
 from rlx.pipeline.export import EXPORT_FORMATS
+from rlx_cli.exit_codes import InterruptedWorkError
+from rlx_cli.report import resumable
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.minari_files import IMAGE, write_dataset
 
@@ -390,3 +392,25 @@ def test_options_that_no_format_has(cli: Cli, tmp_path: Path, format: str, messa
     result = cli("convert", lanes(tmp_path / "steps"), tmp_path / "data", "--from", format)
     assert (result.code, result.out) == (1, "")
     assert result.err == message
+
+
+@pytest.mark.parametrize(
+    ("there", "overwrite", "said", "hint"),
+    [
+        (True, True, "interrupted; {} is unchanged", "run the same command again to start afresh"),
+        (
+            False,
+            True,
+            "interrupted; no shard is finished yet",
+            "run the same command again to resume, without --overwrite",
+        ),
+        (True, False, "interrupted; 3 of 3 shards are finished and kept in {}", "run the same command again to resume"),
+    ],
+)
+def test_what_an_interrupted_overwriting_says(
+    pong: Path, tmp_path: Path, there: bool, overwrite: bool, said: str, hint: str
+) -> None:
+    path = pong if there else tmp_path / "new"
+    with pytest.raises(InterruptedWorkError) as raised, resumable(path, overwrite=overwrite):
+        raise KeyboardInterrupt
+    assert (str(raised.value), raised.value.hint) == (said.format(path), hint)

@@ -132,9 +132,9 @@ def test_workers_of_ray_are_killed(tmp_path: Path) -> None:
 
 def ingested(run: Path, destination: Path, options: Options, progress: Progress) -> Report:
     source = find_run(run, None, None)
-    with claimed(destination):
+    with claimed(destination) as claim:
         ingest = Ingest(source, source.root, options, progress, work=die_half_way_once)
-        return ingest.run(destination, LocalFiles())
+        return ingest.run(claim, LocalFiles())
 
 
 @pytest.fixture

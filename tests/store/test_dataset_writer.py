@@ -103,9 +103,9 @@ def test_another_dataset_is_refused(half: Path, changed: dict[str, object], name
     with claimed(half), pytest.raises(DatasetExistsError, match=named):
         open_writer(half, described(**changed))
     assert contents(half) == before
-    with claimed(half):
-        assert open_writer(half, described(**changed), overwrite=True).manifest.shards == ()
-    assert not (half / "rlx.json").exists()
+    with claimed(half, overwrite=True) as claim:
+        assert open_writer(claim.place, described(**changed)).manifest.shards == ()
+    assert contents(half) == before
 
 
 def test_a_foreign_directory_is_refused(tmp_path: Path) -> None:
