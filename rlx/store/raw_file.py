@@ -2,7 +2,8 @@
 
 Both stores keep small fields in such files. ``mmap.mmap`` keeps a descriptor for as long as the map lives, of which a
 process has 1,024 by default; a dataset has thousands of files. So the map is made by the C library, and the descriptor
-is closed at once.
+is closed at once. ``MEMORY`` and ``rows_at`` address all maps alike, so that rows of many files are gathered by one
+index.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +33,21 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
+# The addresses that a process can have, but for the first page, which holds nothing.
+_FIRST, _LIMIT = mmap.PAGESIZE, 1 << 47
+MEMORY = memoryview((ctypes.c_char * (_LIMIT - _FIRST)).from_address(_FIRST)).cast("B").toreadonly()
+"""The memory of this process. Only addresses of live maps may be read; any other kills the process."""
+
+
+@lru_cache(maxsize=256)
+def _windows(row_bytes: int) -> NDArray[np.void]:
+    """Return every window of memory of this size, by its first address."""
+    return np.ndarray((len(MEMORY) - row_bytes,), f"V{row_bytes}", MEMORY, strides=(1,))
+
+
+def rows_at(places: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return [n] rows of ``dtype``, copied from these places in ``MEMORY``; they need not be aligned."""
+    return _windows(dtype.itemsize)[places].view(dtype)
 
 
 class MappedFile:
@@ -91,6 +108,11 @@ class MappedFile:
     def release(self) -> None:
         """Give back the pages that were read; they stay in the kernel's cache."""
         self._advise(mmap.MADV_DONTNEED, 0, self._length)
+
+    @property
+    def place(self) -> int:
+        """Where in ``MEMORY`` the file begins."""
+        return self._address - _FIRST
 
     def _advise(self, advice: int, start: int, length: int) -> None:
         # Advice may be refused; reading works all the same.
@@ -165,10 +187,6 @@ class RawFileReader:
         """Return the rows at these indices."""
         return self._array.take(rows, axis=0)
 
-    def item(self, row: int) -> Any:
-        """Return the Python number at an index, of a field of single numbers."""
-        return self._array.item(row)
-
     def read_range(self, start: int, stop: int) -> Rows:
         """Return the rows from start to stop, copied."""
         return self._array[start:stop].copy()
@@ -176,6 +194,11 @@ class RawFileReader:
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
         """Return the rows of these runs."""
         return np.concatenate([self._array[start:stop] for start, stop in runs])
+
+    @property
+    def place(self) -> int:
+        """Where in ``MEMORY`` the first row is; of no rows, of nothing."""
+        return 1 if self._mapped is None else self._mapped.place
 
     def release(self) -> None:
         """Give back the pages that were read; they stay in the kernel's cache."""

@@ -24,8 +24,6 @@ INDEX_ENTRY_BYTES = 16
 CRC_BYTES = 4
 # A read of this size is worth asking the kernel for read-ahead.
 _LONG_BYTES = 1 << 16
-# Up to this many chunks, a loop locates them faster than numpy.
-_FEW = 64
 
 
 class ShardFileWriter:
@@ -167,7 +165,6 @@ class ShardFileReader(ChunkReader):
         super().__init__(path, field, codec, chunk)
         self.file = memoryview(b"")
         self.index = np.empty((0, 2), "<u8")
-        self._entries = memoryview(b"").cast("Q")
         if rows:
             self._map(path, -(-rows // chunk))
 
@@ -184,26 +181,16 @@ class ShardFileReader(ChunkReader):
             raise CorruptDatasetError(f"{path} has {len(self.file):,} bytes, expected an index of {behind:,}")
         index = self.file[len(self.file) - behind : len(self.file) - CRC_BYTES]
         self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
-        self._entries = index.cast("Q")
 
-    def frame(self, chunk: int) -> memoryview:
-        """Return the encoded bytes of one chunk; too few of them where the index points past the end."""
-        start, length = self._entries[2 * chunk], self._entries[2 * chunk + 1]
-        return self.file[start : start + length]
+    @property
+    def place(self) -> int:
+        """Where in ``MEMORY`` the file begins; of no rows, nowhere."""
+        return self._mapped.place if len(self.file) else 1
 
-    def frames(self, start: int, stop: int) -> list[memoryview]:
-        """Return the encoded bytes of the chunks from start to stop, in as few pieces as they lie in."""
-        if not 0 < stop - start <= _FEW:
-            return self._pieces(_joined(self.index[start:stop]))
-        entries = self._entries[2 * start : 2 * stop].tolist()
-        pieces = []
-        first = last = entries[0]
-        for offset, length in zip(entries[::2], entries[1::2], strict=True):
-            if offset != last:
-                pieces.append(self.file[first:last])
-                first = offset
-            last = offset + length
-        return [*pieces, self.file[first:last]]
+    @property
+    def index_place(self) -> int:
+        """Where in ``MEMORY`` the index begins."""
+        return self.place + len(self.file) - CRC_BYTES - len(self.index) * INDEX_ENTRY_BYTES
 
     def release(self) -> None:
         """Give back the pages that were read; they stay in the kernel's cache."""

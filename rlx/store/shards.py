@@ -20,6 +20,7 @@ from rlx.fork import on_fork
 from rlx.manifest import FileRecord, Manifest
 from rlx.schema import Role
 from rlx.store.array import ArrayReader, Rows
+from rlx.store.field_files import FieldFiles
 from rlx.store.layout import shard_directory
 from rlx.store.raw_file import check_size
 from rlx.store.stores import store_named
@@ -61,6 +62,7 @@ class Shards:
         self.first_row = np.concatenate([[0], np.cumsum(steps + trajectories)])
         self._open: OrderedDict[tuple[int, str], ArrayReader] = OrderedDict()
         self._whole: set[int] = set()  # shards whose files were all there, each of its length
+        self._files = {name: FieldFiles(field, len(self.records)) for name, field in self.schema.fields.items()}
         self._unchecked: list[ArrayReader] = []
         self._renew_lock()
         on_fork(self, Shards._renew_lock)
@@ -85,9 +87,25 @@ class Shards:
         opened = self._opened(number, name)
         with self._lock:
             array = self._open.setdefault((number, name), opened)
-            while len(self._open) > self._most_open:
-                self._open.popitem(last=False)
+            self._files[name].add(number, array)
+            if len(self._open) > self._most_open:
+                self._close_some()
             return array
+
+    def _close_some(self) -> None:
+        """Close the files that were opened first, an eighth of all, but never the last one."""
+        closed: dict[str, list[int]] = {}
+        for number, name in list(self._open)[: max(self._most_open // 8, 1)]:
+            del self._open[number, name]
+            closed.setdefault(name, []).append(number)
+        for name, numbers in closed.items():
+            self._files[name] = self._files[name].without(numbers)
+
+    def files(self, name: str, shard: NDArray[np.int64]) -> FieldFiles:
+        """Return the files of a field, those of these shards [n] among them unless too many are needed at once."""
+        for number in self._files[name].lacks(shard):
+            self.array(number, name)
+        return self._files[name]
 
     def arrays(self, number: int) -> dict[str, ArrayReader]:
         """Return the readers of all fields of a shard.

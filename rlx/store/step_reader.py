@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +9,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Role
-from rlx.store.array import ArrayReader, Rows
-from rlx.store.chunk_codec import ZstdChunks
-from rlx.store.raw_file import RawFileReader
-from rlx.store.sharding import ShardFileReader
+from rlx.store.array import Rows
 from rlx.store.shards import Shards
 from rlx.store.trajectories import Trajectories
 from rlx.wording import command
@@ -85,7 +81,7 @@ class StepReader:
             # Only the last step of a trajectory can carry a flag, so the table knows; no shard is touched.
             flags: Rows = self._flags[name][places.trajectory] & places.is_last
             return flags
-        return self._gather(name, places.steps - self._shards.first_step[places.shard], places.shard, places.starts)
+        return self._gather(name, places.shard, places.steps - self._shards.first_step[places.shard])
 
     def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
         """Return [n, *shape] of an observation at each step and of the one that followed it.
@@ -93,56 +89,37 @@ class StepReader:
         An observation that is both, as within a slice, is decoded once. For consecutive steps of one trajectory the two
         results are views of the same rows.
         """
-        n, starts = len(places.steps), places.starts
-        local = places.steps + places.trajectory - self._shards.first_row[places.shard]
+        n, starts, shard = len(places.steps), places.starts, places.shard
+        local = places.steps + places.trajectory - self._shards.first_row[shard]
+        if len(starts) == n:
+            read = self._gather(name, np.concatenate([shard, shard]), np.concatenate([local, local + 1]))
+            return read[:n], read[n:]
         # The last step of each run of steps is followed by an observation outside the run.
         ends = np.append(starts[1:], n)[: len(starts)] - 1
-        wanted = np.concatenate([local, local[ends] + 1])
-        shard = np.concatenate([places.shard, places.shard[ends]])
-        read = self._gather(name, wanted, shard, np.concatenate([starts, np.arange(n, len(wanted))]))
-        if len(starts) == n:
-            return read[:n], read[n:]
+        read = self._gather(name, np.concatenate([shard, shard[ends]]), np.concatenate([local, local[ends] + 1]))
         if len(starts) == 1:
             return read[:n], read[1:]
         position = np.arange(1, n + 1)
-        position[ends] = np.arange(n, len(wanted))
+        position[ends] = np.arange(n, len(read))
         return read[:n], read.take(position, axis=0)
 
-    def _gather(self, name: str, local: Indices, shard: Indices, starts: Indices) -> Rows:
+    def _gather(self, name: str, shard: Indices, local: Indices) -> Rows:
         """Return rows of one field.
 
         Args:
             name: of the field.
-            local: [n] which row of its shard each is.
             shard: [n] the shard of each.
-            starts: [k] where runs of consecutive rows of one shard begin.
+            local: [n] which row of its shard each is.
         """
-        field = self._shards.schema[name]
         if not len(local):
-            return field.zeros(0)
-        if self._shards.is_remote:
-            return self._by_shard(name, local, shard)
-        numbers = shard[starts].tolist()
-        arrays = {number: self._shards.array(number, name) for number in set(numbers)}
-        readers = list(arrays.values())
-        if len(readers) == 1:
-            return readers[0].read(local)
-        first = local[starts]
-        stop = first + np.diff(starts, append=len(local))
-        runs = list(zip(numbers, first.tolist(), stop.tolist(), strict=True))
-        # Loops of Python's own: a batch touches nearly as many shards as it has runs, so numpy calls would cost more.
-        if codec := _common_codec(readers):
-            files = {number: reader for number, reader in arrays.items() if isinstance(reader, ShardFileReader)}
-            if len(runs) == len(local):
-                pieces = [files[number].frame(row) for number, row, _ in runs]
-            else:
-                pieces = [piece for number, start, end in runs for piece in files[number].frames(start, end)]
-            return self._decode(codec, pieces, len(local), name)
-        if field.shape == () and not field.is_text and len(runs) == len(local):
-            items = {number: reader.item for number, reader in arrays.items() if isinstance(reader, RawFileReader)}
-            return np.array([items[number](row) for number, row, _ in runs], field.dtype)
-        if isinstance(readers[0], RawFileReader):
-            return np.concatenate([arrays[number].read_range(start, end) for number, start, end in runs])
+            return self._shards.schema[name].zeros(0)
+        if not self._shards.is_remote:
+            files = self._shards.files(name, shard)
+            if files.is_direct and not files.lacks(shard):
+                try:
+                    return files.read(shard, local)
+                except CorruptDatasetError as exc:
+                    raise self._damaged(name, exc) from exc
         return self._by_shard(name, local, shard)
 
     def _by_shard(self, name: str, local: Indices, shard: Indices) -> Rows:
@@ -158,25 +135,9 @@ class StepReader:
             result[places[number]] = rows
         return result
 
-    def _decode(self, codec: ZstdChunks, pieces: list[memoryview], count: int, name: str) -> Rows:
-        field = self._shards.schema[name]
-        try:
-            decoded = codec.decode_run(pieces, count)
-        except CorruptDatasetError as exc:
-            dataset = self._shards.dataset
-            raise CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=command("rlx", "verify", dataset)) from exc
-        return decoded.reshape(-1).view(np.dtype(field.dtype).newbyteorder("<")).reshape(-1, *field.shape)
-
-
-def _common_codec(readers: Sequence[ArrayReader]) -> ZstdChunks | None:
-    """Return the codec of all these readers, if it is one and the same and decodes single rows."""
-    first = readers[0]
-    if not isinstance(first, ShardFileReader) or not isinstance(first.codec, ZstdChunks):
-        return None
-    shared = all(
-        isinstance(reader, ShardFileReader) and reader.chunk == 1 and reader.codec is first.codec for reader in readers
-    )
-    return first.codec if shared else None
+    def _damaged(self, name: str, exc: CorruptDatasetError) -> CorruptDatasetError:
+        dataset = self._shards.dataset
+        return CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=command("rlx", "verify", dataset))
 
 
 @dataclass(frozen=True, slots=True)

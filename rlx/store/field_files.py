@@ -1,0 +1,125 @@
+"""Where the rows of a field are in memory, over all shards: rows of many shards are gathered by one numpy call."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import CorruptDatasetError
+from rlx.schema import Field
+from rlx.store.array import ArrayReader, Rows
+from rlx.store.chunk_codec import ZstdChunks
+from rlx.store.raw_file import MEMORY, RawFileReader, rows_at
+from rlx.store.sharding import INDEX_ENTRY_BYTES, ShardFileReader
+
+Indices = NDArray[np.int64]
+_ENTRY = np.dtype([("start", "<i8"), ("length", "<i8")])
+
+
+class FieldFiles:
+    """The open files of one field, by shard.
+
+    Files are added while others read. To close files, make a new table with ``without``: whoever reads from this one
+    keeps its maps alive.
+
+    Args:
+        field: the field.
+        shards: number of shards.
+
+    Attributes:
+        is_direct: whether all files opened so far have rows of numbers, or chunks of one row that zstd compressed.
+    """
+
+    def __init__(self, field: Field, shards: int) -> None:
+        self.is_direct = not field.is_text and field.row_bytes > 0
+        self._field = field
+        self._dtype = field.numpy_dtype.newbyteorder("<")
+        self._window = np.dtype((np.void, field.row_bytes or 1))
+        self._first = np.zeros(shards, np.int64)  # place of the first row, or of its entry in the index; 0: not open
+        self._data = np.zeros(shards, np.int64)  # place of the file of compressed rows
+        self._size = np.zeros(shards, np.int64)
+        self._codec = np.zeros(shards, np.int16)
+        self._codecs: list[ZstdChunks] = []
+        self._readers: list[ArrayReader | None] = [None] * shards
+
+    def lacks(self, shard: Indices) -> list[int]:
+        """Return which of these shards [n] are not open."""
+        first = self._first[shard]
+        return [] if first.all() else np.unique(shard[first == 0]).tolist()
+
+    def add(self, number: int, reader: ArrayReader) -> None:
+        """Add the file of a shard."""
+        self._readers[number] = reader
+        if isinstance(reader, RawFileReader):
+            place = reader.place
+        elif isinstance(reader, ShardFileReader) and isinstance(reader.codec, ZstdChunks) and reader.chunk == 1:
+            place, self._data[number], self._size[number] = reader.index_place, reader.place, len(reader.file)
+            if reader.codec not in self._codecs:
+                self._codecs.append(reader.codec)
+            self._codec[number] = self._codecs.index(reader.codec)
+        else:
+            self.is_direct = False
+            place = 1
+        self._first[number] = place  # last: from now on others read it
+
+    def without(self, numbers: Sequence[int]) -> "FieldFiles":
+        """Return a table in which these shards are closed."""
+        table = FieldFiles(self._field, len(self._first))
+        table.is_direct, table._codecs, table._codec = self.is_direct, self._codecs, self._codec
+        table._first, table._data, table._size = self._first.copy(), self._data, self._size
+        table._readers = self._readers.copy()
+        table._first[numbers] = 0
+        for number in numbers:
+            table._readers[number] = None
+        return table
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether rows are decoded, so that reading one twice costs twice as much."""
+        return bool(self._codecs)
+
+    def read(self, shard: Indices, local: Indices) -> Rows:
+        """Return rows [n, *shape] of open shards.
+
+        Args:
+            shard: [n] the shard of each row.
+            local: [n] which of its rows.
+
+        Raises:
+            CorruptDatasetError: a compressed row is damaged.
+        """
+        if self._codecs:
+            return self._typed(self._decoded(shard, local))
+        rows = rows_at(self._first[shard] + local * self._field.row_bytes, self._window)
+        return self._typed(rows)
+
+    def _typed(self, rows: NDArray[Any]) -> Rows:
+        return rows.reshape(-1).view(self._dtype).reshape(-1, *self._field.shape)
+
+    def _decoded(self, shard: Indices, local: Indices) -> NDArray[np.uint8]:
+        codec = self._codec[shard]
+        if len(self._codecs) == 1 or (codec == codec[0]).all():
+            chunks: ZstdChunks = self._codecs[codec[0]]
+            return chunks.decode_run(self._pieces(shard, local), len(local))
+        # Of merged datasets, every one has a dictionary of its own.
+        rows = np.empty((len(local), self._field.row_bytes), np.uint8)
+        for number in np.unique(codec).tolist():
+            at = np.flatnonzero(codec == number)
+            rows[at] = self._codecs[number].decode_run(self._pieces(shard[at], local[at]), len(at))
+        return rows
+
+    def _pieces(self, shard: Indices, local: Indices) -> list[memoryview]:
+        """Return the compressed rows, those that are adjacent in memory in one piece."""
+        entries = rows_at(self._first[shard] + local * INDEX_ENTRY_BYTES, _ENTRY)
+        start, length = entries["start"], entries["length"]
+        if (start < 0).any() or (length < 0).any() or (start > self._size[shard] - length).any():
+            raise CorruptDatasetError("the index of compressed rows points past the end of its file")
+        start = start + self._data[shard]
+        stop = start + length
+        apart = start[1:] != stop[:-1]
+        if not apart.all():
+            begins, ends = np.ones((2, len(start)), bool)
+            begins[1:] = ends[:-1] = apart
+            start, stop = start[begins], stop[ends]
+        return [MEMORY[first:last] for first, last in zip(start.tolist(), stop.tolist(), strict=True)]
