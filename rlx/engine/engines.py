@@ -78,6 +78,16 @@ def job_count(engine: str, jobs: int | None, address: str | None = None) -> Iter
         yield jobs or int(ray.cluster_resources().get("CPU", 1))
 
 
+def threads_per_task(engine: str, jobs: int | None, tasks: int) -> int:
+    """Return how many threads each of some tasks may use: the cores of this machine that no task of its own has.
+
+    Example:
+        >>> threads_per_task("local", 8, tasks=3), threads_per_task("local", 8, tasks=50)
+        (2, 1)
+    """
+    return max(1, (jobs or cores()) // max(1, tasks)) if engine == "local" else 1
+
+
 def cores() -> int:
     """Return how many this process may use, where the system tells, or else how many there are."""
     if hasattr(os, "sched_getaffinity"):

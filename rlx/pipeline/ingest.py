@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
-from rlx.engine.engines import Engine, open_engine
+from rlx.engine.engines import Engine, open_engine, threads_per_task
 from rlx.errors import DatasetExistsError, PartialError, SourceError, SourceNotFoundError
 from rlx.formats.common.source import SkimmedSource, Source
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
@@ -259,7 +259,8 @@ class _PendingShards:
         self._waiting: set[int] = set()
         self._untried = list(pending)  # shards that the dictionaries may be made from, in order
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        listed = writer.format()
+        threads = threads_per_task(ingest.options.engine, ingest.options.jobs, len(pending))
+        listed = replace(writer.format(), threads=threads)
         self._format: ShardFormat | None = listed if listed.dictionaries or not listed.coded() else None
         self._plain = listed
         self.failures: dict[str, SourceError] = {}

@@ -58,8 +58,10 @@ class Store(Protocol):
 
     name: str
 
-    def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
-        """Return a writer of one field, compressed by the codec if its rows are large."""
+    def writer(
+        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int = 1
+    ) -> ArrayWriter:
+        """Return a writer of one field, compressed by the codec, in so many threads, if its rows are large."""
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Write what ties the finished arrays of a directory together."""

@@ -5,7 +5,9 @@ little-endian u64, then the crc32c of the index as little-endian u32.
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,19 +19,25 @@ from rlx.errors import CorruptDatasetError
 from rlx.files.remote_files import AnyPath, RemotePath
 from rlx.schema import Field
 from rlx.store.array import Rows
-from rlx.store.chunk_codec import ChunkCodec, ZstdChunks, most_bytes
+from rlx.store.chunk_codec import Bytes, ChunkCodec, ZstdChunks, most_bytes
 from rlx.store.raw_file import MappedFile, close_quietly
 
 INDEX_ENTRY_BYTES = 16
 CRC_BYTES = 4
 # A read of this size is worth asking the kernel for read-ahead.
 _LONG_BYTES = 1 << 16
+# What one thread encodes at a time, and how many such parts may wait for each thread: 8 MiB.
+_PART_BYTES = 2**20
+_WAITING_PARTS = 8
 
 
 class ShardFileWriter:
-    """Writer of rows to a shard file, ``chunk`` rows a chunk; the last chunk is filled up with zeros."""
+    """Writer of rows to a shard file, ``chunk`` rows a chunk; the last chunk is filled up with zeros.
 
-    def __init__(self, path: Path, field: Field, codec: ChunkCodec, chunk: int) -> None:
+    With several threads, rows are encoded while the caller makes the next ones, and must not change before ``close``.
+    """
+
+    def __init__(self, path: Path, field: Field, codec: ChunkCodec, chunk: int, threads: int = 1) -> None:
         self._path = path
         self._codec = codec
         self._chunk = chunk
@@ -38,6 +46,9 @@ class ShardFileWriter:
         self._file: BinaryIO | None = None
         self._lengths: list[int] = []
         self._left = np.empty((0, self._row_bytes), np.uint8)
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="encode") if threads > 1 else None
+        self._encoded: deque[Future[Sequence[Bytes]]] = deque()
         self.rows = 0
 
     def append(self, rows: Rows) -> None:
@@ -58,7 +69,22 @@ class ShardFileWriter:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("wb")
-        encoded = self._codec.encode(raw.reshape(-1, self._chunk * self._row_bytes))
+        chunks = raw.reshape(-1, self._chunk * self._row_bytes)
+        if self._pool is None:
+            self._put(self._codec.encode(chunks))
+            return
+        part = max(1, _PART_BYTES // chunks.shape[1])
+        for start in range(0, len(chunks), part):
+            self._encoded.append(self._pool.submit(self._codec.encode, chunks[start : start + part]))
+        self._drain(_WAITING_PARTS * self._threads)
+
+    def _drain(self, waiting: int = 0) -> None:
+        """Write encoded parts in order until at most so many wait."""
+        while len(self._encoded) > waiting:
+            self._put(self._encoded.popleft().result())
+
+    def _put(self, encoded: Sequence[Bytes]) -> None:
+        assert self._file is not None
         self._lengths += [len(chunk) for chunk in encoded]
         self._file.writelines(encoded)
 
@@ -67,6 +93,8 @@ class ShardFileWriter:
         if len(self._left):
             filling = np.zeros((self._chunk - len(self._left), self._row_bytes), np.uint8)
             self._write(np.concatenate([self._left, filling]))
+        self._drain()
+        self._stop()
         if self._file is None:
             return
         lengths = np.array(self._lengths, "<u8")
@@ -76,7 +104,12 @@ class ShardFileWriter:
 
     def abandon(self) -> None:
         """Close the file as it is."""
+        self._stop()
         close_quietly(self._file)
+
+    def _stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
 class ChunkReader(ABC):

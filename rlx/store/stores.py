@@ -47,7 +47,15 @@ class MemmapStore:
 
     name = "memmap"
 
-    def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
+    def writer(
+        self,
+        directory: Path,
+        name: str,
+        field: Field,
+        codec: Codec,
+        dictionary: bytes,
+        threads: int = 1,  # noqa: ARG002  (nothing is compressed)
+    ) -> ArrayWriter:
         """Return a writer of one field.
 
         Raises:
@@ -119,14 +127,16 @@ class ZarrStore:
 
     name = "zarr"
 
-    def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
+    def writer(
+        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int = 1
+    ) -> ArrayWriter:
         """Return a writer of one array."""
         node = directory / name
         node.mkdir(parents=True)
         if field.row_bytes < MIN_ROW_BYTES:
             return _PlainArrayWriter(node, field)
         chunks = chunk_codec(codec, codec.chunk * field.row_bytes, dictionary)
-        return _ShardedArrayWriter(node, field, chunks, codec.chunk)
+        return _ShardedArrayWriter(node, field, chunks, codec.chunk, threads)
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Mark the directory, and those between it and its arrays, as groups."""
@@ -168,8 +178,8 @@ class _PlainArrayWriter(_FileArray):
 class _ShardedArrayWriter(_FileArray):
     """An array in one shard file of compressed chunks."""
 
-    def __init__(self, node: Path, field: Field, codec: ChunkCodec, chunk: int) -> None:
-        super().__init__(field, ShardFileWriter(node.joinpath(*_chunk_key(field)), field, codec, chunk))
+    def __init__(self, node: Path, field: Field, codec: ChunkCodec, chunk: int, threads: int) -> None:
+        super().__init__(field, ShardFileWriter(node.joinpath(*_chunk_key(field)), field, codec, chunk, threads))
         self._node = node
         self._codec = codec
         self._chunk = chunk

@@ -63,11 +63,13 @@ class WithText:
         self._numbers = numbers
         self.name = numbers.name
 
-    def writer(self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes) -> ArrayWriter:
-        """Return a writer of one field; the codec is for numbers."""
+    def writer(
+        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int = 1
+    ) -> ArrayWriter:
+        """Return a writer of one field; codec and threads are for numbers."""
         if field.is_text:
             return TextWriter(self._numbers, directory, name, field)
-        return self._numbers.writer(directory, name, field, codec, dictionary)
+        return self._numbers.writer(directory, name, field, codec, dictionary, threads)
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Tie the arrays of these names together; see ``array_names``."""

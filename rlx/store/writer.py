@@ -40,12 +40,14 @@ class ShardFormat:
         store: name of the store.
         codec: how large rows are compressed.
         dictionaries: of the codec ``zstd-dict``, by field.
+        threads: how many threads compress the rows of a shard; the bytes do not depend on it.
     """
 
     schema: Schema
     store: str
     codec: Codec
     dictionaries: Mapping[str, bytes] = field(default_factory=dict)
+    threads: int = 1
 
     def coded(self) -> list[str]:
         """Return names of the fields that need a dictionary."""
@@ -105,7 +107,7 @@ class ShardWriter:
             row = shards.schema[name]
             codec = shards.codec if _is_coded(row) else NONE
             dictionary = shards.dictionaries.get(name, b"")
-            self._arrays[name] = self._store.writer(directory, name, row, codec, dictionary)
+            self._arrays[name] = self._store.writer(directory, name, row, codec, dictionary, shards.threads)
             if row.role == Role.OBSERVATION and _is_coded(row):
                 self._sampled[name] = RowMoments(SAMPLED_EVERY)
         self._steps = 0

@@ -3,11 +3,14 @@
 import os
 import shutil
 import subprocess
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import rlx
 from rlx.errors import (
@@ -24,6 +27,7 @@ from rlx.pipeline.convert import convert
 from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.codec import Codec
 from tests.contracts.source import same
 from tests.factories import SMALL, make_block, write_dataset
@@ -267,3 +271,20 @@ def test_a_file_that_several_shards_come_from_is_summed_once(tmp_path: Path, mon
         # The same name, length and inode: only the time tells that it is another file.
         with h5py.File(tmp_path / "steps.hdf5", "r+") as file:
             file["actions"][0] = 7
+
+
+def test_cores_without_a_shard_compress_the_rows_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dopamine(tmp_path / "runs")
+    one = converted(tmp_path / "runs", tmp_path / "one", jobs=1, shards=[0])
+    used = list[str]()
+    encode = ZstdChunks.encode
+
+    def watched(self: ZstdChunks, rows: NDArray[np.uint8]) -> Sequence[bytes | memoryview]:
+        used.append(threading.current_thread().name)
+        return encode(self, rows)
+
+    monkeypatch.setattr(ZstdChunks, "encode", watched)
+    two = converted(tmp_path / "runs", tmp_path / "two", jobs=4, shards=[0])
+    assert used
+    assert all(name.startswith("encode") for name in used)
+    assert tree(two.dataset) == tree(one.dataset)

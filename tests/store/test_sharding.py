@@ -1,6 +1,7 @@
 """The files of the zarr store, as others read them."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensordict import TensorDict
 
 from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field, Role
+from rlx.store import sharding
 from rlx.store.chunk_codec import (
     REFERENCE_ROWS,
     chunk_codec,
@@ -40,11 +42,11 @@ def frames(count: int, seed: int = 0) -> NDArray[np.int16]:
     return pictures
 
 
-def write(path: Path, rows: NDArray[np.generic], text: str) -> ShardFileReader:
+def write(path: Path, rows: NDArray[np.generic], text: str, threads: int = 1) -> ShardFileReader:
     codec = Codec.parse(text)
     dictionary = reference_dictionary([rows]) if codec.name == "zstd-dict" else b""
     chunks = chunk_codec(codec, codec.chunk * FIELD.row_bytes, dictionary)
-    writer = ShardFileWriter(path, FIELD, chunks, codec.chunk)
+    writer = ShardFileWriter(path, FIELD, chunks, codec.chunk, threads)
     for start in range(0, len(rows), 5):
         writer.append(rows[start : start + 5])
     writer.close()
@@ -62,6 +64,41 @@ def test_rows_come_back(tmp_path: Path, codec: str, count: int) -> None:
     for start in range(count):
         assert np.array_equal(reader.read_range(start, count), rows[start:])
         assert np.array_equal(reader.read_range(start, start), rows[:0])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_threads_write_the_same_bytes(tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "_PART_BYTES", 2 * FIELD.row_bytes)
+    monkeypatch.setattr(sharding, "_WAITING_PARTS", 1)
+    rows = frames(100)
+    for threads in (1, 3):
+        write(tmp_path / str(threads), rows, codec, threads)
+    assert (tmp_path / "3").read_bytes() == (tmp_path / "1").read_bytes()
+
+
+class Failing:
+    """A codec that fails, on a thread of its own."""
+
+    chunk_bytes = FIELD.row_bytes
+
+    def encode(self, rows: NDArray[np.uint8]) -> list[bytes]:  # noqa: ARG002
+        assert threading.current_thread() is not threading.main_thread()
+        raise MemoryError("no room")
+
+    def decode(self, chunks: object) -> NDArray[np.uint8]:
+        raise NotImplementedError
+
+    def metadata(self) -> list[dict[str, Any]]:
+        return []
+
+
+def test_the_error_of_a_thread_is_raised(tmp_path: Path) -> None:
+    writer = ShardFileWriter(tmp_path / "file", FIELD, Failing(), 1, threads=2)
+    writer.append(frames(3))
+    with pytest.raises(MemoryError, match="no room"):
+        writer.close()
+    writer.abandon()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("encode")]
 
 
 def test_the_index_ends_in_its_checksum(tmp_path: Path) -> None:
