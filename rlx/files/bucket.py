@@ -23,7 +23,7 @@ from rlx.files.location import FORKED, RESUME_HINT, Content, WritableLocation, c
 from rlx.files.retry import RetryPolicy, TransientError
 from rlx.files.urls import split_url
 from rlx.fork import ThisProcessOnly
-from rlx.wording import harmless, without_secrets
+from rlx.wording import command, harmless, without_secrets
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode
@@ -199,6 +199,7 @@ class Bucket(WritableLocation):
         self, name: str, start: int = 0, stop: int | None = None, *, seen: FileStat | None = None
     ) -> Iterator[Content]:
         import obstore  # noqa: PLC0415
+        from obstore.exceptions import NotSupportedError  # noqa: PLC0415
 
         options: Any = {}
         if start or stop is not None:
@@ -206,7 +207,13 @@ class Bucket(WritableLocation):
         if seen is not None and seen.strong_etag:
             options["if_match"] = seen.strong_etag
         with self._asking(name):
-            result = obstore.get(self._store, checked_name(name), options=options)
+            try:
+                result = obstore.get(self._store, checked_name(name), options=options)
+            except NotSupportedError:  # a server without ranges, which can still send the whole file
+                if stop is not None or not start:
+                    raise
+                del options["range"]
+                result = obstore.get(self._store, checked_name(name), options=options)
         pieces = self._streamed(name, result) if stop is None else self._joined(name, result)
         yield Content(self._stored(name, result), result.range[0], pieces)
 
@@ -305,8 +312,17 @@ class Bucket(WritableLocation):
             raise self._forbidden(where) from harmless(exc)
         except exceptions.PreconditionError as exc:
             raise self._changed(name) from harmless(exc)
+        except exceptions.NotSupportedError as exc:
+            if "Range request" not in str(exc):
+                raise DownloadError(f"{where}: {_message_of(exc)}") from harmless(exc)
+            raise DownloadError(
+                f"{where}: the server sends whole files only, expected one that answers range requests",
+                hint=f"copy the dataset first: {command('rlx', 'pull', self.url)}",
+            ) from harmless(exc)
         except exceptions.BaseError as exc:
             problem = _message_of(exc)
+            if "Content-Length Header missing" in problem:
+                problem = "the server does not give the length of the file; expected a Content-Length header"
             if "404 Not Found" in problem:
                 raise self._not_found(where, str(exc)) from harmless(exc)
             if "403 Forbidden" in problem or "401 Unauthorized" in problem:

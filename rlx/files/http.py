@@ -171,8 +171,30 @@ class HttpFiles(Location):
         return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Adapter that closes every answer in the end: requests leaves those open whose headers or redirects fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = list[urllib3.BaseHTTPResponse]()
+
+    def build_response(self, req: requests.PreparedRequest, resp: urllib3.BaseHTTPResponse) -> requests.Response:
+        self._answers.append(resp)
+        return super().build_response(req, resp)
+
+    def close(self) -> None:
+        for answer in self._answers:
+            answer.close()
+        super().close()
+
+
 class _Session(requests.Session):
-    """Adapter that follows redirects, but not from https to http: anyone on the line could send other bytes."""
+    """Session that follows redirects, but not from https to http: anyone on the line could send other bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter())
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)

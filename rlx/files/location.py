@@ -119,14 +119,23 @@ class Location(ABC):
         """Return the bytes from start to stop, a range that is not empty and lies in the file."""
 
         def attempt() -> tuple[bytes, FileStat]:
+            pieces, reached = list[bytes](), start
             with self._open(name, start, stop) as answer:
-                content = b"".join(answer.pieces)
-            if (answer.start, len(content)) != (start, stop - start):
-                found = f"{answer.start} to {answer.start + len(content)}"
-                raise DownloadError(f"{self._where(name)}: requested bytes {start} to {stop}, received {found}")
-            return content, answer.stat
+                if answer.start != start:
+                    raise self._other_range(name, start, stop, f"{answer.start} and later ones")
+                for piece in answer.pieces:
+                    pieces.append(piece)
+                    reached += len(piece)
+                    if reached > stop:
+                        break
+            if reached != stop:
+                raise self._other_range(name, start, stop, f"{start} to {reached}")
+            return b"".join(pieces), answer.stat
 
         return self.retry.run(attempt, Cancel())
+
+    def _other_range(self, name: str, start: int, stop: int, found: str) -> DownloadError:
+        return DownloadError(f"{self._where(name)}: requested bytes {start} to {stop}, received {found}")
 
     def stream(self, name: str, start: int = 0) -> Iterator[bytes]:
         """Yield the bytes from start to the end of the file, in pieces."""
@@ -205,7 +214,8 @@ class Location(ABC):
             try:
                 with self._open(name, partial.offset, seen=partial.expected if partial.offset else None) as answer:
                     self._place(name, answer, partial, expected)
-                    for piece in self._pieces(name, answer, cancel):
+                    wanted = partial.expected and partial.expected.bytes
+                    for piece in self._pieces(name, answer, cancel, at_most=wanted):
                         progress.advance("bytes", partial.append(piece))
             except ChangedError:
                 partial.discard()
@@ -231,13 +241,16 @@ class Location(ABC):
             stat = replace(expected, etag=stat.etag)
         partial.restart(stat)
 
-    def _pieces(self, name: str, answer: Content, cancel: Cancel) -> Iterator[bytes]:
-        """Yield the pieces of an answer that should reach the end of the file."""
+    def _pieces(self, name: str, answer: Content, cancel: Cancel, *, at_most: int | None = None) -> Iterator[bytes]:
+        """Yield the pieces of an answer that should reach the end of the file, and not more bytes than it has."""
         reached, expected = answer.start, answer.stat.bytes
+        limit = expected if at_most is None else at_most
         with cancel.waking(answer.interrupt):
             for piece in answer.pieces:
                 cancel.check()
                 reached += len(piece)
+                if limit is not None and reached > limit:
+                    raise CorruptShardError(f"{self._where(name)} has more than the expected {limit:,} bytes")
                 yield piece
         if reached < (expected or 0):
             raise self._broken(name, f"expected {expected} bytes, found {reached}")
