@@ -120,6 +120,19 @@ class Storage(Protocol):
         """Return the steps [n] at these rows as a checkpoint keeps them, texts as the numbers of ``state_dict``."""
         return self.get(rows)
 
+    def get_stacked(self, rows: Rows, keys: Keys, k: int) -> TensorDictBase | None:  # noqa: ARG002
+        """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next.
+
+        None if the storage has no faster way than reading the steps before each. Where an episode has fewer than k
+        observations so far, its first one is repeated.
+
+        Args:
+            rows: [n] rows.
+            keys: the observations to be stacked.
+            k: observations per stack.
+        """
+        return None
+
     def append(self, steps: TensorDictBase) -> Rows:
         """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,10 +65,18 @@ class StepReader:
         starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1] + 1)[: len(rows)])
         return Places(steps, trajectory, self._shard[trajectory], self._last[trajectory] == steps, starts)
 
-    def read_all(self, places: Places) -> dict[str, tuple[Rows, Rows | None]]:
-        """Return every field at each step; of observations the one that followed it, too."""
+    def read_all(self, places: Places, stacks: Mapping[str, int] | None = None) -> dict[str, tuple[Rows, Rows | None]]:
+        """Return every field at each step; of observations the one that followed it, too.
+
+        Args:
+            places: where the steps are.
+            stacks: observations to stack, each with the number of observations in a stack, as ``read_stacks`` does.
+        """
+        stacked = stacks or {}
 
         def read(name: str) -> tuple[Rows, Rows | None]:
+            if name in stacked:
+                return self.read_stacks(name, places, stacked[name])
             if self._shards.schema[name].role == Role.OBSERVATION:
                 return self.read_observations(name, places)
             return self.read(name, places), None
@@ -102,6 +111,27 @@ class StepReader:
         position = np.arange(1, n + 1)
         position[ends] = np.arange(n, len(read))
         return read[:n], read.take(position, axis=0)
+
+    def read_stacks(self, name: str, places: Places, k: int) -> tuple[Rows, Rows]:
+        """Return [n, k, *shape] the last k observations at each step, oldest first, and the same one step later.
+
+        Where the trajectory has fewer, its first observation is repeated. Every observation is decoded once; the two
+        results are views of the same rows.
+        """
+        n, shard = len(places.steps), places.shard
+        elapsed = places.steps - self.start[places.trajectory]
+        back = np.minimum(np.arange(k - 1, -2, -1), elapsed[:, None])
+        local = ((places.steps + places.trajectory - self._shards.first_row[shard])[:, None] - back).reshape(-1)
+        shard = np.repeat(shard, k + 1)
+        shape = (n, k + 1, *self._shards.schema[name].shape)
+        row = local + self._shards.first_row[shard]
+        distinct, first, position = np.unique(row, return_index=True, return_inverse=True)
+        if len(distinct) == len(row):
+            read = self._gather(name, shard, local)
+        else:
+            read = self._gather(name, shard[first], local[first]).take(position, axis=0)
+        read = read.reshape(shape)
+        return read[:, :k], read[:, 1:]
 
     def _gather(self, name: str, shard: Indices, local: Indices) -> Rows:
         """Return rows of one field.
@@ -179,9 +209,9 @@ class SelectedSteps(StepReader):
         whole = self._reader.locate(steps + self._shift[trajectory])
         return SelectedPlaces(steps, trajectory, whole.shard, whole.is_last, whole.starts, whole)
 
-    def read_all(self, places: Places) -> dict[str, tuple[Rows, Rows | None]]:
+    def read_all(self, places: Places, stacks: Mapping[str, int] | None = None) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step; of observations the one that followed it, too."""
-        return self._reader.read_all(_whole(places))
+        return self._reader.read_all(_whole(places), stacks)
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row per step, in the order asked for."""

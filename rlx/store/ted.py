@@ -87,17 +87,19 @@ Tree = dict[str, Any]
 FLAGS = ("done", "terminated", "truncated")
 
 
-def read_ted(reader: StepReader, schema: Schema, steps: NDArray[np.int64]) -> TensorDict:
+def read_ted(
+    reader: StepReader, schema: Schema, steps: NDArray[np.int64], stacks: Mapping[str, int] | None = None
+) -> TensorDict:
     """Return the steps [n] as TED, in the order asked for; every field of the schema and
 
     ``("collector", "traj_ids")`` (int64 [n], the trajectory), ``index`` (int64 [n], the step), ``done`` (bool [n, 1],
     terminated or truncated). The flags at the root are those of the state before the action: False. Texts are
-    non-tensor data.
+    non-tensor data. Observations named in ``stacks`` are stacks [n, k, ...], as ``StepReader.read_stacks`` gives them.
     """
     places = reader.locate(steps)
     root: dict[str, Rows] = {}
     after: dict[str, Rows] = {}
-    for name, (rows, then) in reader.read_all(places).items():
+    for name, (rows, then) in reader.read_all(places, stacks).items():
         if then is not None:
             root[name], after[name] = rows, then
         else:

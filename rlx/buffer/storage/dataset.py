@@ -86,12 +86,29 @@ class DatasetStorage(Storage):
             IndexError: no such row.
             KeyError: a key that is not stored.
         """
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            bad = rows[(rows < 0) | (rows >= len(self))][0]
-            raise IndexError(f"row {bad} is out of range for {len(self):,} steps")
+        self._check(rows)
         if keys is None:
             return read_ted(self.dataset.steps, self.dataset.schema, rows)
         return self._some(rows, [as_path(key) for key in keys])
+
+    def get_stacked(self, rows: Rows, keys: Keys, k: int) -> TensorDictBase | None:
+        """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next, which share memory.
+
+        None if a key is not an observation.
+
+        Raises:
+            IndexError: no such row.
+        """
+        self._check(rows)
+        names = ["/".join(as_path(key)) for key in keys]
+        if not {*names} <= {*self.dataset.schema.names(Role.OBSERVATION)}:
+            return None
+        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, k))
+
+    def _check(self, rows: Rows) -> None:
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.max_size:
+            bad = rows[(rows < 0) | (rows >= self.max_size)][0]
+            raise IndexError(f"row {bad} is out of range for {self.max_size:,} steps")
 
     def _some(self, rows: Rows, keys: list[Path]) -> TensorDictBase:
         """Return those leaves of the steps that lie at or below keys; nothing else is read."""

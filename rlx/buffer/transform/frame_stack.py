@@ -9,7 +9,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
-from rlx.buffer.transform.neighbourhood import Reader, path, pick, wanted
+from rlx.buffer.transform.neighbourhood import Reader, StoredSteps, path, pick, wanted
 from rlx.buffer.transform.returns import NStep
 from rlx.errors import TransformError
 
@@ -54,6 +54,10 @@ class FrameStack:
         mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *path(key)), keys)]
         if not mine:
             return below.read(rows, keys)
+        if keys is None and self.padding == "repeat" and isinstance(below, StoredSteps):
+            stacked = below.read_stacked(rows, mine, self.k)
+            if stacked is not None and "steps_to_next_obs" not in stacked.keys():  # noqa: SIM118
+                return stacked
         batch = below.read(rows, None if keys is None else [*keys, *mine])
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
             raise TransformError("FrameStack cannot stack the observations of transitions over n steps")

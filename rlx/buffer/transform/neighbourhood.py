@@ -84,6 +84,10 @@ class StoredSteps:
         both: Any = torch.cat([seen, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
         return pick_steps(both, position)
 
+    def read_stacked(self, rows: Rows, keys: Keys, k: int) -> TensorDictBase | None:
+        """Return the steps [n] at these rows with stacks of k observations, if the storage makes them."""
+        return None if self._batch is not None else self._storage.get_stacked(rows, keys, k)
+
     def _remember(self, rows: Rows, steps: TensorDictBase) -> None:
         # A shallow copy: the transforms replace entries of the batch, and must not replace them here.
         self._batch = steps.copy()

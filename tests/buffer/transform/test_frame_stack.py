@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict, TensorDictBase
 
+import rlx
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, FrameStack, NStep, ToFloat
 from rlx.errors import TransformError
+from rlx.store.dataset import Dataset
 from tests.buffer.transform.stored import back, buffers, stored
+from tests.factories import LARGE, make_block, write_dataset
 
 
 def episodes(*lengths: int) -> TensorDict:
@@ -150,3 +153,24 @@ def test_no_observation_is_read_twice(rows: list[int]) -> None:
     first = [30 * (row // 30) for row in rows]
     stacked = {step for row, start in zip(rows, first, strict=True) for step in range(max(start, row - 3), row + 1)}
     assert sorted(storage.asked) == sorted(stacked)
+
+
+@given(k=st.integers(1, 5), rows=st.lists(st.integers(0, 14), min_size=1, max_size=12), chosen=st.booleans())
+def test_stacks_of_a_dataset_are_those_of_its_steps_in_memory(
+    datasets: dict[bool, Dataset], k: int, rows: list[int], chosen: bool
+) -> None:
+    dataset = datasets[chosen]
+    slow = LazyTensorStorage(len(dataset))
+    slow.append(dataset[:].exclude("index"))
+    expected = ReplayBuffer(storage=slow, transform=FrameStack(k))[rows]
+    found = ReplayBuffer(storage=dataset, transform=FrameStack(k))[rows]
+    for key in ("observation", ("next", "observation"), ("next", "reward"), ("collector", "traj_ids")):
+        assert torch.equal(found[key], expected[key])
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Dataset]:
+    """Trajectories of 3 and 5 steps in three shards, all of them and those of 5 steps."""
+    blocks = [[make_block([3, 5], first_episode=2 * shard, schema=LARGE)] for shard in range(3)]
+    everything = write_dataset(tmp_path_factory.mktemp("data") / "data", blocks, schema=LARGE)
+    return {False: everything, True: rlx.open(everything.path).filter("length > 3")}
