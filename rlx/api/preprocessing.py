@@ -24,7 +24,7 @@ from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
 from rlx.transform.code import Code
-from rlx.transform.function import CHUNK_STEPS, Function, Per
+from rlx.transform.functions import CHUNK_STEPS, Function, Per
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.registry import parse
 
@@ -93,7 +93,7 @@ def preprocess(
         destination: the new dataset's directory; only dry_run needs none.
         transform: transforms, applied in order: texts such as ``resize:height=42,width=42``, or instances.
         fn: function of steps, a TED TensorDict, that returns the new ones, or its name: ``module:name`` or
-            ``file.py:name``. It is applied last; see ``rlx.transform.function.Function`` for what it may do.
+            ``file.py:name``. It is applied last; see ``rlx.transform.functions.Function`` for what it may do.
         per: unit that fn is called with: a ``block`` of steps [n], a whole ``trajectory`` [n], or a ``step`` [].
         chunk_size: maximum number of steps per block.
         steps: number of steps to read, from the first; all by default.

@@ -18,8 +18,8 @@ from rlx.buffer.ensemble_parts import (
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
-from rlx.buffer.transform.neighbourhood import NeighbourTransform
 from rlx.errors import SchemaMismatchError
+from rlx.transform.protocol import NeighbourTransform
 
 
 class ReplayBufferEnsemble(SavedTogether):

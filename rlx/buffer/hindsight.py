@@ -15,10 +15,10 @@ from rlx.buffer.protocol import Rows, TrajectoryIndex
 from rlx.buffer.replay_buffer import BufferOptions
 from rlx.buffer.sampler.draws import Draws
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
-from rlx.buffer.transform.compose import Compose, Transform
-from rlx.buffer.transform.neighbourhood import NeighbourTransform, path, split
-from rlx.buffer.transform.returns import NStep, ReturnToGo
+from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.transform.protocol import NeighbourTransform, path
+from rlx.transform.spans import NStep, ReturnToGo
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 # Where between its first and its last candidate the goal of a step lies, 0 to 1; NaN where the goal is the stored one.

@@ -13,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
+from rlx.transform.protocol import Neighbours
+
 Rows = NDArray[np.int64]
 Keys = Sequence[NestedKey]
 _MAX_MISSING = 3  # members that a message names
 
 
-class TrajectoryIndex(Protocol):
+class TrajectoryIndex(Neighbours, Protocol):
     """Which stored rows follow each other in time, whatever order they were written in.
 
     The storage updates it with every write, so that no query takes time proportional to the number of stored steps.
@@ -34,25 +36,12 @@ class TrajectoryIndex(Protocol):
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
 
-    def remaining(self, rows: Rows) -> Rows:
-        """Return [n] steps from each row to the end of its trajectory as far as it is stored, itself included;
-        at least 1."""
-
     def elapsed(self, rows: Rows) -> Rows:
         """Return [n] stored steps of the trajectory before each row."""
 
     def at_reset(self, rows: Rows) -> NDArray[np.bool_]:
         """Return [n] whether each row is the first step of its episode: not the first that is left of an overwritten
         one."""
-
-    def follow(self, rows: Rows, steps: int) -> Rows:
-        """Return [n, steps] each row and those that follow it in time; -1 after the end of the trajectory."""
-
-    def after(self, rows: Rows, steps: Rows) -> Rows:
-        """Return [n] the row ``steps`` after each row, 0 being itself; -1 after the end of the trajectory."""
-
-    def precede(self, rows: Rows, steps: int) -> Rows:
-        """Return [n, steps] the preceding rows, oldest first, and itself last; -1 before the first stored step."""
 
     def trajectories(self) -> tuple[Rows, Rows]:
         """Return [N] the first row, and [N] the stored steps, of every trajectory, in the order of their first

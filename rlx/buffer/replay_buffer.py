@@ -24,8 +24,7 @@ from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.step_schema import as_path
-from rlx.buffer.transform.compose import Compose, Inverted, Transform
-from rlx.buffer.transform.neighbourhood import reader, split
+from rlx.buffer.transform.compose import Compose, Inverted, Transform, reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.fork import on_fork

@@ -13,12 +13,12 @@ from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.batch import split_trajectories
 from rlx.buffer.transform.compose import over_batch
-from rlx.buffer.transform.neighbourhood import NeighbourTransform
 from rlx.collector.environment.space import Arrays
 from rlx.collector.rollout.episodes import Episode
 from rlx.collector.rollout.steps import IS_INIT, PREFIX, Steps, fill_of, is_unseen
 from rlx.errors import CollectError
 from rlx.store.ted import make_ted
+from rlx.transform.protocol import NeighbourTransform
 
 CatResults = Literal["stack", 0, -1]
 MASK = ("collector", "mask")

@@ -16,7 +16,6 @@ from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.storage.tensors import MappedStorage
 from rlx.buffer.transform.compose import Transform
-from rlx.buffer.transform.neighbourhood import path, wanted
 from rlx.datasets.base import DatasetExperienceReplay, Download, is_complete
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
 from rlx.files.atomic import whole
@@ -28,6 +27,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role, Schema
 from rlx.store.dataset import Dataset
+from rlx.transform.protocol import path, wanted
 
 _EPISODE = "episode"
 

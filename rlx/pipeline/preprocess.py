@@ -23,10 +23,9 @@ from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
 from rlx.store.statistics import merge_statistics
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
-from rlx.transform.chain import fitted
 from rlx.transform.code import UserCode
-from rlx.transform.function import Function
-from rlx.transform.protocol import Learner, Selection, Transform
+from rlx.transform.functions import Function
+from rlx.transform.protocol import Learner, Selection, Transform, fitted
 from rlx.transform.registry import described
 
 _OF_REWARDS = frozenset({"clip_reward", "sign_reward", "scale_reward", "frame_skip", "n_step", "relabel"})

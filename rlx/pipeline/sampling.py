@@ -16,14 +16,14 @@ from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplaceme
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
+from rlx.buffer.transform.batches import FrameStack
 from rlx.buffer.transform.compose import Compose, Transform
-from rlx.buffer.transform.frame_stack import FrameStack
-from rlx.buffer.transform.returns import NStep
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.files.disk import check_room
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset
 from rlx.store.ted import to_rows
+from rlx.transform.spans import NStep
 from rlx.wording import size
 
 _INDEX = Field("int64", (), Role.STEP)

@@ -15,8 +15,7 @@ from rlx.pipeline.shard_task import ShardResult, ShardTask, convert_shard
 from rlx.progress import Progress, Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
-from rlx.transform.chain import Chain
-from rlx.transform.protocol import Selection
+from rlx.transform.protocol import Chain, Selection
 
 # One large shard is to keep all workers busy, and many are not to become many more: a reader keeps few of them open.
 _MIN_STEPS = 32_768

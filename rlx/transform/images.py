@@ -1,6 +1,5 @@
 """Pictures made smaller, cut, and grey."""
 
-import math
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -228,45 +227,6 @@ class Grayscale(_OfPictures):
             tall = np.ascontiguousarray(pictures[start : start + batch]).reshape(-1, layout.width, _COLOURS)
             made[:] = cv2.cvtColor(tall, cv2.COLOR_RGB2GRAY).reshape(made.shape)
         return new
-
-
-@dataclass(frozen=True)
-class ToFloat(PerBlock):
-    """Transform of integers to float32: pixels of 0 to 255 become 0 to 1.
-
-    Args:
-        scale: what they are divided by.
-        keys: which fields; all observations of whole numbers where none are named.
-    """
-
-    scale: float = 255.0
-    keys: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale):
-            raise TransformError(f"numbers divided by {self.scale}: expected a finite number other than 0")
-
-    def _keys(self, schema: Schema) -> list[str]:
-        if missing := [key for key in self.keys if key not in schema.fields]:
-            raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
-        refuse_text(schema, self.keys)
-        found = list(self.keys) or [
-            name for name in schema.names(Role.OBSERVATION) if schema[name].dtype.startswith(("int", "uint"))
-        ]
-        if not found:
-            raise TransformError("no observation holds whole numbers")
-        return found
-
-    def schema(self, schema: Schema) -> Schema:
-        """Return the same with numbers of float32."""
-        changed = {name: replace(schema[name], dtype="float32", space=None) for name in self._keys(schema)}
-        return Schema({**schema.fields, **changed})
-
-    def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block with numbers divided."""
-        scale = np.float32(self.scale)
-        changed = {name: block.data[name].astype(np.float32) / scale for name in self._keys(schema)}
-        return replace(block, data={**block.data, **changed})
 
 
 def _opencv() -> Any:

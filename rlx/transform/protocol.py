@@ -1,15 +1,29 @@
-"""The interface of transforms between the steps of a dataset and those of the next."""
+"""The interfaces of transforms of datasets and of batches, and several as they are applied to a dataset.
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+A transform of both, such as ``NStep``, is one class with ``schema`` and ``blocks`` for datasets, and ``__call__`` or
+``around`` for the batches of a buffer. Batches are changed by methods of tensors alone: this package imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.schema import Schema
+from rlx.schema import Role, Schema
 from rlx.store.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+Key = str | tuple[Any, ...]
+Rows = NDArray[np.int64]
 
 
 class Transform(Protocol):
@@ -50,6 +64,74 @@ class PerBlock:
         """Yield the steps, changed block by block."""
         for block in blocks:
             yield self.apply(block, schema)
+
+
+class Pointwise:
+    """A transform of batches that changes each step by itself, and ignores keys that a batch lacks."""
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        """Return the batch, changed."""
+        raise NotImplementedError
+
+
+class Neighbours(Protocol):
+    """Which stored rows follow each other in time."""
+
+    def remaining(self, rows: Rows) -> Rows:
+        """Return [n] steps from each row to the end of its trajectory as far as it is stored, itself included;
+        at least 1."""
+
+    def follow(self, rows: Rows, steps: int) -> Rows:
+        """Return [n, steps] each row and those that follow it in time; -1 after the end of the trajectory."""
+
+    def after(self, rows: Rows, steps: Rows) -> Rows:
+        """Return [n] the row ``steps`` after each row, 0 being itself; -1 after the end of the trajectory."""
+
+    def precede(self, rows: Rows, steps: int) -> Rows:
+        """Return [n, steps] the preceding rows, oldest first, and itself last; -1 before the first stored step."""
+
+
+class Reader(Protocol):
+    """Reader of stored steps, after some of the transforms of a buffer."""
+
+    @property
+    def index(self) -> Neighbours:
+        """Which rows follow each other."""
+
+    def read(self, rows: Rows, keys: Sequence[Key] | None = None) -> TensorDictBase:
+        """Return the steps [n] at these rows; with ``keys`` at least those of them that are stored."""
+
+    def pick(self, rows: Rows, keys: Sequence[Key] | None = None) -> TensorDictBase:
+        """Return the steps [n] at these rows, which may repeat: each row is read once."""
+
+
+@runtime_checkable
+class NeighbourTransform(Protocol):
+    """A transform of batches that needs steps other than those it changes."""
+
+    def around(self, rows: Rows, keys: Sequence[Key] | None, below: Reader) -> TensorDictBase:
+        """Return the steps [n] at these rows, changed; with ``keys`` only those matter.
+
+        Args:
+            rows: [n] rows.
+            keys: the TED keys that are wanted, or None for all.
+            below: reads any rows as the transforms before this one make them.
+        """
+
+
+def path(key: Key) -> tuple[str, ...]:
+    """Return a TED key as a tuple.
+
+    Example:
+        >>> path("reward"), path(("next", "reward"))
+        (('reward',), ('next', 'reward'))
+    """
+    return (key,) if isinstance(key, str) else tuple(part for item in key for part in path(item))
+
+
+def wanted(key: Key, keys: Sequence[Key] | None) -> bool:
+    """Return whether this leaf is among the keys, or below one of them; it is when all are wanted."""
+    return keys is None or any(path(key)[: len(path(other))] == path(other) for other in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +180,121 @@ class Selection(Protocol):
         Raises:
             TransformError: the table has not what it asks for.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One transform of a chain.
+
+    Args:
+        name: what its dropped steps are counted under.
+        transform: what it does.
+        schema: what a step holds before.
+    """
+
+    name: str
+    transform: Transform
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Transforms, the first of which is applied first.
+
+    Args:
+        links: the transforms.
+        schema: what a step holds after them.
+    """
+
+    links: Sequence[Link]
+    schema: Schema
+
+    def blocks(self, blocks: Iterator[Block], dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of whole trajectories, changed.
+
+        Args:
+            blocks: the trajectories, in order; ``episodes`` are their numbers.
+            dropped: receives how many steps went in and did not come out, by transform, once all have come out.
+        """
+        for link in self.links:
+            blocks = _counted_out(
+                link.transform.blocks(_counted_in(blocks, link.name, dropped), link.schema), link.name, dropped
+            )
+        return (_without_unrecorded(block, self.schema) for block in blocks)
+
+
+def fitted(
+    transforms: Sequence[tuple[str, Transform | Learner]],
+    schema: Schema,
+    read: Callable[[], Iterator[Block]],
+    statistics: Mapping[str, Any],
+    start: NDArray[np.int64],
+) -> Chain:
+    """Return the chain that some transforms are for the data of a dataset.
+
+    Args:
+        transforms: the transforms and their names.
+        schema: what a step of the dataset holds.
+        read: gives the first trajectories of the dataset, again whenever it is called.
+        statistics: moments of the dataset's fields by name.
+        start: [N] the first step of every trajectory of the dataset.
+
+    Raises:
+        TransformError: a transform does not suit the data.
+    """
+    chain = Chain((), schema)
+    for name, transform in transforms:
+        if isinstance(transform, Learner):
+            known = {now: statistics[name] for now, name in _unchanged(chain, read).items() if name in statistics}
+            blocks = partial(_from_start, chain, read)
+            transform = transform.learned(Seen(chain.schema, blocks, known, start))
+        chain = Chain([*chain.links, Link(name, transform, chain.schema)], transform.schema(chain.schema))
+    return chain
+
+
+def _from_start(chain: Chain, read: Callable[[], Iterator[Block]]) -> Iterator[Block]:
+    return chain.blocks(read(), Counter())
+
+
+def _unchanged(chain: Chain, read: Callable[[], Iterator[Block]]) -> dict[str, str]:
+    """Return the fields that come out as they went in, with the names that they had."""
+    given: list[Block] = []
+
+    def noted() -> Iterator[Block]:
+        for block in read():
+            given.append(block)
+            yield block
+
+    first = next((block for block in chain.blocks(noted(), Counter()) if block.steps), None)
+    names = {id(array): name for block in given for name, array in block.data.items()}
+    return {name: names[id(array)] for name, array in first.data.items() if id(array) in names} if first else {}
+
+
+def _counted_in(blocks: Iterator[Block], name: str, dropped: Counter[str]) -> Iterator[Block]:
+    for block in blocks:
+        dropped[name] += block.steps
+        yield block
+
+
+def _counted_out(blocks: Iterator[Block], name: str, dropped: Counter[str]) -> Iterator[Block]:
+    for block in blocks:
+        dropped[name] -= block.steps
+        yield block
+    if not dropped[name]:
+        del dropped[name]
+
+
+def _without_unrecorded(block: Block, schema: Schema) -> Block:
+    """Return the block with blank rows, whatever became of them, for the final observations that no source recorded."""
+    closed = np.arange(len(block.lengths)) < block.closed
+    if block.final_recorded[closed].all():
+        return block
+    final = np.cumsum(block.lengths + closed) - 1
+    rows = final[closed & ~block.final_recorded]
+    data = dict(block.data)
+    for name in schema.names(Role.OBSERVATION):
+        blank = schema[name].zeros(len(rows))
+        if (data[name][rows] != blank).any():
+            data[name] = data[name].copy()
+            data[name][rows] = blank
+    return replace(block, data=data)

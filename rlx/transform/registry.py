@@ -7,14 +7,13 @@ from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from rlx.errors import TransformError
-from rlx.transform.images import Crop, Grayscale, Resize, ToFloat
+from rlx.transform.functions import Relabel
+from rlx.transform.images import Crop, Grayscale, Resize
 from rlx.transform.keys import CatTensors, Exclude, Rename, Select
-from rlx.transform.normalize import Normalize
 from rlx.transform.protocol import Learner, Selection, Transform
-from rlx.transform.relabel import Relabel
-from rlx.transform.rewards import ClipReward, ReturnToGo, ScaleReward, SignReward
+from rlx.transform.scaling import Normalize, RewardClip, RewardSign, ScaleReward, ToFloat
 from rlx.transform.selections import Filter, Subsample
-from rlx.transform.spans import FrameSkip, NStep
+from rlx.transform.spans import FrameSkip, NStep, ReturnToGo
 from rlx.wording import did_you_mean
 
 # Frozen dataclasses: their fields are the parameters. A field ``text`` gets everything after the colon.
@@ -25,8 +24,8 @@ TRANSFORMS: Mapping[str, Any] = MappingProxyType(
         "grayscale": Grayscale,
         "to_float": ToFloat,
         "normalize": Normalize,
-        "clip_reward": ClipReward,
-        "sign_reward": SignReward,
+        "clip_reward": RewardClip,
+        "sign_reward": RewardSign,
         "scale_reward": ScaleReward,
         "frame_skip": FrameSkip,
         "n_step": NStep,
@@ -52,7 +51,7 @@ def parse(text: str) -> Transform | Learner | Selection:
 
     Example:
         >>> parse("clip_reward:low=0"), parse("sign_reward")
-        (ClipReward(low=0.0, high=1.0), SignReward())
+        (RewardClip(low=0.0, high=1.0), RewardSign())
     """
     name, _, given = text.partition(":")
     kind = TRANSFORMS.get(name)
@@ -77,7 +76,7 @@ def described(transform: Transform | Learner | Selection) -> str:
     """Return the text from which ``parse`` makes the same transform.
 
     Example:
-        >>> described(ClipReward(low=-2.0)), described(SignReward())
+        >>> described(RewardClip(low=-2.0)), described(RewardSign())
         ('clip_reward:low=-2.0', 'sign_reward')
     """
     name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
@@ -108,7 +107,7 @@ def _values(text: str, given: str, kind: type, parameters: Sequence[Field[Any]])
 def _value(text: str, key: str, value: str, kind: Any) -> Any:
     if kind is str:
         return value
-    if kind == tuple[str, ...]:
+    if kind not in _KINDS:
         return tuple(value.split("+"))
     found = {"true": True, "false": False}.get(value.lower()) if kind is bool else _number(value, kind)
     if found is None:

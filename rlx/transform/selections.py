@@ -1,13 +1,220 @@
-"""Trajectories left out: those that do not fit a condition, and those that a sample passes over."""
+"""Trajectories left out: by a condition, an expression that is parsed and never run as code, or by a sample."""
 
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import TransformError
 from rlx.store.trajectories import Trajectories
-from rlx.transform.expression import Expression
+from rlx.wording import did_you_mean
+
+Columns = Mapping[str, NDArray[Any]]
+MAX_CHARACTERS = 1000
+_MAX_DEPTH = 100
+_NUMBER, _TRUTH = "a number", "a condition"
+# Names that an expression may use, and their values.
+NAMES = MappingProxyType(
+    {
+        "id": _NUMBER,
+        "shard": _NUMBER,
+        "length": _NUMBER,
+        "return": _NUMBER,
+        "episode": _NUMBER,
+        "terminated": _TRUTH,
+        "truncated": _TRUTH,
+        "from_reset": _TRUTH,
+        "final_recorded": _TRUTH,
+        "cut": _TRUTH,
+        "whole": _TRUTH,
+    }
+)
+_WORDS = frozenset({"and", "or", "not", "True", "False"})
+_TOKEN = re.compile(
+    r" *(?:(?P<word>[A-Za-z_]\w*)|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w)|[<>=!]=|[<>+\-*/%()]|(?P<else>.))",
+    re.ASCII | re.DOTALL,
+)
+# Python's keyword becomes a name of the same length, not writable by users, so that all offsets stay the same.
+_SAFE = {"return": "Return"}
+_INSTEAD = {"&": "and", "|": "or", "~": "not", "!": "not", "=": "=="}
+_Operation = Callable[[Any, Any], Any]
+_ARITHMETIC: Mapping[type[ast.AST], _Operation] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: np.true_divide,
+    ast.Mod: np.mod,
+}
+_ORDER: Mapping[type[ast.AST], _Operation] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_COMPARISONS: Mapping[type[ast.AST], _Operation] = {**_ORDER, ast.Eq: operator.eq, ast.NotEq: operator.ne}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A condition on trajectories.
+
+    It may hold the names of the trajectory table, numbers, comparisons (also in chains), ``and``, ``or``, ``not``,
+    ``True``, ``False``, ``+ - * / %`` and parentheses, with Python's precedence. All numbers are doubles.
+
+    Args:
+        text: what the user wrote.
+
+    Raises:
+        TransformError: it does not parse, or holds anything else; says where.
+
+    Example:
+        >>> columns = {"return": np.array([5.0, 20.0, 30.0]), "length": np.array([100, 200, 9000])}
+        >>> Expression("10 < return and not length >= 5000").holds(columns)
+        array([False,  True, False])
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", self.text.strip())
+        kind = self._kind(self._tree())
+        if kind != _TRUTH:
+            raise self._error(0, f"{self.text} is {kind}, expected {_TRUTH} such as return > 10")
+
+    def holds(self, columns: Columns) -> NDArray[np.bool_]:
+        """Return [N] whether it holds for each trajectory.
+
+        Args:
+            columns: [N] values of the names that it holds, and perhaps others; at least one column.
+        """
+        rows = len(next(iter(columns.values())))
+        with np.errstate(all="ignore"):
+            holds: NDArray[np.bool_] = np.broadcast_to(self._value(self._tree(), columns), rows).copy()
+        return holds
+
+    def _tree(self) -> ast.expr:
+        if len(self.text) > MAX_CHARACTERS:
+            found = f"expression of {len(self.text):,} characters, {self.text[:20]!r}..."
+            raise TransformError(f"{found}: expected {MAX_CHARACTERS:,} at most")
+        source = self._source()
+        try:
+            return ast.parse(source, mode="eval").body
+        except SyntaxError as exc:
+            # Where the end is missing, Python points at the start of the line or past it.
+            place = exc.offset - 1 if exc.offset else len(source)
+            raise self._error(place, "this is out of place" if source[place:] else "the end is missing") from exc
+        except (RecursionError, MemoryError) as exc:
+            raise self._error(0, f"nested too deeply, expected {_MAX_DEPTH} levels at most") from exc
+
+    def _source(self) -> str:
+        """Return the text for Python's parser; whatever it could mean that is not asked for here is refused first."""
+        source, place = self.text, 0
+        while place < len(source):
+            token = _TOKEN.match(source, place)
+            assert token is not None  # the last alternative takes anything
+            if token["else"] is not None:
+                raise self._unexpected(token.start("else"), token["else"])
+            if (word := token["word"]) is not None and word not in _WORDS:
+                if word not in NAMES:
+                    raise self._error(token.start("word"), f"name {word!r} is unknown: {_nearest(word)}")
+                source = source[: token.start("word")] + _SAFE.get(word, word) + source[token.end() :]
+            place = token.end()
+        return source
+
+    def _kind(self, node: ast.expr, depth: int = 0) -> str:
+        """Return whether a part is a number or true or false; raise TransformError for any other part."""
+        if depth > _MAX_DEPTH:
+            raise self._error(node.col_offset, f"nested too deeply, expected {_MAX_DEPTH} levels at most")
+        match node:
+            case ast.Name():
+                return NAMES[self._written(node)]
+            case ast.Constant(value=bool()):
+                return _TRUTH
+            case ast.Constant(value=int() | float() as value):
+                if math.isinf(_double(value)):
+                    raise self._error(node.col_offset, "the number is too large")
+                return _NUMBER
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self._expect(_TRUTH, operand, depth)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+                return self._expect(_NUMBER, operand, depth)
+            case ast.BoolOp(values=parts):
+                for part in parts:
+                    self._expect(_TRUTH, part, depth)
+                return _TRUTH
+            case ast.BinOp(op=op, left=left, right=right) if type(op) in _ARITHMETIC:
+                self._expect(_NUMBER, left, depth)
+                return self._expect(_NUMBER, right, depth)
+            case ast.Compare(ops=ops, left=left, comparators=others):
+                kind = self._kind(left, depth + 1)
+                if any(type(op) in _ORDER for op in ops):
+                    self._expect(_NUMBER, left, depth)
+                for other in others:
+                    self._expect(kind, other, depth)
+                return _TRUTH
+        written = ast.get_source_segment(self.text, node)
+        raise self._error(node.col_offset, f"{written} is more than names, numbers, comparisons and + - * / %")
+
+    def _expect(self, kind: str, node: ast.expr, depth: int) -> str:
+        found = self._kind(node, depth + 1)
+        if found != kind:
+            written = ast.get_source_segment(self.text, node)
+            raise self._error(node.col_offset, f"{written} is {found}, expected {kind}")
+        return kind
+
+    def _value(self, node: ast.expr, columns: Columns) -> Any:
+        match node:
+            case ast.Name():
+                column = columns[self._written(node)]
+                return column if column.dtype == np.bool_ else column.astype(np.float64)
+            case ast.Constant(value=value):
+                return np.bool_(value) if isinstance(value, bool) else np.float64(_double(value))  # type: ignore[arg-type]
+            case ast.UnaryOp(op=op, operand=operand):
+                value = self._value(operand, columns)
+                return ~value if isinstance(op, ast.Not) else -value if isinstance(op, ast.USub) else value
+            case ast.BoolOp(op=op, values=parts):
+                combine = np.logical_and if isinstance(op, ast.And) else np.logical_or
+                return combine.reduce(np.broadcast_arrays(*(self._value(part, columns) for part in parts)))
+            case ast.BinOp(left=left, op=op, right=right):
+                return _ARITHMETIC[type(op)](self._value(left, columns), self._value(right, columns))
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                values = [self._value(one, columns) for one in (left, *others)]
+                found = [_COMPARISONS[type(op)](*pair) for op, pair in zip(ops, pairwise(values), strict=True)]
+                return np.logical_and.reduce(np.broadcast_arrays(*found))
+        raise AssertionError(node)
+
+    def _written(self, name: ast.Name) -> str:
+        return self.text[name.col_offset : name.end_col_offset]
+
+    def _unexpected(self, place: int, character: str) -> TransformError:
+        if character.isdecimal():
+            return self._error(place, "the number ends in letters")
+        instead = f": write {_INSTEAD[character]}" if character in _INSTEAD else ""
+        return self._error(place, f"{character!r} has no meaning here{instead}")
+
+    def _error(self, place: int, problem: str) -> TransformError:
+        return TransformError(f"expression {self.text!r}, character {place + 1}: {problem}")
+
+
+def _double(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def _nearest(name: str) -> str:
+    return did_you_mean(name, NAMES) or f"expected one of {', '.join(NAMES)}"
 
 
 @dataclass(frozen=True)

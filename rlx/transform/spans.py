@@ -1,18 +1,26 @@
-"""Several steps as one: frames skipped, and transitions over n steps."""
+"""Steps changed by those after them: frames skipped, transitions over n steps, and returns to go."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import TransformError
-from rlx.returns import discount, discounted_sum
-from rlx.schema import Field, Role, Schema
+from rlx.returns import discount, discounted_sum, returns_to_go
+from rlx.schema import Field, Role, Schema, name_of
 from rlx.transform.keys import valid
-from rlx.transform.protocol import PerBlock
-from rlx.transform.segments import held_back, join, split
+from rlx.transform.protocol import Key, PerBlock, Reader, Rows, wanted
+from rlx.transform.transitions import held_back, join, split, whole
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+_REWARD = ("next", "reward")
 
 # Of a transition: the time it takes grows with them.
 MAX_STEPS = 10_000
@@ -77,15 +85,26 @@ def _sums(reward: NDArray[np.generic], first: NDArray[np.int64]) -> NDArray[np.g
 class NStep:
     """Transform of each step to a transition over n steps, or fewer at the end of its trajectory.
 
-    Every step becomes a trajectory of its own: its next observation lies n steps ahead, and is not the first one of the
-    next step. So observations are stored twice, and slices can no longer be drawn; to draw slices, leave the steps
-    unchanged and sample with ``--n-step``. Fields under ``next`` are those of the last of the n steps, with the
-    discounted sum of their rewards. Added are, as TorchRL's MultiStep names them, ``steps_to_next_obs`` (int64 [1]),
-    ``gamma`` (float32 [1], to that power) and under ``next`` ``original_reward`` ([1]).
+    ``next`` becomes that of the last of these steps (observation, flags and all other keys), and
+    ``("next", "reward")`` the discounted sum of their rewards. Adds ``steps_to_next_obs`` (int64 [n, 1], the number
+    of steps), ``gamma`` (float32 [n, 1], the discount of the next observation's value: gamma to the power of that
+    number) and ``("next", "original_reward")``. Transitions stop at terminations, at truncations, and at the newest
+    stored step.
+
+    In a dataset (``rlx preprocess --transform n_step:n=3``), every step becomes a trajectory of its own, as its next
+    observation is not the observation of the following step. So observations are stored twice, and slices cannot be
+    drawn; for slices, keep the dataset and transform the batches of a buffer.
 
     Args:
-        n: steps, 1 to 10,000.
-        gamma: discount of a step.
+        n: steps per transition, 1 to 10,000.
+        gamma: discount factor per step.
+
+    Example:
+        >>> data = rlx.open("cartpole")
+        >>> buffer = rlx.ReplayBuffer(storage=data, transform=rlx.buffer.NStep(3, gamma=0.5), batch_size=8)
+        >>> step = buffer[0]
+        >>> float(step["next", "reward"]), bool((step["next", "observation"] == data[2]["next", "observation"]).all())
+        (1.75, True)
     """
 
     n: int = 3
@@ -161,3 +180,104 @@ class NStep:
         padded = np.append(reward.astype(np.float64), np.zeros(steps))
         ahead = (np.where(k < span, padded[k : k + len(span)], 0.0) for k in range(steps))
         return discounted_sum(ahead, self.gamma)
+
+    def around(self, rows: Rows, keys: Sequence[Key] | None, below: Reader) -> TensorDictBase:
+        """Return the steps at these rows of a buffer, each made to span n."""
+        batch = below.read(rows, keys)
+        if not (wanted("gamma", keys) or any(wanted(key, keys) for key in batch.keys(True) if key[0] == "next")):
+            return batch
+        ahead = below.index.follow(rows, self.n)
+        inside = ahead >= 0
+        span = inside.sum(1)
+        last = ahead[np.arange(len(rows)), span - 1]
+        batch.set("next", below.pick(last, ["next"] if wanted("next", keys) else keys).get("next"))
+        _put(batch, "steps_to_next_obs", span[:, None])
+        _put(batch, "gamma", discount(span, self.gamma))
+        if wanted(_REWARD, keys):
+            found = below.pick(np.where(inside, ahead, rows[:, None]).reshape(-1), [_REWARD]).get(_REWARD)
+            rewards = found.reshape(*ahead.shape, *found.shape[1:])
+            if not inside.all():
+                rewards[~inside] = 0
+            batch.set(("next", "original_reward"), rewards[:, 0])
+            # In float64, as for datasets, so that both results have the same bits.
+            total = discounted_sum(rewards.double().unbind(1), self.gamma)
+            batch.set(_REWARD, total.to(rewards.dtype) if rewards.is_floating_point() else total.float())
+        return batch
+
+
+@dataclass(frozen=True)
+class ReturnToGo:
+    """Transform that adds the discounted sum of rewards from each step to the end of its stored trajectory.
+
+    Args:
+        gamma: discount factor per step.
+        key: key of the sum: float32 [n, 1].
+
+    Example:
+        >>> transform = rlx.buffer.ReturnToGo(gamma=0.9)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=16)
+        >>> buffer.sample()["return_to_go"].shape
+        torch.Size([16, 1])
+    """
+
+    gamma: float = 1.0
+    key: Key = "return_to_go"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise TransformError(f"gamma is {self.gamma}, expected 0 to 1")
+        object.__setattr__(self, "key", name_of(self.key))
+
+    def check_earlier(self, earlier: Sequence[Any]) -> None:
+        """Raise TransformError if NStep is among the transforms before this one."""
+        if any(isinstance(transform, NStep) for transform in earlier):
+            raise TransformError("ReturnToGo after NStep would add up rewards several times; put ReturnToGo first")
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the same with the field.
+
+        Raises:
+            TransformError: there is one of that name.
+        """
+        name = name_of(self.key)
+        if name in schema.fields:
+            raise TransformError(f"there is a field {name!r} already")
+        return valid({**schema.fields, name: Field("float32", (1,), Role.STEP)})
+
+    def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:  # noqa: ARG002
+        """Yield the steps with their returns to go."""
+        for group in whole(blocks):
+            rewards = join([replace(block, data={"reward": block.data["reward"]}) for block in group])
+            returns = self._returns(rewards.data["reward"], rewards.lengths)
+            stops = np.cumsum([block.steps for block in group])
+            for block, stop in zip(group, stops.tolist(), strict=True):
+                yield replace(block, data={**block.data, name_of(self.key): returns[stop - block.steps : stop]})
+
+    def around(self, rows: Rows, keys: Sequence[Key] | None, below: Reader) -> TensorDictBase:
+        """Return the steps at these rows of a buffer, with their returns to go; each reward is read once."""
+        batch = below.read(rows, keys)
+        if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
+            raise TransformError("ReturnToGo would add up rewards of transitions over n steps several times")
+        key = tuple(name_of(self.key).split("/"))
+        if not (wanted(key, keys) and len(rows)):
+            return batch
+        remaining = below.index.remaining(rows)
+        # Steps of one trajectory have their last step in common; its first one in the batch stands for all of them.
+        _, trajectory = np.unique(below.index.after(rows, remaining - 1), return_inverse=True)
+        longest = np.zeros(trajectory.max() + 1, np.int64)
+        np.maximum.at(longest, trajectory, remaining)
+        first = np.zeros(len(longest), np.int64)
+        is_first = remaining == longest[trajectory]
+        first[trajectory[is_first]] = rows[is_first]
+        ahead = below.index.follow(first, int(longest.max()))
+        rewards = below.read(ahead[ahead >= 0], [_REWARD]).get(_REWARD).reshape(-1).cpu().numpy()
+        _put(batch, key, self._returns(rewards, longest)[np.cumsum(longest)[trajectory] - remaining])
+        return batch
+
+    def _returns(self, rewards: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return [S, 1] the sums, of trajectories one after the other."""
+        return returns_to_go(rewards, lengths, self.gamma).astype(np.float32)[:, None]
+
+
+def _put(batch: Any, key: Key, values: NDArray[Any]) -> None:
+    batch.set(key, values)  # a TensorDict makes a tensor of it, on its own device

@@ -1,7 +1,7 @@
 """Blocks as TED TensorDicts, for a user's functions, and what those give back as arrays."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from rlx.transform.transitions import Transitions
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class FunctionResult:
     """The result of a function for some steps.
 
     Args:
@@ -42,6 +42,39 @@ class Made:
         except SchemaMismatchError as exc:
             raise TransformError(str(exc)) from exc
 
+    def schema_with_spaces(self, given: Transitions, before: Schema) -> Schema:
+        """Return the schema; fields that the function left unchanged keep their spaces.
+
+        Args:
+            given: the input of the function.
+            before: what a step of it holds.
+        """
+        after = self.schema()
+        kept = {
+            name: replace(field, space=before[name].space)
+            for name, field in after.fields.items()
+            if name in before.fields
+            and replace(before[name], space=None) == field
+            and np.array_equal(
+                self.data[name], given.data[name][self.places], equal_nan=field.dtype.startswith("float")
+            )
+        }
+        return Schema({**after.fields, **kept})
+
+    def check(self, after: Schema) -> None:
+        """Raise TransformError if the result does not fit a schema, or holds NaN where numbers are expected."""
+        found = self.schema()
+        if differing := [name for name in sorted({*found, *after}) if _kind(found, name) != _kind(after, name)]:
+            name = differing[0]
+            raise TransformError(
+                f"it makes {name} {_kind(found, name)}, expected {_kind(after, name)} as of the first steps"
+            )
+        for name, field in after.fields.items():
+            if field.dtype.startswith("float") and (name == "reward" or field.space is not None):
+                rows = [self.data[name], *([self.next[name]] if name in self.next else [])]
+                if any(np.isnan(values).any() for values in rows):
+                    raise TransformError(f"it makes NaN of {name}: expected numbers")
+
 
 def ted(before: Transitions, schema: Schema) -> TensorDict:
     """Return steps as ``dataset[i:j]`` gives them, in memory of their own."""
@@ -57,7 +90,7 @@ def ted(before: Transitions, schema: Schema) -> TensorDict:
     return make_ted(root, after, before.trajectory.copy())
 
 
-def made(result: Any, before: Transitions) -> Made:
+def read_result(result: Any, before: Transitions) -> FunctionResult:
     """Return the arrays that a function's result holds.
 
     Raises:
@@ -88,14 +121,14 @@ def made(result: Any, before: Transitions) -> Made:
         if name not in root:
             roles[name] = Role.NEXT
             data[name] = rows
-    return Made(places, data, then, roles)
+    return FunctionResult(places, data, then, roles)
 
 
-def no_steps(schema: Schema) -> Made:
+def no_steps(schema: Schema) -> FunctionResult:
     """Return the result of a function that keeps no steps, whatever the empty TensorDict holds."""
     data = {name: field.zeros(0) for name, field in schema.fields.items()}
     after = {name: data[name] for name in schema.names(Role.OBSERVATION)}
-    return Made(np.arange(0), data, after, {name: field.role for name, field in schema.fields.items()})
+    return FunctionResult(np.arange(0), data, after, {name: field.role for name, field in schema.fields.items()})
 
 
 def stacked(results: list[Any]) -> TensorDictBase:
@@ -158,3 +191,8 @@ def _check_derived(root: dict[str, Rows], after: dict[str, Rows]) -> None:
         derived = after["terminated"].astype(bool) | after["truncated"].astype(bool)
         if not np.array_equal(done.reshape(-1), derived):
             raise TransformError("it returns next done other than next terminated or truncated")
+
+
+def _kind(schema: Schema, name: str) -> str:
+    field = schema.fields.get(name)
+    return "nothing" if field is None else f"{field.role} {field.dtype}{list(field.shape)}"

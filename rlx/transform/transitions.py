@@ -1,15 +1,138 @@
-"""Consecutive steps with the observations after each of them: the input of users' functions."""
+"""Blocks joined and cut, and their steps with the observations after each, as blocks again."""
 
-from collections.abc import Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.errors import TransformError
 from rlx.schema import Role, Schema
 from rlx.store.array import Rows
-from rlx.transform.segments import join, split
+
+# Of a trajectory that is in memory as a whole.
+MAX_BYTES = 256 * 2**20
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """Return one block of several that follow each other.
+
+    Example:
+        >>> from rlx.block import single
+        >>> block = single({"reward": np.ones(3)}, episode=0)
+        >>> join([block, block]).lengths
+        array([3, 3])
+    """
+    if len(blocks) == 1:
+        return blocks[0]
+    episodes, from_reset = [], []
+    lengths: list[int] = []
+    final_recorded: list[bool] = []
+    cut: list[bool] = []
+    is_open = False
+    for block in blocks:
+        skip = int(is_open and len(block.lengths) > 0)
+        if skip:
+            lengths[-1] += int(block.lengths[0])
+            final_recorded[-1] = bool(block.final_recorded[0])
+            cut[-1] = bool(block.cut[0])
+        lengths += block.lengths[skip:].tolist()
+        final_recorded += block.final_recorded[skip:].tolist()
+        cut += block.cut[skip:].tolist()
+        episodes.append(block.episodes[skip:])
+        from_reset.append(block.from_reset[skip:])
+        is_open = block.is_open if len(block.lengths) else is_open
+    data = {name: np.concatenate([block.data[name] for block in blocks]) for name in blocks[0].data}
+    return Block(
+        data,
+        np.array(lengths, np.int64),
+        np.concatenate(episodes),
+        np.concatenate(from_reset),
+        np.array(final_recorded, bool),
+        is_open,
+        np.array(cut, bool),
+    )
+
+
+def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
+    """Return the first steps of a block, and the remaining ones, which follow them.
+
+    Where the cut falls between two trajectories, the first block is not open.
+    """
+    ends = np.cumsum(block.lengths)
+    closed = int(np.searchsorted(ends[: block.closed], steps, side="right"))  # trajectories that end before the cut
+    before = int(ends[closed - 1]) if closed else 0
+    is_open = steps > before
+    rows = steps + closed
+    data = {name: (rows if schema[name].role == Role.OBSERVATION else steps) for name in block.data}
+    head, tail = slice(0, closed + is_open), slice(closed, None)
+    lengths = block.lengths[tail].copy()
+    from_reset = block.from_reset[tail].copy()
+    if is_open:
+        lengths[0] -= steps - before
+        from_reset[0] = False
+    return (
+        Block(
+            {name: array[: data[name]] for name, array in block.data.items()},
+            np.array([*block.lengths[:closed], *[steps - before] * is_open], np.int64),
+            block.episodes[head],
+            block.from_reset[head],
+            block.final_recorded[head] | (np.arange(closed + is_open) == closed),
+            is_open,
+            block.cut[head] & (np.arange(closed + is_open) < closed),
+        ),
+        Block(
+            {name: array[data[name] :] for name, array in block.data.items()},
+            lengths,
+            block.episodes[tail],
+            from_reset,
+            block.final_recorded[tail],
+            block.is_open,
+            block.cut[tail],
+        ),
+    )
+
+
+def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], int]) -> Iterator[Block]:
+    """Yield the same steps, so cut that a block that ends inside a trajectory ends where it may.
+
+    Args:
+        blocks: whole trajectories, in order.
+        schema: what a step holds.
+        count: of the steps that a block has of its open trajectory, how many the next block is to have instead.
+    """
+    tail: Block | None = None
+    for block in blocks:
+        joined = block if tail is None else join([tail, block])
+        tail = None
+        if joined.is_open:
+            joined, tail = split(joined, schema, joined.steps - count(int(joined.lengths[-1])))
+        if len(joined.lengths):
+            yield joined
+
+
+def whole(blocks: Iterator[Block]) -> Iterator[list[Block]]:
+    """Yield the same blocks in groups that hold whole trajectories, the shortest there are.
+
+    Raises:
+        TransformError: a trajectory has more than 256 MiB; names it.
+    """
+    group: list[Block] = []
+    size = 0
+    for block in blocks:
+        group.append(block)
+        size += sum(array.nbytes for array in block.data.values())
+        if not block.is_open:
+            yield group
+            group, size = [], 0
+        elif size > MAX_BYTES:
+            raise TransformError(
+                f"trajectory {block.episodes[-1]} has more than {MAX_BYTES >> 20} MiB: "
+                "expected less where a transform has to see trajectories whole"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +164,7 @@ class Transitions:
         """Number of steps."""
         return len(self.index)
 
-    def part(self, start: int, stop: int) -> "Transitions":
+    def part(self, start: int, stop: int) -> Transitions:
         """Return the transitions from start to stop."""
         here = slice(start, stop)
         return Transitions(
@@ -69,15 +192,15 @@ def transitions_of(blocks: Iterator[Block], schema: Schema, start: NDArray[np.in
         start: [N] number of the first step of every trajectory.
     """
     last, seen = -1, 0  # the trajectory of the step before, and how many of its steps came already
-    goes_on = False
-    for block, behind in _with_following(blocks, schema):
+    continues = False
+    for block, following in _with_following(blocks, schema):
         trajectory = np.repeat(block.episodes, block.lengths)
         if block.steps:
             # Counted over all segments of a trajectory: a function before this one may have cut it.
             position = np.arange(block.steps) - np.searchsorted(trajectory, trajectory) + seen * (trajectory == last)
-            yield _transitions(block, behind, schema, trajectory, start[trajectory] + position, goes_on)
+            yield _transitions(block, following, schema, trajectory, start[trajectory] + position, continues)
             last, seen = int(trajectory[-1]), int(position[-1]) + 1
-        goes_on = block.is_open
+        continues = block.is_open
 
 
 def _with_following(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Block, Mapping[str, Rows]]]:
@@ -99,22 +222,114 @@ def _with_following(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[B
 
 def _transitions(
     block: Block,
-    behind: Mapping[str, Rows],
+    following: Mapping[str, Rows],
     schema: Schema,
     trajectory: NDArray[np.int64],
     index: NDArray[np.int64],
-    goes_on: bool,
+    continues: bool,
 ) -> Transitions:
     segment = np.repeat(np.arange(len(block.lengths)), block.lengths)
     closed = np.arange(len(block.lengths)) < block.closed
     steps = np.arange(block.steps)
     is_first, is_last = np.zeros((2, block.steps), bool)
-    begun = (block.lengths > 0) & ~(goes_on & (np.arange(len(block.lengths)) == 0))
+    begun = (block.lengths > 0) & ~(continues & (np.arange(len(block.lengths)) == 0))
     is_first[(np.cumsum(block.lengths) - block.lengths)[begun]] = block.from_reset[begun]
     is_last[np.cumsum(block.lengths)[closed & (block.lengths > 0)] - 1] = True
     data, after = dict(block.data), {}
     for name in schema.names(Role.OBSERVATION):
-        rows = np.concatenate([block.data[name], behind[name]]) if behind else block.data[name]
+        rows = np.concatenate([block.data[name], following[name]]) if following else block.data[name]
         data[name], after[name] = rows.take(steps + segment, axis=0), rows.take(steps + segment + 1, axis=0)
     final_recorded = ~is_last | block.final_recorded[segment]
     return Transitions(data, after, trajectory, index, is_first, is_last, final_recorded, is_last & block.cut[segment])
+
+
+class Stitching:
+    """Trajectories joined from the kept steps of transitions.
+
+    A trajectory ends where the following step is not kept, and where a step is flagged terminated or truncated; the
+    next kept step starts another trajectory of the same episode.
+
+    Args:
+        schema: what a step holds.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._observations = schema.names(Role.OBSERVATION)
+        self._open: tuple[int, int] | None = None  # the trajectory that continues, and its next step
+        self._following: Mapping[str, Rows] = {}  # the observations [1, ...] that its last step led to
+
+    def block(
+        self, before: Transitions, places: NDArray[np.int64], data: Mapping[str, Rows], after: Mapping[str, Rows]
+    ) -> Block:
+        """Return the kept steps of the next transitions, and the end of the trajectory that it does not continue.
+
+        Args:
+            before: the transitions, some of which are kept.
+            places: [m] which of them are left, ascending.
+            data: [m, ...] of every field; of an observation, the one before the step.
+            after: [m, ...] of every observation, the one after the step.
+
+        Raises:
+            TransformError: an observation differs from the next observation of the step before; names the trajectory.
+        """
+        trajectory, index = before.trajectory[places], before.index[places]
+        continues = len(places) > 0 and self._open == (trajectory[0], index[0])
+        ended = None if continues or self._open is None else self._open[0]
+        ends = np.logical_or(data["terminated"], data["truncated"]) | before.is_last[places]
+        if len(places):
+            ends[:-1] |= np.diff(places) > 1
+            ends[-1] |= places[-1] < before.steps - 1
+        inside = np.flatnonzero(~ends[:-1])
+        for name in self._observations:
+            if continues:
+                _check_same(name, self._following[name], data[name][:1], trajectory[:1])
+            _check_same(name, after[name][inside], data[name][inside + 1], trajectory[inside])
+        block = self._joined(before, places, data, after, ends, ended)
+        self._open = None
+        if len(places) and not ends[-1]:
+            self._open = (int(trajectory[-1]), int(index[-1]) + 1)
+            self._following = {name: after[name][-1:].copy() for name in self._observations}
+        return block
+
+    def _joined(
+        self,
+        before: Transitions,
+        places: NDArray[np.int64],
+        data: Mapping[str, Rows],
+        after: Mapping[str, Rows],
+        ends: NDArray[np.bool_],
+        ended: int | None,
+    ) -> Block:
+        is_open = bool(len(ends)) and not ends[-1]
+        last = np.flatnonzero(np.append(ends[:-1], True)) if len(ends) else np.arange(0)
+        first = np.append(0, last[:-1] + 1)[: len(last)]
+        closed = last[:-1] if is_open else last
+        lengths, episodes = last - first + 1, before.trajectory[places[first]]
+        from_reset, final_recorded = before.is_first[places[first]], before.final_recorded[places[last]]
+        cut = before.cut[places[last]]
+        rows = dict(data)
+        for name in self._observations:
+            rows[name] = np.insert(data[name], closed + 1, after[name][closed], axis=0) if len(closed) else data[name]
+        if ended is not None:
+            # A segment without a step, which ends the trajectory that was left open.
+            lengths, episodes = np.append(0, lengths), np.append(ended, episodes)
+            from_reset, final_recorded = np.append(False, from_reset), np.append(True, final_recorded)
+            cut = np.append(False, cut)
+            for name in self._observations:
+                rows[name] = np.concatenate([self._following[name], rows[name]])
+        return Block(rows, lengths, episodes, from_reset, final_recorded, is_open, cut)
+
+
+def _check_same(name: str, seen_after: Rows, seen_before: Rows, trajectory: NDArray[np.int64]) -> None:
+    if seen_after.tobytes() == seen_before.tobytes():
+        return
+    differs = [number for number, a, b in zip(trajectory, seen_after, seen_before, strict=True) if _differ(a, b)]
+    if differs:
+        raise TransformError(
+            f"trajectory {differs[0]}: next {name} of a step is not {name} of the following step; "
+            "expected the same, for an observation is stored once"
+        )
+
+
+def _differ(one: Rows, other: Rows) -> bool:
+    return not np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f")

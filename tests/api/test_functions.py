@@ -29,7 +29,7 @@ from rlx.errors import (
     UnknownFormatError,
 )
 from rlx.store.layout import SHARDS
-from rlx.transform.rewards import ClipReward
+from rlx.transform.scaling import RewardClip
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.factories import make_block, write_dataset
 
@@ -236,7 +236,7 @@ def test_preprocess(tmp_path: Path, cli: Cli) -> None:
     assert (report.trajectories, "bytes read" in progress.units) == (2, True)
     assert untimed(report.to_json()) == untimed(printed)
     assert rlx.open(tmp_path / "b").manifest.lineage == rlx.open(tmp_path / "c").manifest.lineage
-    preview = rlx.preprocess(dataset, transform=["filter:length > 4", ClipReward(-1, 1)], dry_run=True)
+    preview = rlx.preprocess(dataset, transform=["filter:length > 4", RewardClip(-1, 1)], dry_run=True)
     options = ("--transform", "filter:length > 4", "--transform", "clip_reward:low=-1,high=1", "--dry-run")
     assert preview.to_json() == shown(cli, "preprocess", dataset, *options)
     assert all(hasattr(preview, key) for key in preview.to_json())

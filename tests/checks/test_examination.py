@@ -73,7 +73,7 @@ def test_digests_do_not_depend_on_blocks(good: dict[str, Dataset]) -> None:
 
 
 def _cut(block: Block, size: int) -> list[Block]:
-    from rlx.transform.segments import split  # noqa: PLC0415  (what is tested elsewhere cuts blocks here)
+    from rlx.transform.transitions import split  # noqa: PLC0415  (what is tested elsewhere cuts blocks here)
 
     schema = Schema.of(observation=("float32", (4,)), action=("int64", ()))
     pieces, rest = [], block

@@ -11,7 +11,7 @@ from rlx.buffer.ensemble import ReplayBufferEnsemble
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
 from rlx.buffer.sampler.steps import SamplerWithoutReplacement
-from rlx.buffer.transform.frame_stack import FrameStack
+from rlx.buffer.transform.batches import FrameStack
 from rlx.datasets.atari_dqn import AtariDQNExperienceReplay
 from rlx.errors import (
     DatasetExistsError,

@@ -19,7 +19,7 @@ from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
 from rlx.transform.code import Code
-from rlx.transform.function import Function, Per
+from rlx.transform.functions import Function, Per
 from rlx.transform.images import Resize
 from rlx.transform.registry import parse
 from tests.factories import LARGE, make_block, write_dataset

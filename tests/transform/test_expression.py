@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlx.errors import TransformError
-from rlx.transform.expression import MAX_CHARACTERS, Expression
+from rlx.transform.selections import MAX_CHARACTERS, Expression
 
 COLUMNS: dict[str, NDArray[Any]] = {
     "id": np.arange(6),

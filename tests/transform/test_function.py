@@ -15,10 +15,10 @@ from tensordict import NonTensorData, TensorDict
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
-from rlx.transform.chain import Chain, fitted
 from rlx.transform.code import Code
-from rlx.transform.function import Function, Per
-from rlx.transform.segments import join
+from rlx.transform.functions import Function, Per
+from rlx.transform.protocol import Chain, fitted
+from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 from tests.transform import functions
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
-from rlx.transform.images import Crop, Grayscale, Layout, Resize, ToFloat
+from rlx.transform.images import Crop, Grayscale, Layout, Resize
+from rlx.transform.scaling import ToFloat
 from tests.factories import SMALL, make_block
 
 Pictures = NDArray[np.generic]

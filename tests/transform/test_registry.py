@@ -4,11 +4,11 @@ import pytest
 
 from rlx.errors import TransformError
 from rlx.transform.registry import TRANSFORMS, described, parse
-from rlx.transform.rewards import ClipReward, ScaleReward
+from rlx.transform.scaling import RewardClip, ScaleReward
 
 
 def test_parameters_are_typed() -> None:
-    assert parse("clip_reward:low=-2,high=5") == ClipReward(-2.0, 5.0)
+    assert parse("clip_reward:low=-2,high=5") == RewardClip(-2.0, 5.0)
     assert parse("scale_reward:scale=1e-2") == ScaleReward(0.01)
 
 

@@ -9,9 +9,9 @@ import pytest
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Schema
-from rlx.transform.chain import fitted
+from rlx.transform.protocol import fitted
 from rlx.transform.registry import described, parse
-from rlx.transform.segments import join
+from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 
 LENGTHS = (3, 5, 1, 4)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from rlx.block import Block
 from rlx.errors import TransformError
-from rlx.transform import segments
-from rlx.transform.rewards import ReturnToGo
-from rlx.transform.segments import join
+from rlx.transform import transitions
+from rlx.transform.spans import ReturnToGo
+from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 
 
@@ -37,7 +37,7 @@ def test_beside_a_loop(lengths: list[int], cuts: list[int], gamma: float) -> Non
 
 
 def test_a_trajectory_that_does_not_fit_into_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MAX_BYTES", 100)
+    monkeypatch.setattr(transitions, "MAX_BYTES", 100)
     blocks = cut(make_block([2, 50]), [2, 20, 20])
     with pytest.raises(TransformError, match="trajectory 1 has more than 0 MiB"):
         list(ReturnToGo().blocks(iter(blocks), SMALL))

@@ -6,7 +6,7 @@ import pytest
 from rlx.errors import TransformError
 from rlx.schema import Schema
 from rlx.transform.registry import parse
-from rlx.transform.rewards import ClipReward, ScaleReward, SignReward
+from rlx.transform.scaling import RewardClip, RewardSign, ScaleReward
 from tests.factories import SMALL, make_block
 
 REWARDS = np.array([-3, -0.5, 0, 0.25, 1, 7, np.inf, -np.inf], np.float32)
@@ -15,13 +15,13 @@ REWARDS = np.array([-3, -0.5, 0, 0.25, 1, 7, np.inf, -np.inf], np.float32)
 @pytest.mark.parametrize(
     ("transform", "expected"),
     [
-        (ClipReward(), [-1, -0.5, 0, 0.25, 1, 1, 1, -1]),
-        (ClipReward(0.0, 5.0), [0, 0, 0, 0.25, 1, 5, 5, 0]),
-        (SignReward(), [-1, -1, 0, 1, 1, 1, 1, -1]),
+        (RewardClip(), [-1, -0.5, 0, 0.25, 1, 1, 1, -1]),
+        (RewardClip(0.0, 5.0), [0, 0, 0, 0.25, 1, 5, 5, 0]),
+        (RewardSign(), [-1, -1, 0, 1, 1, 1, 1, -1]),
         (ScaleReward(2, 1), [-5, 0, 1, 1.5, 3, 15, np.inf, -np.inf]),
     ],
 )
-def test_rewards(transform: ClipReward | SignReward | ScaleReward, expected: list[float]) -> None:
+def test_rewards(transform: RewardClip | RewardSign | ScaleReward, expected: list[float]) -> None:
     block = make_block()
     block = replace(block, data={**block.data, "reward": REWARDS})
     (changed,) = transform.blocks(iter([block]), SMALL)
@@ -34,12 +34,12 @@ def test_rewards(transform: ClipReward | SignReward | ScaleReward, expected: lis
 def test_whole_rewards_stay_whole_or_become_fractions() -> None:
     schema = Schema.of(("int32", (2,)), ("int64", ()), reward="int64")
     block = make_block((3,), schema=schema)
-    assert ClipReward(0.0, 0.0).apply(block, schema).data["reward"].dtype == np.int64
+    assert RewardClip(0.0, 0.0).apply(block, schema).data["reward"].dtype == np.int64
     half = ScaleReward(0.5)
     half.apply(block, schema).check(half.schema(schema))
     assert half.apply(block, schema).data["reward"].tolist() == [0.5] * 3
     with pytest.raises(TransformError, match="expected whole"):
-        ClipReward(0.5).schema(schema)
+        RewardClip(0.5).schema(schema)
 
 
 def test_a_range_of_nothing() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
-from rlx.transform.segments import join
 from rlx.transform.spans import FrameSkip, NStep
+from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)

@@ -13,12 +13,11 @@ from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
 from rlx.store.ted import to_leaf
-from rlx.transform.chain import fitted
 from rlx.transform.code import Code
-from rlx.transform.function import Function, Per
+from rlx.transform.functions import Function, Per, relabelled
+from rlx.transform.protocol import fitted
 from rlx.transform.registry import parse
-from rlx.transform.relabel import relabelled
-from rlx.transform.segments import join
+from rlx.transform.transitions import join
 from tests.factories import TEXT, cut, make_block
 
 BLOCK = make_block((3, 5, 2), schema=TEXT)

@@ -1,12 +1,13 @@
 """Transforms of batches: any callable from TensorDict to TensorDict, and those that need the steps around a step.
 
-``compose.Compose`` applies several; ``neighbourhood.NeighbourTransform`` is the protocol of the second kind.
+``compose.Compose`` applies several; ``batches`` has those that only batches have. Those that datasets have too are in
+``rlx.transform``, with the protocols of both kinds.
 """
 
+from rlx.buffer.transform.batches import FrameStack, ToDevice, ToDtype
 from rlx.buffer.transform.compose import Compose, Inverted
-from rlx.buffer.transform.frame_stack import FrameStack
-from rlx.buffer.transform.pointwise import RewardClip, RewardSign, ToDevice, ToDtype, ToFloat
-from rlx.buffer.transform.returns import NStep, ReturnToGo
+from rlx.transform.scaling import RewardClip, RewardSign, ToFloat
+from rlx.transform.spans import NStep, ReturnToGo
 
 __all__ = [
     "Compose",

@@ -102,7 +102,7 @@ def test_a_callable_before_it_must_keep_the_number_of_steps() -> None:
 
 
 def test_arguments_that_mean_nothing() -> None:
-    with pytest.raises(ValueError, match="expected 1 or more"):
+    with pytest.raises(ValueError, match="expected 1 to 10,000"):
         NStep(0)
     with pytest.raises(ValueError, match="expected 0 to 1"):
         NStep(1, 1.5)

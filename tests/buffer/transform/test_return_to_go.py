@@ -24,7 +24,7 @@ def test_it_agrees_with_going_on_step_by_step(buffer: ReplayBuffer, gamma: float
 
 @settings(max_examples=1)
 @given(buffer=buffers())
-def test_behind_n_step_it_would_count_rewards_twice(buffer: ReplayBuffer) -> None:
+def test_after_n_step_it_would_count_rewards_twice(buffer: ReplayBuffer) -> None:
     buffer.append_transform(NStep(2))
     with pytest.raises(TransformError, match="put ReturnToGo first"):
         buffer.append_transform(ReturnToGo())

@@ -1,4 +1,6 @@
-"""The last k observations as one, as an agent with a frame stack saw them."""
+"""Transforms that only batches have: stacks of observations, casts, and moves to a device."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +11,10 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
-from rlx.buffer.transform.neighbourhood import Reader, StoredSteps, path, pick, wanted
-from rlx.buffer.transform.returns import NStep
+from rlx.buffer.transform.compose import StoredSteps, pick
 from rlx.errors import TransformError
+from rlx.transform.protocol import Pointwise, Reader, path, wanted
+from rlx.transform.spans import NStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +87,59 @@ class FrameStack:
         for place in range(self.k - 1):
             stack[:, place] = pick(frames, position[:, place])
         return stack
+
+
+@dataclass(frozen=True, slots=True)
+class ToDevice(Pointwise):
+    """Transform that moves the batch to a device; from pinned memory, without waiting for the copy.
+
+    Args:
+        device: torch's name of it: ``cuda:0``.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=rlx.buffer.ToDevice("cpu"), batch_size=4)
+        >>> buffer.sample().device
+        device(type='cpu')
+    """
+
+    device: str | torch.device
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        """Return the batch on the device."""
+        moved: TensorDictBase = batch.to(self.device, non_blocking=True)
+        return moved
+
+
+@dataclass(frozen=True, slots=True)
+class ToDtype(Pointwise):
+    """Transform that casts values, at the root and under ``next``.
+
+    Args:
+        dtype: what they become.
+        keys: which; without, all floating-point ones.
+
+    Example:
+        >>> import torch
+        >>> transform = rlx.buffer.ToDtype(torch.float64, keys=["observation"])
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=4)
+        >>> buffer.sample()["next", "observation"].dtype
+        torch.float64
+    """
+
+    dtype: torch.dtype
+    keys: Sequence[NestedKey] | None = None
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        """Return the batch with its values cast."""
+        for key in _floating(batch) if self.keys is None else _present(batch, self.keys):
+            batch.set(key, batch.get(key).to(self.dtype))
+        return batch
+
+
+def _present(batch: TensorDictBase, keys: Sequence[NestedKey]) -> list[NestedKey]:
+    both = [found for key in keys for found in (path(key), ("next", *path(key)))]
+    return [key for key in both if batch.get(key, None) is not None]
+
+
+def _floating(batch: TensorDictBase) -> list[NestedKey]:
+    return [key for key, value in batch.items(True, True) if value.is_floating_point()]

@@ -1,0 +1,283 @@
+"""A user's functions as transforms: of TED steps, and of whole trajectories as numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import SchemaMismatchError, TransformError
+from rlx.schema import Field, Role, Schema
+from rlx.seeding import seeded
+from rlx.transform.code import Code
+from rlx.transform.protocol import Seen, Transform
+from rlx.transform.transitions import Stitching, Transitions, join, split, transitions_of, whole
+
+if TYPE_CHECKING:
+    from rlx.transform.ted import FunctionResult
+
+_FLAGS = frozenset({"terminated", "truncated"})
+CHUNK_STEPS = 1024
+
+
+@dataclass(frozen=True)
+class Relabel:
+    """Transform that replaces the rewards or actions of each trajectory: ``relabel:module:name``.
+
+    The function gets a whole trajectory of L steps as numpy arrays by the names of the fields, [L, ...], observations
+    [L + 1, ...], and returns those that are to change: ``{"reward": ...}``. Observations and flags stay. Randomness of
+    torch, numpy and Python within it is seeded by the trajectory's number.
+
+    Args:
+        text: ``module:name`` or ``file.py:name``.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        Code.named(self.text)
+
+    @property
+    def code(self) -> Code:
+        """The function."""
+        return Code.named(self.text)
+
+    def learned(self, seen: Seen) -> Transform:
+        """Return the function with the types that it gives to the first trajectory.
+
+        Raises:
+            TransformError: it fails on that, or no trajectory exists.
+        """
+        first = next(_trajectories(seen.blocks(), seen.schema), None)
+        if first is None:
+            raise TransformError(f"{self.text} has no trajectory to be applied to")
+        code = self.code
+        made = relabelled(code, first, seen.schema)
+        fields = {
+            name: seen.schema[name] if _fits(rows, seen.schema[name]) else Field.of(rows, seen.schema[name].role)
+            for name, rows in made.items()
+        }
+        try:
+            return LearnedRelabel(code, Schema({**seen.schema.fields, **fields}))
+        except SchemaMismatchError as exc:
+            raise TransformError(f"{self.text}: {exc}") from exc
+
+
+@dataclass(frozen=True)
+class LearnedRelabel:
+    """A function of which it is known what types it gives.
+
+    Args:
+        code: the function.
+        after: what a step holds afterwards.
+    """
+
+    code: Code
+    after: Schema
+
+    def schema(self, schema: Schema) -> Schema:  # noqa: ARG002  (it is known)
+        """Return the schema of the result."""
+        return self.after
+
+    def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
+        """Yield the trajectories, relabelled."""
+        for block in _trajectories(blocks, schema):
+            made = relabelled(self.code, block, schema)
+            for name, rows in made.items():
+                field = self.after[name]
+                if not _fits(rows, field):
+                    raise TransformError(
+                        f"{self.code.name}: trajectory {block.episodes[0]}: it makes {name} "
+                        f"{rows.dtype}{list(rows.shape[1:])}, expected {field.dtype}{list(field.shape)}"
+                    )
+            yield replace(block, data={**block.data, **made})
+
+
+def _fits(rows: NDArray[np.generic], field: Field) -> bool:
+    return rows.dtype == field.numpy_dtype and rows.shape[1:] == field.shape
+
+
+def _trajectories(blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
+    """Yield a block for each trajectory."""
+    for group in whole(blocks):
+        rest = join(group)
+        while len(rest.lengths):
+            one, rest = split(rest, schema, int(rest.lengths[0]))
+            yield one
+
+
+def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np.generic]]:
+    """Return the result of the function for one whole trajectory.
+
+    Raises:
+        TransformError: it fails, or returns something else than is expected; names the trajectory.
+    """
+    function = code.load()
+    number = int(block.episodes[0])
+    where = f"{code.name}: trajectory {number}:"
+    try:
+        with seeded(number):
+            made = function({name: rows.copy() for name, rows in block.data.items()})
+    except (Exception, SystemExit) as exc:  # whatever a user's function raises
+        raise TransformError(f"{code.name} fails on trajectory {number}: {type(exc).__name__}: {exc}") from exc
+    if not isinstance(made, Mapping):
+        found = "nothing" if made is None else f"a {type(made).__name__}"
+        raise TransformError(f"{where} it returns {found}, expected a dict of arrays")
+    allowed = [name for name in schema if schema[name].role != Role.OBSERVATION and name not in _FLAGS]
+    if unknown := sorted(set(made) - set(allowed)):
+        raise TransformError(f"{where} it returns {unknown[0]!r}, expected some of {', '.join(allowed)}")
+    rows = {name: _rows(values) for name, values in made.items()}
+    for name, values in rows.items():
+        if values.shape[:1] != (block.steps,):
+            raise TransformError(f"{where} it returns {name} {list(values.shape)}, expected {block.steps} rows")
+        if values.dtype.kind == "f" and np.isnan(values).any() and (name == "reward" or schema[name].space):
+            raise TransformError(f"{where} it makes NaN of {name}: expected numbers")
+    return rows
+
+
+def _rows(values: Any) -> NDArray[np.generic]:
+    """Return the values of a function as an array: texts, however numpy holds them, as objects."""
+    rows = np.asarray(values)
+    return rows.astype(object) if rows.dtype.kind == "U" else rows
+
+
+class Per(StrEnum):
+    """The unit in which a function is given steps."""
+
+    BLOCK = "block"
+    TRAJECTORY = "trajectory"
+    STEP = "step"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A user's function, applied to steps as ``dataset[i:j]`` gives them; it returns the new ones.
+
+    It may change values, shapes and types, add fields and leave some out. It may leave out steps, if it keeps ``index``
+    or gives back all of them: where steps are left out, one trajectory ends and another one of the same episode begins.
+    A field at the root and under ``next`` is an observation, which is stored once: what one step leads to is what the
+    next one begins with. Randomness of torch, numpy and Python within it is seeded by the steps' place in the dataset.
+
+    Args:
+        code: the function.
+        per: whether it gets a block of steps [n], one whole trajectory [n], or one step [].
+        chunk_steps: steps in a block at most.
+    """
+
+    code: Code
+    per: Per = Per.BLOCK
+    chunk_steps: int = CHUNK_STEPS
+
+    def __post_init__(self) -> None:
+        if self.chunk_steps < 1:
+            raise TransformError(f"blocks of {self.chunk_steps} steps: expected 1 or more")
+
+    def __str__(self) -> str:
+        size = f",chunk={self.chunk_steps}" if self.per == Per.BLOCK else ""
+        return f"fn:{self.code.name},per={self.per}{size}"
+
+    def learned(self, seen: Seen) -> Transform:
+        """Return the function with the schema of what it makes of the first steps of which it leaves any.
+
+        Raises:
+            TransformError: it fails on them, or no step reaches it.
+        """
+        first: tuple[FunctionResult, Transitions] | None = None
+        for given in self.transitions(seen.blocks(), seen.schema, seen.start):
+            first = self.result_of(given, seen.schema), given
+            if len(first[0].places):  # where all steps are left out, nothing is said of what a step holds
+                break
+        if first is None:
+            raise TransformError(f"{self.code.name} has no step to be applied to")
+        with self.at(first[1]):
+            return LearnedFunction(self, seen.start, first[0].schema_with_spaces(first[1], seen.schema))
+
+    def transitions(self, blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Transitions]:
+        """Yield the steps as the function is given them, but for ``step``: of those, a thousand at a time."""
+        if self.per == Per.TRAJECTORY:
+            blocks = (join(group) for group in whole(blocks))
+        for given in transitions_of(blocks, schema, start):
+            if self.per == Per.TRAJECTORY:
+                stops = np.flatnonzero(given.is_last) + 1
+            else:
+                size = self.chunk_steps if self.per == Per.BLOCK else CHUNK_STEPS
+                stops = np.append(np.arange(size, given.steps, size), given.steps)
+            for first, stop in pairwise([0, *stops.tolist()]):
+                yield given.part(first, stop)
+
+    def result_of(self, given: Transitions, schema: Schema) -> FunctionResult:
+        """Return the result of the function for some steps.
+
+        Raises:
+            TransformError: it fails, or what it gives back cannot be stored; names the trajectory.
+        """
+        from rlx.transform.ted import read_result, stacked, ted  # noqa: PLC0415  (torch takes seconds to import)
+
+        steps = ted(given, schema)
+        if self.per != Per.STEP:
+            result = self._called(steps, given, 0, given.steps)
+        else:
+            results = [self._called(step, given, place, place + 1) for place, step in enumerate(steps.unbind(0))]
+            with self.at(given):
+                result = stacked(results)
+        with self.at(given):
+            return read_result(result, given)
+
+    def _called(self, steps: Any, given: Transitions, start: int, stop: int) -> Any:
+        """Return the result of the function for the steps from start to stop."""
+        function = self.code.load()
+        try:
+            with seeded(int(given.index[start])):
+                return function(steps)
+        except (Exception, SystemExit) as exc:  # whatever a user's function raises
+            where = given.part(start, stop)
+            raise TransformError(f"{self.code.name} fails on {where}: {type(exc).__name__}: {exc}") from exc
+
+    @contextmanager
+    def at(self, given: Transitions) -> Iterator[None]:
+        """Name the function and the trajectories in errors within this context."""
+        try:
+            yield
+        except TransformError as exc:
+            raise TransformError(f"{self.code.name}: {given}: {exc}") from exc
+
+
+@dataclass(frozen=True)
+class LearnedFunction:
+    """A function of which it is known what a step holds afterwards.
+
+    Args:
+        function: which.
+        start: [N] number of the first step of every trajectory.
+        after: what a step holds afterwards.
+    """
+
+    function: Function
+    start: NDArray[np.int64]
+    after: Schema
+
+    def schema(self, schema: Schema) -> Schema:  # noqa: ARG002  (it is known)
+        """Return the schema of the result."""
+        return self.after
+
+    def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
+        """Yield the results of the function."""
+        from rlx.transform.ted import no_steps  # noqa: PLC0415  (torch takes seconds to import)
+
+        stitching = Stitching(self.after)
+        for given in self.function.transitions(blocks, schema, self.start):
+            result = self.function.result_of(given, schema)
+            if not len(result.places):
+                result = no_steps(self.after)
+            with self.function.at(given):
+                result.check(self.after)
+            block = stitching.block(given, result.places, result.data, result.next)
+            if len(block.lengths):
+                yield block

@@ -1,0 +1,263 @@
+"""Numbers of a step changed by themselves: rewards clipped and scaled, observations normalized, integers as floats."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.errors import TransformError
+from rlx.schema import Field, Role, Schema, is_observation, name_of
+from rlx.transform.keys import refuse_text
+from rlx.transform.protocol import Key, PerBlock, Pointwise, Seen, Transform
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+_REWARD = ("next", "reward")
+_INTEGER = re.compile(r"torch\.u?int")
+
+
+@dataclass(frozen=True)
+class ToFloat(PerBlock, Pointwise):
+    """Transform of integers to float32: pixels of 0 to 255 become 0 to 1.
+
+    Args:
+        scale: what they are divided by.
+        keys: which fields, of a batch at the root and under ``next``; by default all observations of integers.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("Pong/5"), transform=rlx.buffer.ToFloat(), batch_size=4)
+        >>> bool(buffer.sample()["observation"].max() <= 1)
+        True
+    """
+
+    scale: float = 255.0
+    keys: Sequence[Key] = ()
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale):
+            raise TransformError(f"numbers divided by {self.scale}: expected a finite number other than 0")
+        object.__setattr__(self, "keys", tuple(name_of(key) for key in self.keys))
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the same with numbers of float32.
+
+        Raises:
+            TransformError: a field does not exist or is text, or no observation holds integers.
+        """
+        changed = {name: replace(schema[name], dtype="float32", space=None) for name in self._names(schema)}
+        return Schema({**schema.fields, **changed})
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """Return the block with numbers divided."""
+        scale = np.float32(self.scale)
+        changed = {name: block.data[name].astype(np.float32) / scale for name in self._names(schema)}
+        return replace(block, data={**block.data, **changed})
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        """Return the batch with numbers divided."""
+        for key in self._leaves(batch):
+            values = batch.get(key)
+            floats = values.float()
+            batch.set(key, floats / self.scale if floats is values else floats.div_(self.scale))
+        return batch
+
+    def _names(self, schema: Schema) -> Sequence[str]:
+        names = [name_of(key) for key in self.keys]
+        if missing := [name for name in names if name not in schema.fields]:
+            raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
+        refuse_text(schema, names)
+        found = names or [
+            name for name in schema.names(Role.OBSERVATION) if schema[name].dtype.startswith(("int", "uint"))
+        ]
+        if not found:
+            raise TransformError("no observation holds whole numbers")
+        return found
+
+    def _leaves(self, batch: TensorDictBase) -> list[Any]:
+        if not self.keys:
+            # A batch does not say which of its keys are observations; it may lack `next`, too.
+            leaves = batch.items(include_nested=True, leaves_only=True)
+            return [key for key, values in leaves if is_observation(name_of(key)) and _INTEGER.match(str(values.dtype))]
+        named = [tuple(name_of(key).split("/")) for key in self.keys]
+        both = [key for name in named for key in (name, ("next", *name))]
+        return [key for key in both if batch.get(key, None) is not None]
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Transform that subtracts the mean of all numbers of a field, and divides by their standard deviation.
+
+    Both are the dataset's, as its manifest gives them: of pictures they are of every sixteenth. So it has to stand
+    before whatever changes the field.
+
+    Args:
+        keys: which fields; all observations that are numbers where none are named.
+        eps: the standard deviation counts as this where it is less.
+    """
+
+    keys: tuple[str, ...] = ()
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if not self.eps > 0:
+            raise TransformError(f"eps is {self.eps}, expected more than 0")
+
+    def learned(self, seen: Seen) -> Transform:
+        """Return the transform with the means and deviations of these data.
+
+        Raises:
+            TransformError: they are not known.
+        """
+        moments: dict[str, tuple[float, float]] = {}
+        refuse_text(seen.schema, self.keys)
+        numeric = [name for name in seen.schema.names(Role.OBSERVATION) if not seen.schema[name].is_text]
+        for key in self.keys or numeric:
+            found = seen.statistics.get(key, {})
+            if found.get("mean") is None or found.get("std") is None:
+                raise TransformError(
+                    f"the manifest has no mean of {key}: expected an observation that no transform has changed before"
+                )
+            moments[key] = (found["mean"], max(found["std"], self.eps))
+        return LearnedNormalize(moments)
+
+
+@dataclass(frozen=True)
+class LearnedNormalize(PerBlock):
+    """Subtracts and divides by numbers that are known.
+
+    Args:
+        moments: mean and standard deviation by field.
+    """
+
+    moments: Mapping[str, tuple[float, float]]
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the same with numbers of float32, or float64 where they were that."""
+        changed = {key: _floating(schema[key]) for key in self.moments}
+        return Schema({**schema.fields, **changed})
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """Return the block with normalized numbers."""
+        data = dict(block.data)
+        for key, (mean, std) in self.moments.items():
+            numbers = data[key].astype(_floating(schema[key]).dtype)
+            numbers -= mean
+            numbers /= std
+            data[key] = numbers
+        return replace(block, data=data)
+
+
+def _floating(field: Field) -> Field:
+    return replace(field, dtype="float64" if field.dtype == "float64" else "float32", space=None)
+
+
+class _OfRewards(PerBlock, Pointwise):
+    """A transform of the rewards of single steps."""
+
+    def of(self, reward: Any) -> Any:
+        """Return the new rewards; of an array an array, of a tensor a tensor."""
+        raise NotImplementedError
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the same schema."""
+        return schema
+
+    def apply(self, block: Block, schema: Schema) -> Block:
+        """Return the block with other rewards."""
+        reward = self.of(block.data["reward"]).astype(self.schema(schema)["reward"].dtype)
+        return replace(block, data={**block.data, "reward": reward})
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        """Return the batch with other rewards."""
+        if (reward := batch.get(_REWARD, None)) is not None:
+            batch.set(_REWARD, self.of(reward))
+        return batch
+
+
+@dataclass(frozen=True)
+class RewardClip(_OfRewards):
+    """Transform that clips rewards to a range.
+
+    Args:
+        low: lower bound.
+        high: upper bound.
+
+    Example:
+        >>> transform = rlx.buffer.RewardClip(0, 0.5)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=4)
+        >>> buffer.sample()["next", "reward"].unique()
+        tensor([0.5000])
+    """
+
+    low: float = -1.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise TransformError(f"rewards between {self.low} and {self.high}: expected the smaller number first")
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the same schema.
+
+        Raises:
+            TransformError: rewards are whole numbers, and a bound is not.
+        """
+        is_whole = schema["reward"].dtype.startswith(("int", "uint"))
+        if is_whole and not (float(self.low).is_integer() and float(self.high).is_integer()):
+            raise TransformError(
+                f"rewards of {schema['reward'].dtype} between {self.low} and {self.high}: expected whole"
+            )
+        return schema
+
+    def of(self, reward: Any) -> Any:
+        """Return the rewards in the range."""
+        return reward.clip(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class RewardSign(_OfRewards):
+    """Transform that reduces rewards to their sign: -1, 0 or 1.
+
+    Example:
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("Pong/5"), transform=rlx.buffer.RewardSign())
+        >>> buffer[:]["next", "reward"].unique()
+        tensor([-1.,  0.,  1.])
+    """
+
+    def of(self, reward: Any) -> Any:
+        """Return the signs."""
+        return np.sign(reward) if isinstance(reward, np.ndarray) else reward.sign()
+
+
+@dataclass(frozen=True)
+class ScaleReward(_OfRewards):
+    """Transform that multiplies rewards, and shifts the product.
+
+    Args:
+        scale: what they are multiplied by.
+        loc: added afterwards.
+    """
+
+    scale: float
+    loc: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and math.isfinite(self.loc)):
+            raise TransformError(f"rewards times {self.scale} plus {self.loc}: expected finite numbers")
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the same with rewards of float32 where they were whole numbers."""
+        if schema["reward"].dtype.startswith("float"):
+            return schema
+        return Schema({**schema.fields, "reward": replace(schema["reward"], dtype="float32", space=None)})
+
+    def of(self, reward: Any) -> Any:
+        """Return the rewards times the scale, plus the shift."""
+        return reward * self.scale + self.loc
