@@ -12,12 +12,34 @@ import google_crc32c
 import numpy as np
 
 from rlx.formats.common.tfrecord import masked
-from tests.damage import Damage, arrays, at, column, cut, elsewhere, feature, gz, h5, members, numbers, remove, value
+from tests.array_record_files import changed_records
+from tests.damage import (
+    Damage,
+    arrays,
+    at,
+    column,
+    cut,
+    elsewhere,
+    feature,
+    gz,
+    h5,
+    members,
+    numbers,
+    remove,
+    value,
+)
 from tests.dopamine_files import write_gz
 from tests.hdf5_files import declare, delete, external, external_storage, objects, replace, resize, set_row, virtual
 
 NAN, INF = float("nan"), float("inf")
-NAMES = {"minari": "a-v0", "dopamine": "Pong/1", "rlds": "1.0.0", "npz": "a.npz", "parquet": "a.parquet"}
+NAMES = {
+    "minari": "a-v0",
+    "dopamine": "Pong/1",
+    "rlds": "1.0.0",
+    "npz": "a.npz",
+    "parquet": "a.parquet",
+    "array_record": "a",
+}
 LAYOUTS = {
     "minari": "Minari's layout: data/metadata.json with total_episodes",
     "d4rl": "D4RL's layout: observations [N, ...], actions [N, ...], rewards [N]",
@@ -29,6 +51,7 @@ LAYOUTS = {
     "torchrl": "what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap",
     "parquet": "Parquet of a row a step: columns observation, action, next/reward",
     "npz": "arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S]",
+    "array_record": "ArrayRecord files, *.array_record, whose records are pickled dicts of arrays of T steps",
 }
 
 
@@ -96,6 +119,18 @@ def splits(**said: Any) -> Damage:
 
 def log(name: str, change: Any) -> Damage:
     return at(f"replay_logs/{name}_ckpt.0.gz", gz(change))
+
+
+def records(key: str, change: Any, first: int = 0) -> Damage:
+    """Of ArrayRecord, from a record on."""
+
+    def changed(found: list[dict[str, Any]]) -> None:
+        for record in found[first:]:
+            values = record.pop(key)
+            if change is not None:
+                record[key] = change(values)
+
+    return at("data_000000.array_record", lambda path: changed_records(path, changed))
 
 
 def huge_record(path: Path) -> None:
@@ -338,6 +373,21 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "infinite rewards": (arrays("next/reward", value(INF, 9)), "next/reward: expected finite numbers, found inf"),
         "cut off": (cut, "is damaged"),
         "more than the file": (add_claim, "huge: expected at most "),
+    },
+    "array_record": {
+        "missing key": (records("actions", None), "record 0: action is missing"),
+        "missing later": (
+            records("actions", None, first=2),
+            "record 2: actions: expected float32[7, 2]",
+        ),
+        "unequal lengths": (records("actions", fewer, first=1), "record 1: actions: expected float32[1, 2]"),
+        "objects": (records("actions", pickled), "record 0: action is missing"),
+        "NaN seen": (records("observation", value(NAN, 0)), "observation: expected finite numbers, found NaN in row 0"),
+        "infinite actions": (records("actions", value(INF, 0)), "actions: expected finite numbers, found inf in row 0"),
+        "infinite rewards": (records("rewards", value(INF, 0)), "rewards: expected finite numbers, found inf in row 0"),
+        "a step left out": (records("rlx", lambda one: {**one, "start": 1}, first=1), "record 1: rlx: expected step 0"),
+        "no end": (records("rlx", lambda one: {**one, "is_last": False}, first=4), "expected it at the last step"),
+        "cut off": (at("data_000000.array_record", cut), "is damaged"),
     },
 }
 NOT_FOUND = {"missing key of dopamine", "missing file of torchrl"}

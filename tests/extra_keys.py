@@ -21,6 +21,7 @@ from tensordict import TensorDict
 from rlx.formats.common.tf_example import parse_example
 from rlx.formats.common.tfrecord import records
 from scripts.rlu_writer import tf_example, tf_record
+from tests.array_record_files import changed_records
 from tests.dopamine_files import save_npy
 
 Values = NDArray[Any]
@@ -137,6 +138,14 @@ def _npz(path: Path, key: str, values: Values) -> None:
     np.savez(path, **held)
 
 
+def _array_record(path: Path, key: str, values: Values) -> None:
+    def add(records: list[dict[str, Any]]) -> None:
+        for record, (_, rows) in zip(records, _episodes(values), strict=True):
+            record[key] = rows.tolist() if rows.dtype == object else rows
+
+    changed_records(path / "data_000000.array_record", add)
+
+
 def _dopamine(path: Path, key: str, values: Values) -> None:
     for file in (path / "replay_logs").glob("$store$_reward_ckpt.*.gz"):
         with gzip.open(file) as opened:
@@ -157,6 +166,7 @@ ADD: Mapping[str, Callable[[Path, str, Values], None]] = {
     "torchrl": _torchrl,
     "parquet": _parquet,
     "npz": _npz,
+    "array_record": _array_record,
 }
 # Kinds that a format has no way to hold.
 IMPOSSIBLE: Mapping[str, frozenset[str]] = {

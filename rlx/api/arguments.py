@@ -26,7 +26,7 @@ SplitUnit = Literal["trajectory", "shard"]
 FunctionUnit = Literal["block", "trajectory", "step"]
 BatchFormat = Literal["npz", "pt", "h5", "zarr", "parquet", "jsonl"]
 ExportFormat = Literal[
-    "minari", "d4rl", "robomimic", "d3rlpy", "dopamine", "lerobot", "rlds", "torchrl", "parquet", "npz"
+    "minari", "d4rl", "robomimic", "d3rlpy", "dopamine", "lerobot", "rlds", "torchrl", "parquet", "npz", "array_record"
 ]
 ConvertFormat = Literal[Store, ExportFormat]
 # Some formats take options, as in "torchrl:time_dim=0", so functions annotate the argument as text.
@@ -44,6 +44,7 @@ SourceFormat = Literal[
     "buffer",
     "parquet",
     "npz",
+    "array_record",
 ]
 
 

@@ -79,6 +79,7 @@ def test_what_is_whole(format: str, exported: Path, cli: Cli, tmp_path: Path) ->
         ("torchrl", "{}/meta.json is missing; expected what TensorDict.memmap writes"),
         ("d4rl", "{} is missing; expected D4RL's layout"),
         ("npz", "{} is missing; expected arrays of a row a step"),
+        ("array_record", "{} has no file named *.array_record; expected ArrayRecord files"),
     ],
 )
 def test_nothing_of_the_format_that_is_asked_for(format: str, message: str, cli: Cli, tmp_path: Path) -> None:

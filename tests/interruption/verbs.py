@@ -25,6 +25,7 @@ FORMATS = MappingProxyType(
         "torchrl": (WALK, "out"),
         "parquet": (WALK, "out"),
         "npz": (WALK, "out"),
+        "array_record": (WALK, "out"),
     }
 )
 

@@ -1,0 +1,365 @@
+"""Directories of ArrayRecord files, each record a pickled dict of the arrays of consecutive steps.
+
+p(doom)'s records are pieces of at most 160 steps of an episode, without rewards or ends, and without the observation
+after their last step. Whether a piece continues the one before is not recorded, so each is a trajectory of its own.
+Records that rlx wrote say which piece of which trajectory they are.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, SourceNotFoundError
+from rlx.files.disk import read_object
+from rlx.formats.array_record.file import RecordFile, is_array_record, opened
+from rlx.formats.array_record.layout import (
+    CUT,
+    EPISODE,
+    FINAL,
+    FINAL_RECORDED,
+    FLAGS,
+    FROM_RESET,
+    IS_LAST,
+    KEYS,
+    LAYOUT,
+    LENGTH,
+    METADATA,
+    NUMBER,
+    START,
+    SUFFIX,
+    TRAJECTORY,
+    VIDEO,
+)
+from rlx.formats.array_record.pickled import MalformedRecordError, parse
+from rlx.formats.array_record.record import Array, Record, Steps, flags_of, length_of, shown, text_rows
+from rlx.formats.common.fields import (
+    NOT_A_ROW_PER_STEP,
+    ExtraFields,
+    RowType,
+    expecting,
+    missing_field,
+    not_taken_note,
+)
+from rlx.formats.common.provenance import SCHEMA, read_notes_beside
+from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode
+from rlx.formats.common.source import block_steps, id_of
+from rlx.schema import TEXT, Field, Role, Schema
+
+_COLOURS = 3
+_ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP, "reward": Role.NEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRecords:
+    """One directory.
+
+    Args:
+        root: the directory.
+        id: its name.
+        schema: what one step holds.
+        notes: the notes that rlx wrote, and the data that are not recorded or were left out.
+        keys: where a record keeps every field but the flags; fields that are not recorded have none.
+        names: of the files, a shard each.
+        counts: records of each file.
+    """
+
+    root: Path
+    id: str
+    schema: Schema
+    notes: Mapping[str, Any]
+    keys: Mapping[str, str]
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    def shards(self) -> Sequence[int]:
+        """Return the files."""
+        return range(len(self.names))
+
+    def files(self, shard: int) -> Sequence[str]:
+        """Return the one file of a shard."""
+        return [self.names[shard]]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of a file.
+
+        Raises:
+            SourceNotFoundError: the file is missing.
+            CorruptShardError: it is damaged, a record is not of the schema, or has NaN in it.
+        """
+        first, expected = sum(self.counts[:shard]), self.counts[shard]
+        with expecting(LAYOUT), opened(self.root / self.names[shard]) as file:
+            if file.count != expected:
+                raise CorruptShardError(f"{file.path}: expected {expected:,} records, found {file.count:,}")
+            trajectory = _Trajectory()
+            for number in range(file.count):
+                place = f"{file.path}: record {number}"
+                record = Steps(_parsed(file, number), self.schema, self.keys, place)
+                if record.piece is None:
+                    yield from _pieces(record, first + number, self.schema, dropped)
+                else:
+                    trajectory.follow(record.piece, record)
+                    yield from _blocks(record, record.piece)
+            if trajectory.is_open:
+                raise CorruptShardError(f"{file.path}: expected the end of the last trajectory, found none")
+
+
+@dataclass(slots=True)
+class _Trajectory:
+    """The trajectory of the records that rlx wrote, so far."""
+
+    number: int | None = None
+    steps: int = 0
+    is_open: bool = False
+
+    def follow(self, piece: Mapping[str, Any], record: Steps) -> None:
+        """Take the next record; raises CorruptShardError unless it continues the trajectory, or begins one."""
+        expected = (self.number, self.steps) if self.is_open else (piece.get(NUMBER), 0)
+        if (piece.get(NUMBER), piece.get(START)) != expected or type(piece.get(NUMBER)) is not int:
+            raise CorruptShardError(
+                f"{record.place}: {TRAJECTORY}: expected step {expected[1]} of trajectory {expected[0]}, found {piece}"
+            )
+        if type(piece.get(EPISODE)) is not int or not all(
+            type(piece.get(name)) is bool for name in (IS_LAST, FROM_RESET, FINAL_RECORDED, CUT)
+        ):
+            raise CorruptShardError(f"{record.place}: {TRAJECTORY}: expected {EPISODE} and flags, found {piece}"[:300])
+        self.number, self.is_open = piece[NUMBER], not piece[IS_LAST]
+        self.steps = self.steps + record.count if piece[START] else record.count
+
+
+def _pieces(steps: Steps, number: int, schema: Schema, dropped: Counter[str]) -> Iterator[Block]:
+    """Yield the trajectories of a record that another program wrote: they end where it has flags, and where it ends."""
+    terminated, truncated = (steps.flags[name] for name in FLAGS)
+    ends = np.flatnonzero(terminated | truncated) + 1
+    for start, stop in zip([0, *ends.tolist()], [*ends.tolist(), steps.count], strict=True):
+        if start < stop:
+            last = stop - 1
+            episode = RowEpisode(
+                number, stop - start, bool(terminated[last]), bool(truncated[last]), final_recorded=False,
+                from_reset=start > 0,
+            )  # fmt: skip
+            yield from episode.blocks(schema, _From(steps, start), dropped)
+
+
+class _From:
+    """The rows of a record from one on."""
+
+    def __init__(self, steps: Steps, first: int) -> None:
+        self._steps = steps
+        self._first = first
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        return self._steps.rows(name, self._first + start, self._first + stop)
+
+    def after(self, name: str, row: int) -> Array:
+        raise NotImplementedError
+
+
+def _blocks(steps: Steps, piece: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield the steps of a record that rlx wrote: a piece of a trajectory."""
+    size = block_steps(steps.schema)
+    for name, flags in steps.flags.items():
+        if flags[: steps.count - piece[IS_LAST]].any():
+            raise CorruptShardError(f"{steps.place}: {name}: expected it at the last step of a trajectory only")
+    for start in range(0, steps.count, size):
+        stop = min(start + size, steps.count)
+        is_last = stop == steps.count and piece[IS_LAST]
+        data: dict[str, Array] = {}
+        for name, field in steps.schema.fields.items():
+            if name in FLAGS:
+                data[name] = steps.flags[name][start:stop].copy()
+                continue
+            data[name] = steps.rows(name, start, stop)
+            if field.role == Role.OBSERVATION and is_last:
+                final = steps.after(name, stop - 1) if piece[FINAL_RECORDED] else field.zeros(1)
+                data[name] = np.concatenate([data[name], final])
+        cut = is_last and not data["terminated"][-1] and (piece[CUT] or not data["truncated"][-1])
+        data["truncated"][-1] |= cut
+        yield Block(
+            data,
+            lengths=np.array([stop - start]),
+            episodes=np.array([piece[EPISODE]]),
+            from_reset=np.array([piece[FROM_RESET]]),
+            final_recorded=np.array([piece[FINAL_RECORDED] or not is_last]),
+            is_open=not is_last,
+            cut=np.array([cut]),
+        )
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a path is an ArrayRecord file, or a directory of such; array-record need not be installed."""
+    return is_array_record(path) or any(is_array_record(path / name) for name in _names(path)[:1])
+
+
+@expecting(LAYOUT)
+def open_array_record(
+    path: Path, *, height: int | None = None, width: int | None = None, channels: int | None = None
+) -> ArrayRecords:
+    """Return the dataset in a directory of ArrayRecord files, or in one file.
+
+    Args:
+        path: of the directory or file.
+        height: pixels of a frame of ``raw_video``; by default those of a square.
+        width: the same.
+        channels: bytes of a pixel of ``raw_video``; by default 1 or 3, whichever gives a square.
+
+    Raises:
+        SourceNotFoundError: the path does not exist, or has no such file.
+        CorruptShardError: a file is damaged, or the first record is not of this layout.
+        SourceError: the shape of frames is unknown.
+        MissingExtraError: array-record is not installed.
+    """
+    path = path.absolute()
+    root, names = (path, _names(path)) if path.is_dir() else (path.parent, [path.name])
+    if not names:
+        raise SourceNotFoundError(f"{path} has no file named *{SUFFIX}")
+    counts = []
+    with ExitStack() as stack:
+        for number, name in enumerate(names):
+            with opened(root / name) as file:
+                counts.append(file.count)
+                if not number:
+                    first, place = _parsed(file, 0), f"{file.path}: record 0"
+        stack.close()
+    notes = dict(read_notes_beside(root))
+    frame = _frame(first, (height, width, channels), notes, place)
+    fields, extras = _fields(first, frame, notes, place)
+    notes |= {"format": "ArrayRecord", **_environment(root, fields)}
+    if "reward" not in fields:
+        fields["reward"] = Field("float32", (), Role.NEXT)
+        notes["rewards"] = "unrecorded: zeros"
+    if (missing := missing_field(fields)) is not None:
+        raise CorruptShardError(f"{place}: {missing} is missing")
+    if not isinstance(first.get(TRAJECTORY), dict):
+        notes |= {name: "unrecorded" for name in ("terminated", "truncation") if _flag_of(name) not in first}
+        notes[STEPS_WITHOUT_OUTCOME] = _without_outcome(root, names, sum(counts), has_ends="terminated" in first)
+    notes |= not_taken_note(extras.not_taken)
+    flags = {name: Field("bool", (), Role.NEXT) for name in FLAGS}
+    try:
+        schema = Schema(fields | flags)
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{place}: {exc}") from exc
+    return ArrayRecords(root, id_of(path), schema, notes, extras.keys, tuple(names), tuple(counts))
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.glob(f"*{SUFFIX}")) if path.is_dir() else []
+
+
+def _parsed(file: RecordFile, number: int) -> Record:
+    try:
+        return parse(file.read(number))
+    except MalformedRecordError as exc:
+        raise CorruptShardError(f"{file.path}: record {number}: {exc}") from exc
+
+
+def _frame(
+    record: Record, given: tuple[int | None, int | None, int | None], notes: Mapping[str, Any], place: str
+) -> tuple[int, ...] | None:
+    """Return the shape of a frame of ``raw_video``, which a record does not say; None where it has none."""
+    video = record.get(VIDEO)
+    if video is None:
+        return None
+    count = length_of(record, place)
+    size, rest = divmod(len(video) if isinstance(video, bytes) else 0, count)
+    if rest or not size:
+        raise CorruptShardError(f"{place}: {VIDEO}: expected bytes of {count:,} frames, found {shown(video)}")
+    noted = notes.get(SCHEMA, {}).get("observation")
+    shape = tuple(noted["shape"]) if isinstance(noted, dict) and isinstance(noted.get("shape"), list) else ()
+    if shape and all(type(number) is int and number > 0 for number in shape) and math.prod(shape) == size:
+        return shape
+    height, width, channels = given
+    for depth in (channels,) if channels else (1, _COLOURS):
+        pixels = size // depth
+        high = height or (pixels // width if width else math.isqrt(pixels))
+        wide = width or pixels // max(1, high)
+        if high * wide * depth == size and (height or width or high == wide):
+            return (high, wide) if depth == 1 else (high, wide, depth)
+    raise SourceError(
+        f"{place}: {VIDEO}: expected square frames of 1 or 3 channels, found {size:,} bytes a frame",
+        hint="--from array_record:height=H,width=W,channels=C",
+    )
+
+
+def _fields(
+    record: Record, frame: tuple[int, ...] | None, notes: Mapping[str, Any], place: str
+) -> tuple[dict[str, Field], ExtraFields]:
+    """Return the fields of a record but for the flags, and why the other keys are not taken."""
+    count, noted = length_of(record, place), notes.get(SCHEMA, {})
+    extras = ExtraFields(FLAGS)
+    for key, value in record.items():
+        if key in (LENGTH, TRAJECTORY, *FLAGS) or (key.startswith(FINAL) and _name(key.removeprefix(FINAL)) in noted):
+            continue
+        name = _name(key)
+        kind = ("uint8", frame) if key == VIDEO and frame is not None else _kind(value, count, name, noted)
+        if kind is None and not (isinstance(value, np.ndarray) and value.shape[:1] != (count,)):
+            extras.add(key, name, None, Role.STEP)
+        elif kind is None:
+            extras.leave(key, NOT_A_ROW_PER_STEP)
+        else:
+            extras.add(key, name, kind, _role(name, noted))
+    return dict(extras.fields), extras
+
+
+def _name(key: str) -> str:
+    return KEYS.get(key, key)
+
+
+def _kind(value: Any, count: int, name: str, noted: Mapping[str, Any]) -> RowType | None:
+    """Return dtype and shape of the rows of a value; None where it has no row per step of numbers or text."""
+    if isinstance(value, np.ndarray) and value.shape[:1] == (count,):
+        shape = value.shape[1:]
+        return value.dtype.name, () if name == "reward" and shape == (1,) else shape
+    if isinstance(value, list):
+        described = noted.get(name)
+        shape = tuple(described["shape"]) if isinstance(described, dict) and described.get("dtype") == TEXT else ()
+        if all(type(size) is int and size >= 0 for size in shape) and text_rows(value, count, shape) is not None:
+            return TEXT, shape
+    return None
+
+
+def _role(name: str, noted: Mapping[str, Any]) -> Role:
+    """Return the noted role of a field, else that of its name."""
+    try:
+        return Role(noted[name]["role"])
+    except (KeyError, TypeError, ValueError):
+        return _ROLES.get(name.split("/")[0], Role.STEP)
+
+
+def _flag_of(note: str) -> str:
+    return "truncated" if note == "truncation" else note
+
+
+def _without_outcome(root: Path, names: Sequence[str], records: int, *, has_ends: bool) -> int:
+    """Return how many steps have no recorded outcome: the last of every record, unless it terminated."""
+    if not has_ends:
+        return records
+    count = 0
+    for name in names:
+        with opened(root / name) as file:
+            for number in range(file.count):
+                record, place = _parsed(file, number), f"{file.path}: record {number}"
+                length = length_of(record, place)
+                terminated, truncated = (flags_of(record.get(flag), length, f"{place}: {flag}") for flag in FLAGS)
+                count += int((truncated & ~terminated).sum()) + int(not (terminated | truncated)[-1])
+    return count
+
+
+def _environment(root: Path, fields: dict[str, Field]) -> dict[str, Any]:
+    """Return what p(doom)'s metadata say of the environment; adds the number of actions to their field."""
+    path = next((place / METADATA for place in (root, root.parent) if (place / METADATA).is_file()), None)
+    if path is None:
+        return {}
+    found = read_object(path)
+    actions, environment = found.get("num_actions"), found.get("env")
+    action = fields.get("action")
+    if type(actions) is int and actions > 0 and action is not None and action.shape == () and action.dtype[0] in "iu":
+        space = {"type": "Discrete", "n": actions}
+        fields["action"] = Field(action.dtype, action.shape, action.role, space)
+    return {"environment": environment} if isinstance(environment, str) and len(environment) < 200 else {}
