@@ -51,10 +51,16 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
                     _recover(partial, replaced, path)
                     shutil.rmtree(scratch, ignore_errors=True)
     except BaseException:
-        for directory in missing:
-            with suppress(OSError):  # another writer's target is in it
-                directory.rmdir()
+        _remove_empty(scratch, *missing)
         raise
+    _remove_empty(scratch)
+
+
+def _remove_empty(*directories: Path) -> None:
+    """Remove directories, unless another writer's target is in them; FUSE kept those in which a lock was open."""
+    for directory in directories:
+        with suppress(OSError):
+            directory.rmdir()
 
 
 def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = None) -> None:

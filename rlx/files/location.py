@@ -214,7 +214,7 @@ class Location(ABC):
             try:
                 with self._open(name, partial.offset, seen=partial.expected if partial.offset else None) as answer:
                     self._place(name, answer, partial, expected)
-                    wanted = partial.expected and partial.expected.bytes
+                    wanted = partial.expected.bytes if partial.expected else None
                     for piece in self._pieces(name, answer, cancel, at_most=wanted):
                         progress.advance("bytes", partial.append(piece))
             except ChangedError:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -142,7 +143,7 @@ def check_apart(source: Path, destination: Path) -> None:
 
     A destination below a directory of raw files is fine, one inside another dataset is not.
     """
-    holds_source, is_held = _holds(destination, source), _holds(source, destination)
+    holds_source, is_held = holds(destination, source), holds(source, destination)
     if holds_source and is_held:
         raise DatasetExistsError(f"{destination} is the source itself; expected another directory")
     if holds_source:
@@ -180,7 +181,25 @@ def other_work(there: Manifest, described: Manifest, *, of_parents: bool) -> str
     return next((f"its {key} is {found}, expected {wanted}" for key, found, wanted in pairs if found != wanted), None)
 
 
-def _holds(directory: Path, path: Path) -> bool:
+def clash(one: Path, other: Path) -> bool:
+    """Return whether a directory is another one, or lies in it, or would if both were created."""
+    if holds(one, other) or holds(other, one):
+        return True
+    first, second = (Path(str(path.resolve()).casefold()) for path in (one, other))
+    if not (first.is_relative_to(second) or second.is_relative_to(first)):
+        return False
+    # Only the file system knows whether it ignores case: created for a moment, they show.
+    absent = [path for path in (one, *one.parents) if not path.exists()]
+    try:
+        one.mkdir(parents=True, exist_ok=True)
+        return holds(one, other) or holds(other, one)
+    finally:
+        for path in absent:
+            with suppress(OSError):  # another process writes there now
+                path.rmdir()
+
+
+def holds(directory: Path, path: Path) -> bool:
     """Return whether a path is a directory, or below it.
 
     Names do not tell: a file system may ignore the case of letters, or have a directory in two places.

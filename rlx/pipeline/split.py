@@ -13,7 +13,7 @@ from rlx.errors import DatasetError, DatasetExistsError, OptionError
 from rlx.pipeline.assembly import Assembly, ShardPart, assemble
 from rlx.pipeline.convert import StoredDataset
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report, check_apart
+from rlx.pipeline.report import Report, check_apart, clash
 from rlx.progress import Progress
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
@@ -144,9 +144,10 @@ def divide(dataset: Dataset, division: Division) -> list[dict[int, ShardPart]]:
 
 
 def _check_places(dataset: Dataset, destinations: Sequence[Path]) -> None:
-    places = [destination.resolve() for destination in destinations]
-    for number, place in enumerate(places):
-        check_apart(dataset.path, destinations[number])
-        for other in places[:number]:
-            if place.is_relative_to(other) or other.is_relative_to(place):
-                raise DatasetExistsError(f"{destinations[number]} is given twice: expected a directory for each part")
+    for number, destination in enumerate(destinations):
+        check_apart(dataset.path, destination)
+        for other in destinations[:number]:
+            if clash(other, destination):
+                raise DatasetExistsError(
+                    f"{destination} is given twice, also as {other}: expected a directory for each part"
+                )

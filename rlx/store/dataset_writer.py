@@ -140,9 +140,10 @@ def _new(path: Path) -> Iterator[Path]:
     """Yield where a dataset is written while the one that it replaces is there."""
     place = path / NEW
     try:
-        # Workers look for the lock, to see whether they are on a machine that sees the dataset.
-        with lock.held(place / lock.FILE_NAME, path):
-            yield place
+        place.mkdir()
+        # Workers look for it, to see whether they are on a machine that sees the dataset, whose lock is held.
+        (place / lock.FILE_NAME).touch()
+        yield place
     finally:
         abandon(path)
 

@@ -63,6 +63,10 @@ def settle(path: Path) -> None:
     if listed.shards and _is_listed(path, under_other_names):
         _name(path, listed)
         return
+    if _is_listed(path, listed):
+        _keep(path / SHARDS, listed)
+        discard(path)
+        return
     for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
         if (moved := path / SHARDS / renamed.name).exists():
             moved.rename(path / NEW / SHARDS / record.name)
@@ -109,4 +113,6 @@ def _keep(shards: Path, listed: Manifest) -> None:
     names = listed.listed
     for entry in shards.iterdir():
         if entry.is_dir() and entry.name not in names:
-            shutil.rmtree(entry)
+            # Renamed first: NFS and FUSE keep directories whose files somebody reads, and others need the name.
+            swept = entry if entry.suffix == ".swept" else entry.with_name(f"{entry.name}.{os.getpid()}.swept")
+            shutil.rmtree(entry.rename(swept), ignore_errors=True)

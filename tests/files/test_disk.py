@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from rlx.errors import FileAccessError
+import rlx
+from rlx.errors import DatasetExistsError, ExportError, FileAccessError
 from rlx.files.disk import check_case
+from rlx.pipeline.export import EXPORT_FORMATS, export
 from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
+from rlx.store.verification import verify
 from tests.contracts.dataset_exporter import random_block
-from tests.factories import write_dataset
+from tests.factories import make_block, write_dataset
+from tests.pipeline.datasets import tree
 
 
 @pytest.mark.parametrize("ignores_case", [False, True])
@@ -64,7 +68,8 @@ def caseless(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["losetup", "-d", device], check=True)
 
 
-def test_fields_that_differ_in_case_only(caseless: Path, tmp_path: Path) -> None:
+def _write_alike(path: Path) -> Path:
+    """A dataset of fields whose names differ in case only."""
     fields = {
         "observation": Field("float32", (3,), Role.OBSERVATION),
         **{name: Field("float32", (), Role.STEP) for name in ("action", "a", "A")},
@@ -73,8 +78,49 @@ def test_fields_that_differ_in_case_only(caseless: Path, tmp_path: Path) -> None
         "truncated": Field("bool", (), Role.NEXT),
     }
     schema = Schema(fields)
-    data = write_dataset(tmp_path / "data", [[random_block(schema)]], schema=schema).path
+    return write_dataset(path, [[random_block(schema)]], schema=schema).path
+
+
+def test_fields_that_differ_in_case_only(caseless: Path, tmp_path: Path) -> None:
+    data = _write_alike(tmp_path / "data")
     with pytest.raises(FileAccessError, match="a and A are one name on this file system"):
         push(data, str(caseless / "pushed"), progress=Silent())
     with pytest.raises(FileAccessError, match="a and A are one name on this file system"):
-        write_dataset(caseless / "data", [[random_block(schema)]], schema=schema)
+        _write_alike(caseless / "data")
+
+
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
+def test_exports_of_fields_that_differ_in_case_only(caseless: Path, tmp_path: Path, format: str) -> None:
+    data = _write_alike(tmp_path / "data")
+    target = caseless / "target"
+    try:
+        export(data, tmp_path / "elsewhere", format, progress=Silent())
+    except ExportError:
+        pytest.skip("the format cannot hold such data")
+    if format in ("torchrl", "dopamine"):  # a file per field
+        with pytest.raises(FileAccessError, match="a and A are one name on this file system"):
+            export(data, target, format, progress=Silent())
+        assert not list(caseless.iterdir())
+        return
+    export(data, target, format, progress=Silent())
+    assert names(target) == names(tmp_path / "elsewhere")
+
+
+def names(path: Path) -> set[tuple[str, int]]:
+    """Names and lengths of all files of an export."""
+    return {(file.relative_to(path).as_posix(), file.stat().st_size) for file in path.rglob("*") if file.is_file()}
+
+
+def test_overwriting(caseless: Path, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [[make_block([3, 2])], [make_block([4])]]).path
+    for _ in range(2):
+        assert rlx.convert(data, caseless / "copy", jobs=1, overwrite=True).shards == 2
+        assert verify(caseless / "copy").leftovers == []
+    assert tree(caseless / "copy").keys() == tree(data).keys()
+
+
+def test_destinations_of_a_split(caseless: Path, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [[make_block([3, 2, 4, 2])]]).path
+    with pytest.raises(DatasetExistsError, match="is given twice"):
+        rlx.split(data, [0.5, 0.5], output=[caseless / "a", caseless / "A"])
+    assert not list(caseless.iterdir())

@@ -60,7 +60,8 @@ def kill(verb: Verb, old: Path, tmp_path: Path, rounds: int | None) -> list[bool
     """Kill a command, or interrupt it; returns whether the old dataset was there then."""
     verb(_copy(old, tmp_path / "whole"))
     wanted = tree(tmp_path / "whole")
-    count, dice, found = changes(lambda: verb(_copy(old, tmp_path / "counted"))), random.Random(7), []
+    counted = _copy(old, tmp_path / "counted")
+    count, dice, found = changes(lambda: verb(counted)), random.Random(7), []
     moments = range(count) if rounds is None else sorted(dice.sample(range(count), rounds))
     for moment in moments:
         path = _copy(old, tmp_path / f"{moment}")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, OptionError
 from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.options import Options
@@ -172,6 +173,24 @@ class TestPlaces:
             split(dataset, destinations, Division([0.5, 0.5]), Options(overwrite=True), progress=Silent())
         assert tree(dataset) == before
         assert not (dataset.parent / "a").exists()
+
+    def test_one_directory_under_two_names(self, dataset: Path) -> None:
+        there = dataset.parent / "there"
+        there.mkdir()
+        (dataset.parent / "link").symlink_to(there)
+        (dataset.parent / "dangling").symlink_to(dataset.parent / "a")
+        for one, other in (("there", "link"), ("./there", "there"), ("link/a", "there/a"), ("a", "dangling")):
+            destinations = [f"{dataset.parent}/{one}", f"{dataset.parent}/{other}"]
+            with pytest.raises(DatasetExistsError, match="is given twice"):
+                rlx.split(dataset, [0.5, 0.5], output=destinations, overwrite=True)
+        assert not list(there.iterdir())
+        assert not (dataset.parent / "a").exists()
+
+    def test_names_that_differ_in_case(self, dataset: Path) -> None:
+        if (dataset.parent / "SET").exists():
+            pytest.skip("the file system ignores case")
+        reports = rlx.split(dataset, [0.5, 0.5], output=[dataset.parent / "a", dataset.parent / "A"])
+        assert [report.dataset.name for report in reports] == ["a", "A"]
 
     def test_too_few(self, dataset: Path) -> None:
         with pytest.raises(DatasetError, match="1 directories for 2 parts"):

@@ -106,12 +106,21 @@ def test_a_damaged_dataset_is_replaced(old: Path, made: Path) -> None:
     assert tree(old) == tree(made)
 
 
-@pytest.mark.parametrize("signal", [Signals.SIGKILL, SIGINT])
-def test_ended_before_any_change_of_files(old: Path, made: Path, tmp_path: Path, signal: Signals) -> None:
+@pytest.mark.parametrize(
+    ("signal", "every"),
+    [
+        (Signals.SIGKILL, 5),
+        (SIGINT, 9),
+        pytest.param(Signals.SIGKILL, 1, marks=pytest.mark.soak),
+        pytest.param(SIGINT, 1, marks=pytest.mark.soak),
+    ],
+)
+def test_ended_before_a_change_of_files(old: Path, made: Path, tmp_path: Path, signal: Signals, every: int) -> None:
     before, after = tree(old), tree(made)
-    count = changes(lambda: overwrite(_copy(old, tmp_path / "counted"), made))
+    counted = _copy(old, tmp_path / "counted")
+    count = changes(lambda: overwrite(counted, made))
     found = []
-    for change in range(count):
+    for change in range(0, count, every):
         path = _copy(old, tmp_path / f"{change}")
         status = killed_before(lambda path=path: overwrite(path, made), change, signal)  # type: ignore[misc]
         assert status in ({-9} if signal is Signals.SIGKILL else {3, 0}), change

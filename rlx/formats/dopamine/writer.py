@@ -14,6 +14,8 @@ from isal import igzip
 from numpy.typing import DTypeLike, NDArray
 
 from rlx.errors import ExportError
+from rlx.files import lock
+from rlx.files.disk import check_case
 from rlx.formats.common.exporter import (
     Experience,
     Piece,
@@ -90,6 +92,7 @@ class DopamineExporter:
         """Write the directory."""
         schema, table = experience.schema, experience.trajectories
         (observation,), (action,) = observation_fields(schema), action_fields(schema)
+        check_case(schema, path.with_name(lock.FILE_NAME))
         folder = path / FOLDER
         folder.mkdir(parents=True)
         save_provenance(path, experience, self.losses(experience))

@@ -9,6 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.files import lock
+from rlx.files.disk import check_case
 from rlx.formats.common.exporter import Experience, Piece, common_losses, pieces, tree
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
@@ -47,6 +49,7 @@ class TorchRLExporter:
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the directory."""
         steps, leaves = int(experience.trajectories.length.sum()), _leaves(experience.schema)
+        check_case(leaves, path.with_name(lock.FILE_NAME))
         _save_metadata(path, tree(leaves), steps)
         save_provenance(path, experience, self.losses(experience))
         with ExitStack() as stack:
