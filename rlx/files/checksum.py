@@ -20,6 +20,7 @@ class FileStat:
         bytes: its length; None if the server does not tell.
         crc32c: of its bytes as they are stored, eight hex digits.
         md5: of its bytes as they are stored, 32 hex digits.
+        sha256: of its bytes as they are stored, 64 hex digits.
         etag: HTTP's version, quotes and all.
         version: what some stores want beside the etag to replace that version and no other.
         modified: when it was written, where there may be no etag.
@@ -30,9 +31,15 @@ class FileStat:
     bytes: int | None = None
     crc32c: str | None = None
     md5: str | None = None
+    sha256: str | None = None
     etag: str | None = None
     version: str | None = None
     modified: str | None = None
+
+    @property
+    def has_checksum(self) -> bool:
+        """Return whether any checksum is known."""
+        return (self.crc32c or self.md5 or self.sha256) is not None
 
     @property
     def strong_etag(self) -> str | None:
@@ -77,7 +84,7 @@ class Digests:
     """Length and checksums of the bytes so far.
 
     Args:
-        md5: whether MD5, which is slow, is wanted too.
+        expected: of a file whose MD5 or SHA-256, which are slow, are to be compared; its CRC-32C always is.
 
     Attributes:
         bytes: how many bytes there were.
@@ -89,10 +96,16 @@ class Digests:
         (9, 'e3069283')
     """
 
-    def __init__(self, *, md5: bool = False) -> None:
+    def __init__(self, expected: FileStat | None = None) -> None:
         self.bytes = 0
         self._crc32c = 0
-        self._md5 = hashlib.md5(usedforsecurity=False) if md5 else None
+        self._slow = (
+            {}
+            if expected is None
+            else {
+                name: hashlib.new(name, usedforsecurity=False) for name in ("md5", "sha256") if getattr(expected, name)
+            }
+        )
 
     @property
     def crc32c(self) -> str:
@@ -103,15 +116,15 @@ class Digests:
         """Add the next bytes."""
         self.bytes += len(data)
         self._crc32c = google_crc32c.extend(self._crc32c, data)
-        if self._md5 is not None:
-            self._md5.update(data)
+        for digest in self._slow.values():
+            digest.update(data)
 
     def differences(self, expected: FileStat) -> str:
         """Return the differences to the expected values, in words; empty if all are equal."""
         found = {
             "bytes": (expected.bytes, self.bytes),
             "crc32c": (expected.crc32c, self.crc32c),
-            "md5": (expected.md5, self._md5 and self._md5.hexdigest()),
+            **{name: (getattr(expected, name), digest.hexdigest()) for name, digest in self._slow.items()},
         }
         return "; ".join(
             f"expected {what} {wanted}, found {got}"
@@ -127,9 +140,9 @@ def pieces_of(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def digests_of(path: Path, *, md5: bool = False) -> Digests:
-    """Return length and checksums of a file on this machine."""
-    digests = Digests(md5=md5)
+def digests_of(path: Path, expected: FileStat | None = None) -> Digests:
+    """Return length and checksums of a file on this machine; see ``Digests``."""
+    digests = Digests(expected)
     for piece in pieces_of(path):
         digests.update(piece)
     return digests

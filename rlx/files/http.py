@@ -8,7 +8,7 @@ are gzip files themselves. So nothing is decompressed here, and a server that de
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
@@ -51,7 +51,7 @@ class HttpFiles(Location):
         return without_secrets(self.address)
 
     def _stat(self, name: str) -> FileStat:
-        with _Session() as session, self._ask(session, "HEAD", name, {}) as response:
+        with self._session() as session, self._ask(session, "HEAD", name, {}) as response:
             self._check_status(response, name)
             return self._describe(response, name)
 
@@ -64,8 +64,7 @@ class HttpFiles(Location):
             headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
         if seen is not None and seen.strong_etag:
             headers["If-Match"] = seen.strong_etag
-        # A session a file: threads may not be able to share one, and a handshake a file is nothing.
-        with _Session() as session, self._ask(session, "GET", name, headers) as response:
+        with self._session() as session, self._ask(session, "GET", name, headers) as response:
             if headers and response.status_code in (412, 416):
                 raise self._changed(name)
             if headers and response.status_code == 206:
@@ -76,13 +75,20 @@ class HttpFiles(Location):
                 start, stat = 0, self._whole(response, name)
             yield Content(stat, start, self._received(response, name), lambda: _shut(response))
 
+    def _session(self) -> AbstractContextManager[requests.Session]:
+        # A session a file: threads may not be able to share one, and a handshake a file is nothing.
+        return HttpSession()
+
+    def _headers(self) -> Mapping[str, str]:
+        # Otherwise Google Cloud Storage decompresses objects stored as Content-Encoding: gzip.
+        return {"Accept-Encoding": "gzip"}
+
     def _ask(self, session: requests.Session, method: str, name: str, headers: Mapping[str, str]) -> requests.Response:
         try:
             return session.request(
                 method,
                 self._address_of(name),
-                # Otherwise Google Cloud Storage decompresses objects stored as Content-Encoding: gzip.
-                headers={"Accept-Encoding": "gzip", **headers},
+                headers={**self._headers(), **headers},
                 stream=True,
                 timeout=(self.connect_timeout_s, self.read_timeout_s),
             )
@@ -179,6 +185,8 @@ class _Adapter(requests.adapters.HTTPAdapter):
         self._answers = list[urllib3.BaseHTTPResponse]()
 
     def build_response(self, req: requests.PreparedRequest, resp: urllib3.BaseHTTPResponse) -> requests.Response:
+        # A session that is kept makes many: those that were read to the end are closed already.
+        self._answers = [answer for answer in self._answers if not answer.closed]
         self._answers.append(resp)
         return super().build_response(req, resp)
 
@@ -188,7 +196,7 @@ class _Adapter(requests.adapters.HTTPAdapter):
         super().close()
 
 
-class _Session(requests.Session):
+class HttpSession(requests.Session):
     """Session that follows redirects, but not from https to http: anyone on the line could send other bytes."""
 
     def __init__(self) -> None:
@@ -197,6 +205,7 @@ class _Session(requests.Session):
             self.mount(scheme, _Adapter())
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return where an answer leads to."""
         target = super().get_redirect_target(resp)
         scheme = urlsplit(urljoin(resp.url, target)).scheme if target else "https"
         if resp.url.startswith("https:") and scheme != "https":

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, DownloadError, SourceError
@@ -263,14 +263,49 @@ class Location(ABC):
         return ChangedError(DownloadError(problem, hint=RESUME_HINT))
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A local file on its way to a location.
+
+    Args:
+        name: of the file at the location.
+        path: of the local file.
+        pieces: reads it; raises if the bytes are not those.
+        bytes: its length.
+        crc32c: of its bytes, eight hex digits.
+    """
+
+    name: str
+    path: Path
+    pieces: Callable[[], Iterator[bytes]] = field(repr=False)
+    bytes: int
+    crc32c: str
+
+
 class WritableLocation(Location):
     """A location whose files can be listed and written, unless it is read-only.
 
     Attributes:
         is_read_only: True for a web server, of which every method below raises SourceError.
+        is_atomic: True if nothing that was put or deleted is visible until ``replace``, which shows all at once.
+        max_batch: files that ``put_all`` should get at once.
     """
 
     is_read_only: bool = False
+    is_atomic: bool = False
+    max_batch: int = 1
+
+    def create(self, *, private: bool | None = None) -> None:
+        """Make what has to exist before files can be put; most locations need nothing.
+
+        Args:
+            private: whether only its owners may read it, where the location can tell.
+        """
+
+    def put_all(self, files: Sequence[Upload]) -> None:
+        """Write files, each as ``put`` does."""
+        for file in files:
+            self.put(file.name, file.pieces(), bytes=file.bytes, crc32c=file.crc32c)
 
     @abstractmethod
     def list(self, below: str) -> Iterator[FileStat]:

@@ -18,17 +18,21 @@ def open_location(location: str | os.PathLike[str], *, retry: RetryPolicy | None
     """Return the location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
 
     Args:
-        location: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
+        location: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file://`` or a directory.
         retry: how failures of a server are met.
 
     Raises:
         SourceError: the URL is invalid, or of an unknown kind.
-        MissingExtraError: a URL, and obstore is not installed.
+        MissingExtraError: a URL, and obstore (for ``hf://``: huggingface_hub) is not installed.
     """
     path = local_path(location)
     if path is not None:
         return Directory(path.absolute())
-    # obstore is an extra, and whoever has a directory does without.
+    # Both need extras, and whoever has a directory does without.
+    if split_url(str(location)).scheme == "hf":
+        from rlx.files.hub import Hub  # noqa: PLC0415
+
+        return Hub(str(location), retry=retry)
     from rlx.files.bucket import Bucket  # noqa: PLC0415
 
     return Bucket(str(location), retry=retry)

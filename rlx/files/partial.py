@@ -65,7 +65,7 @@ class Partial:
         # In this order, or a crash in between would leave bytes of one version and the name of another.
         self._file = open(self._data_path, "wb", buffering=0)  # noqa: SIM115 - lives as long as this object
         self._sidecar_path.write_text(json.dumps(asdict(expected)))
-        self._digests, self.expected = Digests(md5=bool(expected.md5)), expected
+        self._digests, self.expected = Digests(expected), expected
 
     def append(self, data: bytes) -> int:
         """Keep the next bytes; return how many of them were never here before."""
@@ -114,11 +114,11 @@ class Partial:
         expected = _read_sidecar(self._sidecar_path)
         if expected is None or not self._data_path.is_file():
             return
-        if not (expected.strong_etag or expected.crc32c or expected.md5):
+        if not (expected.strong_etag or expected.has_checksum):
             return  # two versions could be mixed and nothing would tell
         if expected.bytes is not None and self._data_path.stat().st_size > expected.bytes:
             return
-        self._digests, self.expected = digests_of(self._data_path, md5=bool(expected.md5)), expected
+        self._digests, self.expected = digests_of(self._data_path, expected), expected
         self._file = open(self._data_path, "ab", buffering=0)  # noqa: SIM115 - lives as long as this object
         self.furthest = self.offset
 
@@ -130,8 +130,8 @@ def intact_file(path: Path, expected: FileStat) -> FetchedFile | None:
     """
     if not path.is_file() or expected.bytes not in (None, size := path.stat().st_size):
         return None
-    if expected.crc32c or expected.md5:
-        digests = digests_of(path, md5=bool(expected.md5))
+    if expected.has_checksum:
+        digests = digests_of(path, expected)
         return None if digests.differences(expected) else FetchedFile(path, size, digests.crc32c, 0)
     return None if expected.bytes is None else FetchedFile(path, size, None, 0)
 

@@ -10,7 +10,7 @@ from rlx.errors import SourceError
 from rlx.wording import without_secrets
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-BUCKETS = ("s3", "gs", "az", "http", "https")
+BUCKETS = ("s3", "gs", "az", "hf", "http", "https")
 _MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
 
 

@@ -1,0 +1,266 @@
+"""Datasets of the hub, by the real client of huggingface_hub against a hub on loopback."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from huggingface_hub import close_session, constants
+
+from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError
+from rlx.files.hub import Hub, HubAddress, datasets_of, organisation_of
+from rlx.files.location import Location
+from rlx.files.retry import RetryPolicy
+from rlx.progress import Silent
+from tests.contracts.location import LARGE, LocationContract, get, put
+from tests.hub_server import Fault, HubServer, Request
+
+# huggingface_hub uploads by an argument that its HTTP library has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+QUICK = RetryPolicy(attempts=3, first_delay_s=0.01, max_delay_s=0.02)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """A hub, as the environment of huggingface_hub names it, and whoever may write to it."""
+    with HubServer() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setenv("HF_TOKEN", server.token)
+        yield server
+        close_session()
+
+
+class Committing(Hub):
+    """Commits whatever is put or deleted at once, as the contract of all locations wants to see it."""
+
+    def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
+        super().put(name, pieces, bytes=bytes, crc32c=crc32c)
+        assert self._commit_all(self._head())
+
+    def delete(self, names: Sequence[str]) -> None:
+        super().delete(names)
+        assert self._commit_all(self._head())
+
+
+class TestRoot(LocationContract):
+    """The contract, at the root of a repository."""
+
+    @pytest.fixture
+    def empty(self, hub: HubServer) -> Location:  # noqa: ARG002
+        location = Committing("hf://datasets/me/pong", retry=QUICK)
+        location.create()
+        return location
+
+
+class TestBelow(LocationContract):
+    """The contract, below a path."""
+
+    @pytest.fixture
+    def empty(self, hub: HubServer) -> Location:
+        hub.add("me/pong", {"README.md": b"card", "run/5x/rlx.json": b"another"})
+        return Committing("hf://datasets/me/pong@main/run/5", retry=QUICK)
+
+
+def test_what_is_put_shows_all_at_once(hub: HubServer) -> None:
+    hub.add("me/pong", {"old": b"old"})
+    location = Hub("hf://datasets/me/pong", retry=QUICK)
+    put(location, "a", b"a")
+    put(location, "b", bytes(10_000))
+    location.delete(["old"])
+    assert "a" not in hub.files("me/pong")
+    assert len(hub.repos["me/pong"].commits) == 1
+    assert location.replace("rlx.json", b"{}", seen=None)
+    assert hub.files("me/pong") == {"a": b"a", "b": bytes(10_000), "rlx.json": b"{}"}
+    assert len(hub.repos["me/pong"].commits) == 2
+
+
+def test_one_commit_is_read_whatever_comes_after(hub: HubServer) -> None:
+    first = hub.add("me/pong", {"rlx.json": b"{}", "a": b"one"})
+    location = Hub("hf://datasets/me/pong", retry=QUICK)
+    assert get(location, "rlx.json") == b"{}"
+    hub.add("me/pong", {"a": b"two"})
+    assert get(location, "a") == b"one"
+    assert location.pinned == f"hf://datasets/me/pong@{first}"
+    assert get(Hub(f"hf://datasets/me/pong@{first}"), "a") == b"one"
+    assert get(Hub("hf://datasets/me/pong@main"), "a") == b"two"
+
+
+def test_somebody_else_commits_meanwhile(hub: HubServer) -> None:
+    hub.add("me/pong", {"rlx.json": b"{}"})
+    location = Hub("hf://datasets/me/pong", retry=QUICK)
+    seen = location.stat("rlx.json")
+    hub.add("me/pong", {"README.md": b"new"})
+    assert not location.replace("rlx.json", b"mine", seen=seen)
+    assert hub.files("me/pong")["rlx.json"] == b"{}"
+
+
+def test_objects_that_the_storage_has_are_not_sent_again(hub: HubServer) -> None:
+    hub.add("me/other", {"large": bytes(100_000)})
+    hub.add("me/pong", {})
+    location = Hub("hf://datasets/me/pong", retry=QUICK)
+    put(location, "large", bytes(100_000))
+    assert location.replace("rlx.json", b"{}", seen=None)
+    assert not [request for request in hub.requests if request.method == "PUT"]
+    assert hub.files("me/pong")["large"] == bytes(100_000)
+
+
+def test_a_gitignore_that_excludes_files_is_named(hub: HubServer) -> None:
+    hub.add("me/pong", {".gitignore": b"ignored"})
+    with pytest.raises(SourceError, match=r"\.gitignore excludes large"):
+        put(Hub("hf://datasets/me/pong", retry=QUICK), "large", bytes(10_000))
+
+
+def test_no_token_leaves_the_hub(hub: HubServer) -> None:
+    hub.add("me/pong", {LARGE: bytes(100_000)}, private=True)
+    assert get(Hub("hf://datasets/me/pong"), LARGE) == bytes(100_000)
+    away = [request for request in hub.requests if request.path.startswith("/cdn/")]
+    assert away
+    assert not [request for request in away if "Authorization" in request.headers]
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "message", "hint"),
+    [
+        ("hf://datasets/me/nothing", SourceNotFoundError, "hf://datasets/me/nothing: no such dataset", None),
+        ("hf://datasets/me/pong@v9", SourceNotFoundError, "hf://datasets/me/pong@v9: no such revision", None),
+        ("hf://datasets/me/pong/below", SourceNotFoundError, "below/rlx.json: no such file", None),
+    ],
+)
+def test_what_does_not_exist_is_named(
+    hub: HubServer, url: str, error: type[SourceError], message: str, hint: str | None
+) -> None:
+    hub.add("me/pong", {"a": b"a"})
+    with pytest.raises(error, match=message) as raised:
+        Hub(url, retry=QUICK).stat("rlx.json")
+    assert raised.value.hint == hint
+
+
+def test_private_and_gated_datasets_are_named(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
+    hub.add("me/private", {"a": b"a"}, private=True)
+    hub.add("me/gated", {"a": b"a"}, gated=True)
+    with pytest.raises(ForbiddenError, match="no such dataset, or it is private") as raised:
+        Hub("hf://datasets/me/private", retry=QUICK).stat("a")
+    assert raised.value.hint is not None
+    assert "hf auth login" in raised.value.hint
+    with pytest.raises(ForbiddenError, match="access is gated") as raised:
+        Hub("hf://datasets/me/gated@main", retry=QUICK).stat("a")
+    assert raised.value.hint == "accept its conditions at https://huggingface.co/datasets/me/gated, then hf auth login"
+    with pytest.raises(ForbiddenError, match="hf://datasets/me/new: access denied"):
+        Hub("hf://datasets/me/new", retry=QUICK).create()
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"RateLimit": '"api";r=0;t=0'}])
+def test_too_many_requests_are_tried_again(hub: HubServer, headers: dict[str, str]) -> None:
+    hub.add("me/pong", {"a": b"a"})
+    refused: list[Request] = []
+
+    def busy(request: Request) -> Fault | None:
+        if len(refused) < 2 and "/resolve/" in request.path:
+            refused.append(request)
+            return Fault(429, headers)
+        return None
+
+    hub.faults = busy
+    assert get(Hub("hf://datasets/me/pong", retry=QUICK), "a") == b"a"
+    assert len(refused) == 2
+
+
+@pytest.mark.parametrize("route", ["/preupload/", "/commit/", ".git/info/lfs", "/lfs/"])
+def test_a_hub_that_fails_once_is_asked_again(hub: HubServer, route: str) -> None:
+    hub.add("me/pong", {})
+    refused: list[Request] = []
+
+    def failing(request: Request) -> Fault | None:
+        if route in request.path and not refused:
+            refused.append(request)
+            return Fault(500)
+        return None
+
+    hub.faults = failing
+    location = Hub("hf://datasets/me/pong", retry=QUICK)
+    put(location, "large", bytes(10_000))
+    assert location.replace("rlx.json", b"{}", seen=None)
+    assert hub.files("me/pong") == {"large": bytes(10_000), "rlx.json": b"{}"}
+    assert refused
+
+
+def test_a_hub_that_keeps_failing_is_named(hub: HubServer) -> None:
+    hub.add("me/pong", {"a": b"a"})
+    hub.faults = lambda request: Fault(503) if "/resolve/" in request.path else None
+    with pytest.raises(DownloadError, match=r"hf://datasets/me/pong/a: .*503.*tried 3 times"):
+        Hub("hf://datasets/me/pong", retry=QUICK).stat("a")
+
+
+def test_a_cut_connection_resumes(hub: HubServer, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 4000
+    hub.add("me/pong", {"large": content})
+    cuts = iter([300_000, 400_000])
+    hub.faults = lambda request: Fault(cut=next(cuts, 10**9)) if request.path.startswith("/cdn/") else None
+    fetched = Hub("hf://datasets/me/pong", retry=QUICK).fetch("large", tmp_path, Silent())
+    assert fetched.path.read_bytes() == content
+    assert fetched.transferred == len(content)
+
+
+def test_a_file_that_is_not_what_the_hub_says_is_refused(hub: HubServer, tmp_path: Path) -> None:
+    hub.add("me/pong", {"large": bytes(10_000)})
+    (oid,) = hub.objects
+    hub.objects[oid] = bytes(9_999) + b"x"
+    with pytest.raises(SourceError, match="sha256"):
+        Hub("hf://datasets/me/pong", retry=QUICK).fetch("large", tmp_path, Silent())
+
+
+def test_files_of_the_cache_are_read_from_there(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("me/pong", {"run/rlx.json": b"{}", "run/large": bytes(10_000), "other": b"no"})
+    found = Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot()
+    assert {path.name for path in found.iterdir()} == {"rlx.json", "large"}
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    asked = len(hub.requests)
+    location = Hub("hf://datasets/me/pong/run", retry=QUICK)
+    assert get(location, "large") == bytes(10_000)
+    assert location.read("large", 3, 5)[0] == bytes(2)
+    with pytest.raises(SourceNotFoundError, match="HF_HUB_OFFLINE is set"):
+        location.stat("nothing")
+    assert Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot() == found
+    shutil.rmtree(tmp_path / "hub")
+    with pytest.raises(SourceError, match="hf://datasets/me/pong"):
+        Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot()
+    assert len(hub.requests) == asked
+
+
+def test_the_datasets_of_an_organisation_that_rlx_made(hub: HubServer) -> None:
+    hub.add("me/pong", {"README.md": b"---\ntags:\n- rlx\n---\n"})
+    hub.add("me/text", {"README.md": b"---\ntags:\n- text\n---\n"})
+    hub.add("you/pong", {"README.md": b"---\ntags:\n- rlx\n---\n"})
+    assert [each.id for each in datasets_of("me")] == ["me/pong"]
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("hf://datasets/me/pong", HubAddress("me/pong")),
+        ("hf://datasets/me/pong/", HubAddress("me/pong")),
+        ("hf://datasets/me/pong@refs/pr/3/a", HubAddress("me/pong", "refs/pr/3", "a")),
+        ("hf://datasets/me/pong@a%2Fb/c/d", HubAddress("me/pong", "a/b", "c/d")),
+    ],
+)
+def test_addresses(url: str, address: HubAddress) -> None:
+    assert HubAddress.parse(url) == address
+    assert HubAddress.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "url", ["hf://me/pong", "hf://datasets/me", "hf://datasets/me/pong/../x", "hf://datasets/a b/c", "hf://models/a/b"]
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(SourceError, match=r"expected hf://datasets/|not a relative path"):
+        HubAddress.parse(url)
+    assert organisation_of("hf://datasets/me") == "me"
