@@ -188,6 +188,9 @@ class Recorded:
         self._location = location
         self.writes: list[str] = []
 
+    def put_all(self, files: Sequence[Upload]) -> None:
+        WritableLocation.put_all(self, files)  # type: ignore[arg-type]
+
     def __getattr__(self, name: str) -> object:
         found = getattr(self._location, name)
         if name not in ("put", "replace", "delete"):
