@@ -45,9 +45,11 @@ AnyDatasetArgument = Annotated[
     ),
 ]
 LocationArgument = Annotated[
-    str, typer.Argument(metavar="URL", help="Location: s3://, gs://, az://, http(s):// or a directory.")
+    str, typer.Argument(metavar="URL", help="Location: s3://, gs://, az://, hf://, http(s):// or a directory.")
 ]
-TargetArgument = Annotated[str, typer.Argument(metavar="URL", help="Location: s3://, gs://, az:// or a directory.")]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="Location: s3://, gs://, az://, hf:// or a directory.")
+]
 SourceOption = Annotated[
     str | None,
     typer.Option(

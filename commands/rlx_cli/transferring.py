@@ -64,8 +64,10 @@ def list_runs(
       rlx list --local
       rlx list --remote --game Pong
       rlx list --source /data/dqn --json
+      rlx list --source hf://datasets/ORG
 
-    With --source, lists the runs of that directory or server; otherwise uses a built-in list of RL Unplugged.
+    With --source, lists the runs of that directory or server, or the datasets that rlx has pushed to an organization of
+    the Hugging Face hub; otherwise uses a built-in list of RL Unplugged.
     """
     from rlx.api.transferring import each_once, here_and_there
     from rlx.formats.rl_unplugged.layout import GAMES
@@ -75,7 +77,10 @@ def list_runs(
     output: Output = ctx.obj
     here, there = here_and_there(remote=remote, local=local, game=game, source=source)
     parts: list[str | Table] = [_here_table(here)] if here else []
-    for (base, asked), runs in groupby(there, key=lambda entry: (entry.source, entry.asked)):
+    if pushed := [entry for entry in there if entry.steps is not None]:
+        parts += ["", _here_table(pushed)] if parts else [_here_table(pushed)]
+    runs_there = [entry for entry in there if entry.steps is None]
+    for (base, asked), runs in groupby(runs_there, key=lambda entry: (entry.source, entry.asked)):
         parts += [""] if parts else []
         parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
     output.show([entry.to_json() for entry in each_once(here, there)], *parts)
@@ -220,27 +225,30 @@ def push(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Send all files again, replacing the dataset at URL.")
     ] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository of the hub private.")] = False,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Copy a dataset to a bucket; run again to resume.
+    """Copy a dataset to a bucket or the Hugging Face hub; run again to resume.
 
     \b
     Examples:
       rlx push Pong/5 s3://bucket/pong
       rlx push ./pong gs://bucket/pong --jobs 16
       rlx push Pong/5 /mnt/share/pong
+      rlx push Pong/5 hf://datasets/ORG/pong-5
 
     Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. Server and
     credentials come from the environment variables of each cloud's own tools, such as AWS_ENDPOINT_URL and
-    AWS_ACCESS_KEY_ID. URLs need rlx[cloud]; directories do not.
+    AWS_ACCESS_KEY_ID; for the hub HF_TOKEN or hf auth login. Buckets need rlx[cloud], the hub rlx[hub], directories
+    neither.
     """
     import rlx
 
     output: Output = ctx.obj
     with interruptible(f"files sent so far stay at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
-        report = rlx.push(dataset, url, jobs=jobs, overwrite=overwrite, progress=progress)
+        report = rlx.push(dataset, url, jobs=jobs, overwrite=overwrite, private=private, progress=progress)
     show_transfer(output, report, "sent")
 
 
@@ -257,17 +265,18 @@ def pull(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Copy a dataset from a bucket; run again to resume.
+    """Copy a dataset from a bucket or the Hugging Face hub; run again to resume.
 
     \b
     Examples:
       rlx pull s3://bucket/pong
       rlx pull https://example.org/data/pong -o pong
       rlx pull gs://bucket/pong --jobs 16
+      rlx pull hf://datasets/ORG/pong-5@main
 
     Verifies the checksum of every file. Credentials, which public data do not need, come from the environment
-    variables of each cloud's own tools. URLs need rlx[cloud]; directories do not. To read a few steps without a copy,
-    use rlx sample URL.
+    variables of each cloud's own tools. Buckets need rlx[cloud], the hub rlx[hub], directories neither. To read a few
+    steps without a copy, use rlx sample URL.
     """
     import rlx
 

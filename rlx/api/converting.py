@@ -21,8 +21,8 @@ from rlx.api.arguments import (
 )
 from rlx.errors import OptionError
 from rlx.formats.dopamine.writer import DopamineExporter
-from rlx.home import locate
 from rlx.pipeline.convert import convert as convert_run
+from rlx.pipeline.convert import fetched
 from rlx.pipeline.export import ExportReport, export
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
@@ -69,7 +69,8 @@ def convert(
     warning.
 
     Args:
-        source: a dataset's directory or its id below ``$RLX_HOME``, or files of another project.
+        source: a dataset's directory or its id below ``$RLX_HOME``, or files of another project: their path, or
+            ``hf://datasets/ORG/NAME[@REV][/PATH]``, which is fetched into the cache of huggingface_hub.
         destination: the new dataset or file.
         from_: format of source, with options if it has any: ``torchrl:time_dim=0``; auto-detected by default.
         to: ``zarr`` or ``memmap``, the stores of a dataset; or another project's format.
@@ -111,6 +112,7 @@ def convert(
     check_choice("engine", engine, Engine)
     check_number("jobs", jobs, 1)
     progress = progress or Silent()
+    path, origin = fetched(source if isinstance(source, str) else Path(source))
     if to in get_args(ExportFormat):
         for name, given in (
             ("`codec`", codec is not None),
@@ -120,7 +122,7 @@ def convert(
             if given:
                 raise OptionError(f"{name} requires `to` zarr or memmap, found `to` {to}")
         return export(
-            locate(source),
+            path,
             Path(destination),
             to,
             source_format=from_,
@@ -145,4 +147,4 @@ def convert(
         ray_address=ray_address,
         command=command_line("convert", [str(source)], chosen),
     )
-    return convert_run(locate(source), Path(destination), options, source_format=from_, progress=progress)
+    return convert_run(path, Path(destination), options, source_format=from_, origin=origin, progress=progress)

@@ -302,8 +302,8 @@ def open(
     """Open a dataset for reading.
 
     Args:
-        path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
-            ``http(s)://``. Reads from a URL fetch only what they need.
+        path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://``,
+            ``hf://`` or ``http(s)://``. Reads from a URL fetch only what they need.
         verify: check every file against the manifest first. Reads skip checksums.
         partial: open a dataset that another process is still writing, with the shards that are complete.
         cache_bytes: size of the cache of a URL, in bytes of memory.

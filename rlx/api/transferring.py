@@ -19,6 +19,7 @@ from rlx.api.arguments import (
     write_options,
 )
 from rlx.errors import OptionError
+from rlx.files.urls import HUB
 from rlx.home import home
 from rlx.pipeline.catalog import CatalogEntry, local_runs, remote_runs
 from rlx.pipeline.download import DownloadPlan, plan_download
@@ -40,7 +41,8 @@ def list_runs(
         remote: downloadable runs only.
         local: datasets below ``$RLX_HOME`` only.
         game: runs of this game only, case-insensitive.
-        source: URL or directory of the runs; rlx's built-in list of RL Unplugged by default.
+        source: URL or directory of the runs, or ``hf://datasets/ORG`` for the datasets that rlx has pushed there;
+            rlx's built-in list of RL Unplugged by default.
 
     Raises:
         OptionError: remote and local are both given.
@@ -162,17 +164,19 @@ def push(
     *,
     jobs: int | None = None,
     overwrite: bool = False,
+    private: bool = False,
     progress: Progress | None = None,
 ) -> TransferReport:
-    """Copy a dataset to a bucket; call it again to resume.
+    """Copy a dataset to a bucket or the Hugging Face hub; call it again to resume.
 
     Sends only missing or changed files, and the manifest last, so that a partial push never looks complete.
 
     Args:
         dataset: the dataset's directory, or its id below ``$RLX_HOME``.
-        url: ``s3://``, ``gs://``, ``az://``, ``file://`` or a directory.
+        url: ``s3://``, ``gs://``, ``az://``, ``hf://datasets/ORG/NAME[@BRANCH][/PATH]``, ``file://`` or a directory.
         jobs: concurrent transfers; 8 by default.
         overwrite: send all files again, replacing the dataset at url.
+        private: make a new repository of the hub private.
         progress: reports ``bytes``.
 
     Raises:
@@ -183,15 +187,19 @@ def push(
         DatasetLockedError: another dataset is being pushed to url.
         ForbiddenError: the server refuses access.
         PartialError: some files could not be sent; call it again to resume.
-        OptionError: jobs is below 1.
-        MissingExtraError: obstore is not installed.
+        OptionError: jobs is below 1, or private is given for another location than the hub.
+        MissingExtraError: obstore, or for the hub huggingface_hub, is not installed.
 
     Example:
         >>> rlx.push("cartpole", "bucket").steps  # a directory, or the URL of a bucket
         1000
     """
     check_number("jobs", jobs, 1)
-    return push_dataset(dataset, url, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())
+    if private and not url.startswith(HUB):
+        raise OptionError(f"`private` requires {HUB}ORG/NAME, found {url}")
+    return push_dataset(
+        dataset, url, jobs=jobs or JOBS, overwrite=overwrite, private=private or None, progress=progress or Silent()
+    )
 
 
 def pull(
@@ -202,10 +210,11 @@ def pull(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> TransferReport:
-    """Copy a dataset from a bucket; call it again to resume.
+    """Copy a dataset from a bucket or the Hugging Face hub; call it again to resume.
 
     Args:
-        url: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
+        url: ``s3://``, ``gs://``, ``az://``, ``hf://datasets/ORG/NAME[@REV][/PATH]``, ``http(s)://``,
+            ``file://`` or a directory.
         output: the dataset's directory; its id below ``$RLX_HOME`` by default.
         jobs: concurrent transfers; 8 by default.
         overwrite: start afresh; an existing dataset stays until the new one is complete.

@@ -27,13 +27,12 @@ from rlx.files.checksum import FileStat, pieces_of
 from rlx.files.http import HttpFiles, HttpSession
 from rlx.files.location import RESUME_HINT, Content, Upload, WritableLocation, checked_name
 from rlx.files.retry import Cancel, RetryPolicy, TransientError
-from rlx.secrets_in_urls import harmless, without_secrets
+from rlx.files.urls import HUB
+from rlx.wording import harmless, without_secrets
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo, CommitOperation, CommitOperationAdd, DatasetInfo, HfApi
 
-SCHEME = "hf"
-PREFIX = "hf://datasets/"
 TAG = "rlx"
 _MAIN = "main"
 _ADDRESS = re.compile(
@@ -79,7 +78,7 @@ class HubAddress:
         found = _ADDRESS.fullmatch(url)
         if found is None:
             raise SourceError(
-                f"{without_secrets(url)} is not a dataset of the hub: expected {PREFIX}ORG/NAME[@REV][/PATH]"
+                f"{without_secrets(url)} is not a dataset of the hub: expected {HUB}ORG/NAME[@REV][/PATH]"
             )
         path = (found["path"] or "").strip("/")
         if path:
@@ -91,7 +90,7 @@ class HubAddress:
         # As huggingface_hub writes it: only the names of pull requests and conversions keep their slashes.
         kept = "/" if self.revision and _REFS.match(self.revision) else ""
         revision = f"@{quote(self.revision, safe=kept)}" if self.revision else ""
-        return f"{PREFIX}{self.repo}{revision}" + (f"/{self.path}" if self.path else "")
+        return f"{HUB}{self.repo}{revision}" + (f"/{self.path}" if self.path else "")
 
 
 class Hub(WritableLocation):
@@ -438,7 +437,7 @@ def check_installed() -> None:
         import huggingface_hub  # noqa: F401, PLC0415
     except ImportError as exc:
         raise MissingExtraError(
-            f"{SCHEME}:// needs huggingface_hub, which is not installed", hint="pip install 'rlx[hub]'"
+            f"{HUB} needs huggingface_hub, which is not installed", hint="pip install 'rlx[hub]'"
         ) from exc
 
 
@@ -465,7 +464,7 @@ def datasets_of(organisation: str) -> "list[DatasetInfo]":
     def listed(api: "HfApi") -> "list[DatasetInfo]":
         return list(api.list_datasets(author=organisation, filter=TAG, full=True))
 
-    return DEFAULT_RETRY.run(lambda: asked(f"{PREFIX}{organisation}", listed), Cancel())
+    return DEFAULT_RETRY.run(lambda: asked(f"{HUB}{organisation}", listed), Cancel())
 
 
 def asked(where: str, request: "Callable[[HfApi], T]") -> T:
@@ -531,7 +530,7 @@ def _refusal(where: str, name: str | None, status: int, code: str, said: str) ->
     """Return the error for 401, 403 and 404, which the hub tells apart by a header."""
     file = where if name is None else f"{where}/{name}"
     if code == "GatedRepo":
-        page = where.replace(PREFIX, "https://huggingface.co/datasets/").partition("@")[0]
+        page = where.replace(HUB, "https://huggingface.co/datasets/").partition("@")[0]
         return ForbiddenError(f"{where}: access is gated", hint=f"accept its conditions at {page}, then hf auth login")
     if code == "EntryNotFound":
         return SourceNotFoundError(f"{file}: no such file")

@@ -11,6 +11,7 @@ from rlx.wording import without_secrets
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "hf", "http", "https")
+HUB = "hf://datasets/"
 _MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
 
 

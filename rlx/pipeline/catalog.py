@@ -1,16 +1,19 @@
 """Runs that there are: below ``$RLX_HOME``, in directories and on servers."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlx.errors import ForbiddenError, RlxError, SourceError, SourceNotFoundError
+from rlx.errors import DatasetNotFoundError, ForbiddenError, RlxError, SourceError, SourceNotFoundError
 from rlx.files.checksum import FetchedFile, FileStat
+from rlx.files.hub import datasets_of, organisation_of
 from rlx.files.location import Location
-from rlx.files.opening import open_source
+from rlx.files.opening import open_location, open_source
 from rlx.files.retry import RetryPolicy
+from rlx.files.urls import HUB
 from rlx.formats.common.source import Layout
 from rlx.formats.dopamine.reader import DopamineLayout
 from rlx.formats.finding import find_runs
@@ -20,11 +23,13 @@ from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
 from rlx.progress import Silent
+from rlx.store.layout import read_manifest
 from rlx.store.statistics import Episodes
 from rlx.wording import without_secrets
 
 _REQUESTS = 8
 R = TypeVar("R")
+logger = logging.getLogger(__name__)
 # A list is wanted now; whoever waits for a run's bytes is more patient.
 _FEW_RETRIES = RetryPolicy(attempts=2, first_delay_s=0.5)
 
@@ -93,6 +98,8 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
         DownloadError: the server does not answer.
     """
     here = set(dataset_ids())
+    if (organisation := organisation_of(source or "")) is not None:
+        return [entry for entry in _pushed(organisation, here) if entry.is_of(game)]
     base = open_source(source, retry=_FEW_RETRIES) if source else None
     if base is not None and base.directory is not None:
         runs = [_remote(run.id, base.url, len(run.shards()), run.id in here) for run in find_runs(base.directory)]
@@ -114,16 +121,35 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
     return [entry for entry in wanted if (entry.game, entry.run) in there]
 
 
+def _pushed(organisation: str, here: Collection[str]) -> list[CatalogEntry]:
+    """Return the datasets that rlx has pushed to an organisation of the hub."""
+    entries = []
+    for dataset in datasets_of(organisation):
+        url = f"{HUB}{dataset.id}"
+        try:
+            manifest = read_manifest(open_location(url, retry=_FEW_RETRIES))
+        except (DatasetNotFoundError, ForbiddenError) as exc:  # others of its datasets can be read
+            logger.warning("%s", exc)
+            continue
+        entries.append(_described(manifest, url, local=manifest.id in here))
+    return entries
+
+
 def _local(id: str) -> CatalogEntry:
     path = home() / id
     try:
-        listed = Manifest.load(path)
-        found = Episodes.of(listed.shards)
+        listed = replace(Manifest.load(path), id=id)  # as the directory is named
+        return _described(listed, str(path), local=True)
     except RlxError:
         return CatalogEntry(id, *_split(id), str(path), 0, local=True, steps=None)
+
+
+def _described(listed: Manifest, source: str, *, local: bool) -> CatalogEntry:
+    found = Episodes.of(listed.shards)
     means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
     episodes = (found.whole, found.pieces, *means)
-    return CatalogEntry(id, *_split(id), str(path), len(listed.shards), True, listed.steps, True, *episodes)
+    split = _split(listed.id)
+    return CatalogEntry(listed.id, *split, source, len(listed.shards), local, listed.steps, True, *episodes)
 
 
 def _remote(id: str, source: str, shards: int, local: bool) -> CatalogEntry:

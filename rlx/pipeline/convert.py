@@ -1,18 +1,23 @@
 """``rlx convert``: local files, of another layout or of a dataset, into a dataset."""
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
+from rlx.files.hub import Hub
+from rlx.files.urls import HUB
 from rlx.formats.common.fields import not_taken
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.formats.registry import readable
+from rlx.home import locate
 from rlx.manifest import FileRecord
 from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
@@ -30,8 +35,30 @@ _MAX_NAMED = 20
 FORMATS = ("rlx", *readable())
 
 
+def fetched(source: str | os.PathLike[str]) -> tuple[Path, str | None]:
+    """Return where the files of a source lie on this machine, and which URL they came from, if any.
+
+    Files of the hub are fetched into the cache of huggingface_hub, and the URL names their commit.
+
+    Raises:
+        DatasetNotFoundError: an id or a URL that is not on this machine.
+        SourceNotFoundError, ForbiddenError, DownloadError: a dataset of the hub that cannot be fetched.
+        MissingExtraError: huggingface_hub is not installed.
+    """
+    if not (isinstance(source, str) and source.startswith(HUB)):
+        return locate(source), None
+    location = Hub(source)
+    return location.snapshot(), location.pinned
+
+
 def convert(
-    source: Path, destination: Path, options: Options, *, source_format: str | None, progress: Progress
+    source: Path,
+    destination: Path,
+    options: Options,
+    *,
+    source_format: str | None,
+    origin: str | None = None,
+    progress: Progress,
 ) -> Report:
     """Convert files of another project, or a dataset, into a dataset; resume an unfinished one.
 
@@ -40,6 +67,7 @@ def convert(
         destination: directory of the new dataset.
         options: how to write it.
         source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
+        origin: the URL that the files came from; see ``fetched``.
         progress: receives ``shards`` and ``steps``.
 
     Raises:
@@ -48,7 +76,7 @@ def convert(
         DatasetExistsError: the destination is the source, or contains it, or holds something else.
     """
     check_apart(source, destination)
-    ingest = _ingest(source, options, source_format, progress)
+    ingest = replace(_ingest(source, options, source_format, progress), origin=origin)
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
         return ingest.run(claim, LocalFiles())

@@ -35,7 +35,7 @@ def pull(
     Shards that are listed here already are not fetched again. The download of a partial file is resumed.
 
     Args:
-        url: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a directory.
+        url: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file://`` or a directory.
         destination: the dataset's directory; its id below ``$RLX_HOME`` by default.
         jobs: transfers at once.
         overwrite: whether to start afresh where there is a dataset.

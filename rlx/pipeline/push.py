@@ -71,7 +71,7 @@ def push(
     local = Dataset(dataset)
     location = open_location(url)
     if location.is_read_only:
-        raise DatasetError(f"{location.url} can only be read", hint="push to s3://, gs://, az:// or a directory")
+        raise DatasetError(f"{location.url} can only be read", hint="push to s3://, gs://, az://, hf:// or a directory")
     location.create(private=private)
     with _held(local, location, overwrite=overwrite):
         return _push(local, location, jobs, progress, overwrite=overwrite)

@@ -183,7 +183,10 @@ def test_a_web_server_cannot_be_written(server: GcsServer) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ftp://host/set", "ftp:// is not supported: expected one of s3://, gs://, az://, hf://, http://, https://, file://"),
+        (
+            "ftp://host/set",
+            "ftp:// is not supported: expected one of s3://, gs://, az://, hf://, http://, https://, file://",
+        ),
         ("s3://", "expected s3://BUCKET"),
         ("https:///set?token=secret", "^https:///set is not a URL"),
         ("https://host/set#secret", "^https://host/set: expected no query"),

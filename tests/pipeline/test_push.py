@@ -1,6 +1,7 @@
 """Pushing a dataset: what is sent, in which order, and what a half-done push leaves."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rlx.errors import (
     PartialError,
     SourceNotFoundError,
 )
-from rlx.files.location import Location
+from rlx.files.location import Location, Upload, WritableLocation
 from rlx.files.opening import open_location
 from rlx.manifest import Manifest
 from rlx.pipeline.push import push

@@ -124,5 +124,14 @@ class OneFile:
 
 
 def id_of(path: Path) -> str:
-    """Return the id of a dataset that has no name but its file's."""
-    return path.stem if _ID.fullmatch(path.stem) else "dataset"
+    """Return the id of a dataset that has no name but its file's.
+
+    In the cache of huggingface_hub that is the name of the repository, as its directories are named by commits.
+
+    Example:
+        >>> id_of(Path("expert.hdf5")), id_of(Path("hub/datasets--lerobot--pusht/snapshots/1f2e"))
+        ('expert', 'pusht')
+    """
+    *_, cached, below, _ = ("", "", "", *path.parts)
+    name = cached.split("--")[-1] if below == "snapshots" and cached.startswith("datasets--") else path.stem
+    return name if _ID.fullmatch(name) else "dataset"
