@@ -21,6 +21,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx_cli.app import main
 from tests.azure_server import AzureServer, azurite
+from tests.hub_server import HubServer
 from tests.s3_server import S3Server
 
 IN_MEMORY = Path("/dev/shm")
@@ -146,6 +147,22 @@ def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"bucket-{uuid4()}"
     s3_server.make_bucket(name)
     return f"s3://{name}"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """A hub, as the environment of huggingface_hub names it, and whoever may write to it."""
+    from huggingface_hub import close_session, constants  # noqa: PLC0415  (half a second, which few tests need)
+
+    with HubServer() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setenv("HF_TOKEN", server.token)
+        yield server
+        close_session()
 
 
 @pytest.fixture(scope="session")

@@ -258,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name in self.hub.repos:
             self._send(409, json.dumps({"url": f"{self.hub.url}/datasets/{name}"}).encode())
             return
-        self.hub.repos[name] = Repo(private=bool(wanted.get("private")))
+        self.hub.repos[name] = Repo(private=bool(wanted.get("private")) or wanted.get("visibility") == "private")
         self.hub.repos[name].commit({".gitattributes": Blob(b"* text=auto\n", False)}, "initial commit")
         self._json({"url": f"{self.hub.url}/datasets/{name}", "name": name})
 
@@ -401,7 +401,7 @@ class _Handler(BaseHTTPRequestHandler):
                         self._refuse(404, "EntryNotFound", "A file with this name doesn't exist")
                         return
                     del files[value["path"]]
-        oid = self.hub.repos[repo].commit(files, header["summary"])
+        oid = self.hub.repos[repo].commit(files, header["summary"], revision)
         self._json({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.url}/datasets/{repo}/commit/{oid}"})
 
     def resolve(self, repo: str, revision: str, name: str) -> None:

@@ -302,7 +302,8 @@ class Hub(WritableLocation):
         from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
 
         path, head = self._in_repo(name), self._head()
-        if (seen is None and self._present([path], head)) or (seen is not None and seen.version != head):
+        is_new = seen is None and path not in self._deletions
+        if (is_new and self._present([path], head)) or (seen is not None and seen.version != head):
             return False
         with self._lock:
             self._additions[path] = CommitOperationAdd(path, content)

@@ -1,11 +1,11 @@
 """Datasets of the hub, by the real client of huggingface_hub against a hub on loopback."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from huggingface_hub import close_session, constants
+from huggingface_hub import constants
 
 from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError
 from rlx.files.hub import Hub, HubAddress, datasets_of, organisation_of
@@ -18,21 +18,6 @@ from tests.hub_server import Fault, HubServer, Request
 # huggingface_hub uploads by an argument that its HTTP library has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 QUICK = RetryPolicy(attempts=3, first_delay_s=0.01, max_delay_s=0.02)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    """A hub, as the environment of huggingface_hub names it, and whoever may write to it."""
-    with HubServer() as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setenv("HF_TOKEN", server.token)
-        yield server
-        close_session()
 
 
 class Committing(Hub):

@@ -1,0 +1,175 @@
+"""Datasets pushed to the hub and used from there, by the real client of huggingface_hub."""
+
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+import rlx
+from rlx.errors import DatasetExistsError, DatasetLockedError, OptionError, PartialError
+from rlx.store.verification import verify
+from tests.hub_server import Fault, HubServer, Request
+from tests.pipeline.datasets import tree
+from tests.pipeline.pushes import files, write
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+URL = "hf://datasets/me/pong"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write(tmp_path / "dataset", 3)
+
+
+def shards_at(hub: HubServer) -> dict[str, bytes]:
+    """The dataset's own files at the hub."""
+    return {
+        name: content
+        for name, content in hub.files("me/pong").items()
+        if name.startswith("shards/") or name == "rlx.json"
+    }
+
+
+def test_push_is_one_commit_and_pull_gives_the_same_bytes(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
+    report = rlx.push(dataset, URL, private=True)
+    assert report.transferred_files == len(files(dataset)) - 1
+    assert shards_at(hub) == files(dataset)
+    assert hub.repos["me/pong"].private
+    assert len(hub.repos["me/pong"].commits) == 2  # the first is the hub's own
+    assert rlx.push(dataset, URL).transferred_files == 0
+    assert len(hub.repos["me/pong"].commits) == 2
+    rlx.pull(URL, tmp_path / "copy")
+    assert tree(tmp_path / "copy") == tree(dataset)
+
+
+def test_few_requests_push_and_open(hub: HubServer, dataset: Path) -> None:
+    rlx.push(dataset, URL)
+    sends = [request for request in hub.requests if request.method == "PUT"]
+    others = [request for request in hub.requests if request.method != "PUT" and "/verify" not in request.path]
+    assert len(sends) > 30
+    assert len(others) <= 20
+    hub.requests.clear()
+    opened = rlx.open(URL)
+    assert len(opened) == 24
+    batch = opened[[0, 7, 23]]
+    assert len([request for request in hub.requests if "/api/" in request.path]) <= 1
+    assert (batch["observation"] == rlx.open(dataset)[[0, 7, 23]]["observation"]).all()
+
+
+def test_every_verb_that_reads_takes_the_url(hub: HubServer, dataset: Path) -> None:
+    rlx.push(dataset, URL)
+    assert rlx.inspect(URL).steps == 24
+    assert rlx.verify(URL).problems == []
+    assert rlx.sample(URL, batch_size=5, seed=1).batch.batch_size == (5,)
+    assert not [finding for finding in rlx.doctor(URL).findings if finding.severity == "error"]
+
+
+def test_more_shards_are_one_more_commit(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
+    rlx.push(write(tmp_path / "part", 2), URL)
+    before = len(hub.repos["me/pong"].commits)
+    report = rlx.push(dataset, URL)
+    assert report.skipped_shards == 2
+    assert shards_at(hub) == files(dataset)
+    assert len(hub.repos["me/pong"].commits) == before + 1
+
+
+def test_another_dataset_is_refused_and_replaced_on_request(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
+    rlx.push(dataset, URL)
+    other = write(tmp_path / "other", 1, planned=1, first_episode=40)
+    with pytest.raises(DatasetExistsError, match="holds another dataset"):
+        rlx.push(other, URL)
+    before = len(hub.repos["me/pong"].commits)
+    rlx.push(other, URL, overwrite=True)
+    assert shards_at(hub) == files(other)
+    assert len(hub.repos["me/pong"].commits) == before + 1
+
+
+def test_other_files_of_the_repository_stay(hub: HubServer, dataset: Path) -> None:
+    hub.add("me/pong", {"thesis.tex": b"mine", "README.md": b"mine too"})
+    rlx.push(dataset, URL)
+    assert hub.files("me/pong")["thesis.tex"] == b"mine"
+    assert hub.files("me/pong")["README.md"] == b"mine too"
+
+
+def test_somebody_else_pushes_meanwhile(hub: HubServer, dataset: Path) -> None:
+    hub.add("me/pong", {})
+
+    def meanwhile(request: Request) -> None:
+        if "/commit/" in request.path and len(hub.repos["me/pong"].commits) == 1:
+            hub.add("me/pong", {"README.md": b"theirs"})
+
+    hub.faults = meanwhile
+    with pytest.raises(DatasetLockedError, match="somebody else"):
+        rlx.push(dataset, URL)
+    rlx.push(dataset, URL)
+    assert shards_at(hub) == files(dataset)
+
+
+def test_an_interrupted_push_sends_what_is_missing(
+    hub: HubServer, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlx.files.hub.Hub.max_batch", 8)
+    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", rlx.files.hub.RetryPolicy(2, 0.01, 0.01))
+    sent = []
+
+    def full(request: Request) -> Fault | None:
+        if request.method == "PUT":
+            sent.append(request)
+            return Fault(403) if len(sent) > 20 else None
+        return None
+
+    hub.faults = full
+    with pytest.raises((PartialError, rlx.errors.ForbiddenError)):
+        rlx.push(dataset, URL)
+    assert shards_at(hub) == {}
+    there = len(hub.objects)
+    assert there
+    hub.faults = lambda _: None
+    hub.requests.clear()
+    rlx.push(dataset, URL)
+    assert shards_at(hub) == files(dataset)
+    assert len([request for request in hub.requests if request.method == "PUT"]) == len(hub.objects) - there
+
+
+def test_a_path_and_a_branch(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
+    hub.add("me/pong", {"README.md": b"main"})
+    hub.repos["me/pong"].branches["v1"] = hub.repos["me/pong"].branches["main"]
+    rlx.push(dataset, f"{URL}@v1/run/5")
+    assert "run/5/rlx.json" in hub.files("me/pong", "v1")
+    assert "run/5/rlx.json" not in hub.files("me/pong")
+    rlx.pull(f"{URL}@v1/run/5", tmp_path / "copy")
+    assert verify(tmp_path / "copy").problems == []
+
+
+def test_the_datasets_that_rlx_pushed_are_listed(hub: HubServer, dataset: Path) -> None:
+    rlx.push(dataset, URL)
+    hub.add("me/broken", {"README.md": b"---\ntags:\n- rlx\n---\n"})
+    hub.add("me/other", {"README.md": b"---\ntags:\n- text\n---\n"})
+    (found,) = rlx.list_runs(source="hf://datasets/me")
+    assert (found.source, found.steps, found.shards, found.local) == (URL, 24, 3, False)
+
+
+def test_files_of_the_hub_are_converted_with_their_commit(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
+    rlx.convert(dataset, tmp_path / "steps.npz", to="npz")
+    commit = hub.add("me/steps", {"steps.npz": (tmp_path / "steps.npz").read_bytes()})
+    rlx.convert("hf://datasets/me/steps/steps.npz", tmp_path / "out")
+    manifest = json.loads((tmp_path / "out/rlx.json").read_bytes())
+    assert manifest["notes"]["origin"] == f"hf://datasets/me/steps@{commit}/steps.npz"
+    assert "hf://datasets/me/steps/steps.npz" in manifest["lineage"][-1]["command"]
+    assert len(rlx.open(tmp_path / "out")) == 24
+
+
+def test_private_is_of_the_hub_alone(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="`private` requires hf://datasets/ORG/NAME"):
+        rlx.push(dataset, str(tmp_path / "there"), private=True)
+
+
+def test_without_a_network_the_cache_is_read(hub: HubServer, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rlx.push(dataset, URL)
+    rlx.files.hub.Hub(URL).snapshot()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.requests.clear()
+    opened = rlx.open(URL)
+    assert (opened[:]["action"] == rlx.open(dataset)[:]["action"]).all()
+    assert hub.requests == []
