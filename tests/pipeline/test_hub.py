@@ -57,7 +57,8 @@ def test_few_requests_push_and_open(hub: HubServer, dataset: Path) -> None:
     assert (batch["observation"] == rlx.open(dataset)[[0, 7, 23]]["observation"]).all()
 
 
-def test_every_verb_that_reads_takes_the_url(hub: HubServer, dataset: Path) -> None:
+@pytest.mark.usefixtures("hub")
+def test_every_verb_that_reads_takes_the_url(dataset: Path) -> None:
     rlx.push(dataset, URL)
     assert rlx.inspect(URL).steps == 24
     assert rlx.verify(URL).problems == []
