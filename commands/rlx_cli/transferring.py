@@ -226,6 +226,13 @@ def push(
         bool, typer.Option("--overwrite", help="Send all files again, replacing the dataset at URL.")
     ] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository of the hub private.")] = False,
+    license: Annotated[
+        str | None,
+        typer.Option("--license", metavar="ID", help="Licence for the card on the hub, such as cc-by-4.0."),
+    ] = None,
+    cite: Annotated[
+        Path | None, typer.Option("--cite", metavar="FILE", help="BibTeX file for the card on the hub.")
+    ] = None,
     _json: JsonOption = False,
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
@@ -241,14 +248,16 @@ def push(
 
     Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. Server and
     credentials come from the environment variables of each cloud's own tools, such as AWS_ENDPOINT_URL and
-    AWS_ACCESS_KEY_ID; for the hub HF_TOKEN or hf auth login. Buckets need rlx[cloud], the hub rlx[hub], directories
-    neither.
+    AWS_ACCESS_KEY_ID. A push to the hub is one commit, with a dataset card and croissant.json; its token comes from
+    HF_TOKEN or hf auth login. Buckets need rlx[cloud], the hub rlx[hub], directories neither.
     """
     import rlx
 
     output: Output = ctx.obj
     with interruptible(f"files sent so far stay at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
-        report = rlx.push(dataset, url, jobs=jobs, overwrite=overwrite, private=private, progress=progress)
+        report = rlx.push(
+            dataset, url, jobs=jobs, overwrite=overwrite, private=private, license=license, cite=cite, progress=progress
+        )
     show_transfer(output, report, "sent")
 
 

@@ -19,6 +19,7 @@ from rlx.api.arguments import (
     write_options,
 )
 from rlx.errors import OptionError
+from rlx.files.disk import file_error
 from rlx.files.urls import HUB
 from rlx.home import home
 from rlx.pipeline.catalog import CatalogEntry, local_runs, remote_runs
@@ -30,6 +31,8 @@ from rlx.pipeline.report import Report
 from rlx.pipeline.transfers import JOBS, TransferReport
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
+
+_MAX_BIBTEX = 2**20
 
 
 def list_runs(
@@ -165,11 +168,15 @@ def push(
     jobs: int | None = None,
     overwrite: bool = False,
     private: bool = False,
+    license: str | None = None,
+    cite: StrPath | None = None,
     progress: Progress | None = None,
 ) -> TransferReport:
     """Copy a dataset to a bucket or the Hugging Face hub; call it again to resume.
 
-    Sends only missing or changed files, and the manifest last, so that a partial push never looks complete.
+    Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. A push to
+    the hub is one commit, and writes a dataset card with plots, the trajectories as CSV, and ``croissant.json``
+    (https://mlcommons.org/croissant); a card that somebody else has written stays.
 
     Args:
         dataset: the dataset's directory, or its id below ``$RLX_HOME``.
@@ -177,6 +184,8 @@ def push(
         jobs: concurrent transfers; 8 by default.
         overwrite: send all files again, replacing the dataset at url.
         private: make a new repository of the hub private.
+        license: licence of the data for the card on the hub, such as ``cc-by-4.0``; none is stated by default.
+        cite: BibTeX file for the card on the hub, beside the papers that rlx knows of.
         progress: reports ``bytes``.
 
     Raises:
@@ -187,7 +196,8 @@ def push(
         DatasetLockedError: another dataset is being pushed to url.
         ForbiddenError: the server refuses access.
         PartialError: some files could not be sent; call it again to resume.
-        OptionError: jobs is below 1, or private is given for another location than the hub.
+        OptionError: jobs is below 1, or private, license or cite is given for another location than the hub.
+        FileAccessError: cite cannot be read.
         MissingExtraError: obstore, or for the hub huggingface_hub, is not installed.
 
     Example:
@@ -195,11 +205,32 @@ def push(
         1000
     """
     check_number("jobs", jobs, 1)
-    if private and not url.startswith(HUB):
-        raise OptionError(f"`private` requires {HUB}ORG/NAME, found {url}")
+    for name, given in (("private", private), ("license", license), ("cite", cite)):
+        if given and not url.startswith(HUB):
+            raise OptionError(f"`{name}` requires {HUB}ORG/NAME, found {url}")
     return push_dataset(
-        dataset, url, jobs=jobs or JOBS, overwrite=overwrite, private=private or None, progress=progress or Silent()
+        dataset,
+        url,
+        jobs=jobs or JOBS,
+        overwrite=overwrite,
+        private=private or None,
+        license=license,
+        citation=None if cite is None else _bibtex(Path(cite)),
+        progress=progress or Silent(),
     )
+
+
+def _bibtex(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MAX_BIBTEX)
+    except OSError as exc:
+        raise file_error(exc, path) from exc
+    except UnicodeDecodeError:
+        text = ""
+    if not text.lstrip().startswith("@"):
+        raise OptionError(f"`cite` {path} is not BibTeX: expected an entry such as @article{{...}}")
+    return text
 
 
 def pull(

@@ -7,7 +7,7 @@ turns it off.
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,6 +132,11 @@ class Hub(WritableLocation):
     def url(self) -> str:
         """The URL as it was given."""
         return str(self.address)
+
+    @property
+    def page(self) -> str:
+        """URL of the repository for browsers."""
+        return f"{_endpoint()}/datasets/{self.address.repo}"
 
     @property
     def pinned(self) -> str:
@@ -263,9 +268,13 @@ class Hub(WritableLocation):
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
         """Upload a file, which the next ``replace`` commits."""
+        self.put_contents({name: b"".join(pieces)})
+
+    def put_contents(self, files: Mapping[str, bytes]) -> None:
+        """Upload small files by few requests; the next ``replace`` commits them."""
         from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
 
-        self._stage([CommitOperationAdd(self._in_repo(name), b"".join(pieces))])
+        self._stage([CommitOperationAdd(self._in_repo(name), content) for name, content in files.items()])
 
     def put_all(self, files: Sequence[Upload]) -> None:
         """Upload files by few requests; those that the hub's storage has already are not sent."""
@@ -488,6 +497,8 @@ def asked(where: str, request: "Callable[[HfApi], T]") -> T:
         raise _error(where, exc) from harmless(exc)
     except (SourceError, TransientError):
         raise
+    except ValueError as exc:  # what huggingface_hub refuses before it asks, such as a card with an unknown licence
+        raise SourceError(f"{where}: {' '.join(str(exc).split())}") from harmless(exc)
     except Exception as exc:
         raise _foreign(where, exc) from harmless(exc)
 

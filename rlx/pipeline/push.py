@@ -1,5 +1,6 @@
 """``rlx push``: a dataset to a location, as far as it is not there yet."""
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -14,15 +15,18 @@ from rlx.errors import (
     DatasetLockedError,
     PartialError,
     SourceError,
+    SourceNotFoundError,
 )
 from rlx.files import lock
 from rlx.files.checksum import Digests, FileStat, pieces_of
 from rlx.files.directory import Directory
 from rlx.files.disk import ABSENT, check_case, file_error
+from rlx.files.hub import Hub
 from rlx.files.location import Upload, WritableLocation
 from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
+from rlx.pipeline import card
 from rlx.pipeline.report import Report, check_apart
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
@@ -32,7 +36,9 @@ from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, differing, listed_files, read_manifest, seen_manifest
 from rlx.wording import command
 
+logger = logging.getLogger(__name__)
 _WAS_THERE = -1
+_MAX_CARD_BYTES = 2**22
 
 
 def push(
@@ -42,6 +48,8 @@ def push(
     jobs: int = JOBS,
     overwrite: bool = False,
     private: bool | None = None,
+    license: str | None = None,
+    citation: str | None = None,
     progress: Progress,
 ) -> TransferReport:
     """Write a dataset to a location: the files of its shards, then its manifest; then delete what that does not list.
@@ -56,6 +64,8 @@ def push(
         jobs: transfers at once.
         overwrite: whether to send all files again over an existing dataset, which is unlisted first.
         private: whether a repository that has to be made on the hub can be read by its owners only.
+        license: identifier of the data's licence, for the card on the hub.
+        citation: BibTeX of the data, for the card on the hub.
         progress: receives ``bytes``.
 
     Raises:
@@ -74,7 +84,7 @@ def push(
         raise DatasetError(f"{location.url} can only be read", hint="push to s3://, gs://, az://, hf:// or a directory")
     location.create(private=private)
     with _held(local, location, overwrite=overwrite):
-        return _push(local, location, jobs, progress, overwrite=overwrite)
+        return _push(local, location, jobs, progress, overwrite=overwrite, said=(license, citation))
 
 
 @contextmanager
@@ -95,7 +105,13 @@ def _held(local: Dataset, location: WritableLocation, *, overwrite: bool) -> Ite
 
 
 def _push(
-    local: Dataset, location: WritableLocation, jobs: int, progress: Progress, *, overwrite: bool
+    local: Dataset,
+    location: WritableLocation,
+    jobs: int,
+    progress: Progress,
+    *,
+    overwrite: bool,
+    said: tuple[str | None, str | None],
 ) -> TransferReport:
     started = time.perf_counter()
     seen = seen_manifest(location)
@@ -107,11 +123,14 @@ def _push(
         location.delete(plan.unwanted)
     sending = _Sending(local.path, location, plan, progress)
     sending.run(jobs)
+    is_changed = known is None or known.encode() != local.manifest.encode()
     if location.is_atomic:
         location.delete(plan.unwanted)
+        is_changed |= _put_card(local, location, *said, is_changed=is_changed)
     else:
         check_claim(location, local.manifest)
-    _list(location, local.manifest, None if overwrite else seen, known)
+    if is_changed:
+        _list(location, local.manifest, None if overwrite else seen)
     if not overwrite and seen is not None and not location.is_atomic:
         location.delete(plan.unwanted)
     steps = sum(record.steps for record in local.manifest.shards if record.name in sending.shards)
@@ -135,12 +154,29 @@ def _same_dataset(local: Dataset, location: WritableLocation) -> Manifest:
     return there
 
 
-def _list(location: WritableLocation, manifest: Manifest, seen: FileStat | None, known: Manifest | None) -> None:
-    """Write the manifest, unless the same is there."""
-    content = manifest.encode()
-    if known is not None and known.encode() == content:
-        return
-    if not location.replace(FILE_NAME, content, seen=seen):
+def _put_card(
+    local: Dataset, location: WritableLocation, license: str | None, citation: str | None, *, is_changed: bool
+) -> bool:
+    """Put the card of a dataset of the hub, unless somebody has written one; return whether there is a new one."""
+    if not isinstance(location, Hub):
+        return False
+    try:
+        there = location.get(card.NAME, max_bytes=_MAX_CARD_BYTES)[0].decode(errors="replace")
+    except SourceNotFoundError:
+        there = None
+    if there is not None and card.MARK not in there:
+        if is_changed or license or citation:
+            logger.warning("%s/%s stays as it is: it lacks the line %s", location.url, card.NAME, card.MARK)
+        return False
+    if not is_changed and not (license or citation):
+        return False
+    location.put_contents(card.Card(local, location.address, location.page, license, citation).files())
+    return True
+
+
+def _list(location: WritableLocation, manifest: Manifest, seen: FileStat | None) -> None:
+    """Write the manifest."""
+    if not location.replace(FILE_NAME, manifest.encode(), seen=seen):
         raise DatasetLockedError(
             f"{location.url} was pushed to by somebody else meanwhile", hint="run the same command again"
         )

@@ -1,0 +1,323 @@
+"""The card of a dataset on the hub: what people read there, and the Croissant description that tools read."""
+
+import csv
+import hashlib
+import io
+import json
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.errors import MissingExtraError, SamplingError
+from rlx.files.hub import TAG, HubAddress
+from rlx.pipeline.citation import known_citations
+from rlx.store.dataset import Dataset
+from rlx.store.statistics import Episodes
+from rlx.wording import number, plural, size
+
+logger = logging.getLogger(__name__)
+NAME, CROISSANT, TABLE, CITATIONS = "README.md", "croissant.json", "trajectories.csv", "CITATION.bib"
+_PLOTS, _FRAMES = "images/overview.png", "images/frames.png"
+_PICTURES = {_PLOTS: "Returns, lengths, rewards and actions", _FRAMES: "Frames of episodes"}
+# A card without it is somebody's own, and stays.
+MARK = "<!-- Written by rlx push, which replaces it. Remove this line to keep your own text. -->"
+_CROISSANT = "http://mlcommons.org/croissant/1.0"
+# Notes that the card has in other places.
+_SHOWN = ("citation", "origin")
+_COLUMNS = {
+    "trajectory": "sc:Integer",
+    "start": "sc:Integer",
+    "length": "sc:Integer",
+    "return": "sc:Float",
+    "terminated": "sc:Boolean",
+    "truncated": "sc:Boolean",
+    "whole": "sc:Boolean",
+}
+_MEANING = {
+    "trajectory": "Number of the trajectory.",
+    "start": "Row of its first step.",
+    "length": "Its number of steps.",
+    "return": "Sum of its rewards.",
+    "terminated": "Whether it ended in a terminal state.",
+    "truncated": "Whether a time limit ended it.",
+    "whole": "Whether it reaches from a reset to an end that the environment gave.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The description of a dataset at an address of the hub.
+
+    Args:
+        dataset: the dataset.
+        address: where it will be.
+        page: URL of the repository for browsers.
+        license: identifier of its licence, such as ``cc-by-4.0``; None if nobody has said.
+        citation: BibTeX of its authors; None if nobody has said.
+    """
+
+    dataset: Dataset
+    address: HubAddress
+    page: str
+    license: str | None = None
+    citation: str | None = None
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of the card by name; the same dataset gives the same bytes."""
+        table = self._table()
+        files = {TABLE: table, CROISSANT: self._croissant(table), **self._pictures()}
+        if citations := self._citations():
+            files[CITATIONS] = "\n\n".join(citations).encode() + b"\n"
+        files[NAME] = self._text(files).encode()
+        return files
+
+    def _citations(self) -> list[str]:
+        given = [self.citation.strip()] if self.citation else []
+        return [*given, *known_citations(self.dataset.manifest)]
+
+    def _table(self) -> bytes:
+        """Return the trajectories as CSV."""
+        found = self.dataset.trajectories
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        columns = [found.start, found.length, found.returns, found.terminated, found.truncated, found.whole]
+        for row in zip(range(len(found)), *(column.tolist() for column in columns), strict=True):
+            writer.writerow([str(value).lower() if isinstance(value, bool) else value for value in row])
+        return text.getvalue().encode()
+
+    def _pictures(self) -> dict[str, bytes]:
+        # Pillow is an extra, and vectors alone have no frames.
+        from rlx.viewer.episode import notable  # noqa: PLC0415
+        from rlx.viewer.files import contact_sheet  # noqa: PLC0415
+        from rlx.viewer.overview import plots_png  # noqa: PLC0415
+
+        try:
+            return {
+                _PLOTS: plots_png(self.dataset),
+                _FRAMES: contact_sheet(self.dataset, notable(self.dataset)),
+            }
+        except MissingExtraError as exc:
+            logger.warning("the card has no pictures: %s", exc)
+        except SamplingError:  # an empty dataset
+            pass
+        return {}
+
+    def _text(self, files: Mapping[str, bytes]) -> str:
+        manifest = self.dataset.manifest
+        pictures = [f"![{alt}]({name})" for name, alt in _PICTURES.items() if name in files]
+        return (
+            "\n\n".join(
+                [
+                    self._front_matter(),
+                    MARK,
+                    f"# {_plain(manifest.id)}",
+                    self._summary(),
+                    *pictures,
+                    "## Use",
+                    f"```python\nimport rlx  # pip install 'rlx[hub]'\n\n"
+                    f'dataset = rlx.open("{self.address}")\n'
+                    f"batch = dataset.sample(128)\n```",
+                    f"`rlx pull {self.address}` copies it, `rlx view {self.address}` shows it in a browser.",
+                    "## Fields",
+                    _rows(("field", "dtype", "shape", "space"), self._fields()),
+                    *self._notes(),
+                    *self._made(),
+                    *self._cited(),
+                ]
+            )
+            + "\n"
+        )
+
+    def _front_matter(self) -> str:
+        manifest = self.dataset.manifest
+        lines = [
+            *([f"license: {json.dumps(self.license)}"] if self.license else []),
+            f"pretty_name: {json.dumps(manifest.id)}",
+            "task_categories:",
+            "- reinforcement-learning",
+            "tags:",
+            f"- {TAG}",
+            "- reinforcement-learning",
+            "- offline-rl",
+            "size_categories:",
+            f"- {_size_category(manifest.steps)}",
+            "configs:",
+            "- config_name: trajectories",
+            f"  data_files: {TABLE}",
+        ]
+        return "\n".join(["---", *lines, "---"])
+
+    def _summary(self) -> str:
+        manifest = self.dataset.manifest
+        found = Episodes.of(manifest.shards)
+        said = [
+            f"{plural(manifest.steps, 'step')} in {plural(manifest.trajectories, 'trajectory')}, "
+            f"{plural(len(manifest.shards), 'shard')}, {size(manifest.bytes)} "
+            f"(raw: {size(manifest.schema.raw_bytes(manifest.steps, manifest.trajectories))})."
+        ]
+        if found.whole:
+            returns, lengths = (moments.summary() for moments in (found.returns, found.lengths))
+            said.append(
+                f"Whole episodes: {found.whole:,}, with a mean return of {number(returns['mean'])} "
+                f"({number(returns['min'])} to {number(returns['max'])}) and a mean length of "
+                f"{number(lengths['mean'])}."
+            )
+        if missing := manifest.missing:
+            said.append(f"Not complete: {plural(len(missing), 'shard')} of {len(manifest.planned)} missing.")
+        return " ".join(said)
+
+    def _fields(self) -> list[Sequence[str]]:
+        return [
+            (name, str(field.dtype), " x ".join(map(str, field.shape)) or "scalar", _space(field.space))
+            for name, field in ((name, self.dataset.schema[name]) for name in self.dataset.schema)
+        ]
+
+    def _notes(self) -> list[str]:
+        """Return what the source said of its steps, such as how rewards were clipped."""
+        notes = {name: text for name, text in self.dataset.manifest.notes.items() if isinstance(text, str)}
+        said = [
+            f"- {_cell(name).replace('_', ' ')}: {_cell(note)}" for name, note in notes.items() if name not in _SHOWN
+        ]
+        return ["## Notes", "\n".join(said)] if said else []
+
+    def _made(self) -> list[str]:
+        commands = [step["command"] for step in self.dataset.manifest.lineage if isinstance(step.get("command"), str)]
+        if not commands:
+            return []
+        shown = "\n".join(shlex.join(_words(command)) for command in commands)
+        return ["## How it was made", f"```sh\n{_plain(shown)}\n```"]
+
+    def _cited(self) -> list[str]:
+        citations = self._citations()
+        return ["## Citation", *(f"```bibtex\n{_plain(citation)}\n```" for citation in citations)] if citations else []
+
+    def _croissant(self, table: bytes) -> bytes:
+        manifest = self.dataset.manifest
+        below = f"{self.address.path}/" if self.address.path else ""
+        url = f"{self.page}/resolve/{self.address.revision or 'main'}/{below}{TABLE}"
+        described: dict[str, Any] = {
+            "@context": _CONTEXT,
+            "@type": "sc:Dataset",
+            "conformsTo": _CROISSANT,
+            "name": manifest.id,
+            "description": self._summary(),
+            "url": self.page,
+            **({"license": self.license} if self.license else {}),
+            **({"citeAs": "\n\n".join(citations)} if (citations := self._citations()) else {}),
+            "keywords": ["reinforcement learning", TAG],
+            "distribution": [
+                {
+                    "@type": "cr:FileObject",
+                    "@id": TABLE,
+                    "name": TABLE,
+                    "description": "The trajectories; rlx.open reads their steps.",
+                    "contentUrl": url,
+                    "encodingFormat": "text/csv",
+                    "sha256": hashlib.sha256(table).hexdigest(),
+                }
+            ],
+            "recordSet": [
+                {
+                    "@type": "cr:RecordSet",
+                    "@id": "trajectories",
+                    "name": "trajectories",
+                    "description": "One record per trajectory.",
+                    "field": [
+                        {
+                            "@type": "cr:Field",
+                            "@id": f"trajectories/{name}",
+                            "name": f"trajectories/{name}",
+                            "description": _MEANING[name],
+                            "dataType": kind,
+                            "source": {"fileObject": {"@id": TABLE}, "extract": {"column": name}},
+                        }
+                        for name, kind in _COLUMNS.items()
+                    ],
+                }
+            ],
+        }
+        return json.dumps(described, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _size_category(count: int) -> str:
+    """Return the hub's name for a number of rows.
+
+    Example:
+        >>> _size_category(999), _size_category(1000), _size_category(50_000_000)
+        ('n<1K', '1K<n<10K', '10M<n<100M')
+    """
+    names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
+    place = max(len(str(count)) - 3, 0)
+    if place == 0:
+        return f"n<{names[0]}"
+    return f"{names[place - 1]}<n<{names[place]}" if place < len(names) else f"n>{names[-1]}"
+
+
+def _space(space: Mapping[str, Any] | None) -> str:
+    return "" if space is None else json.dumps(space)[:200]
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return _plain(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _plain(text: str) -> str:
+    """Return text of a dataset, which may be anybody's, without control characters, HTML and fences."""
+    kept = "".join(letter for letter in text if letter.isprintable() or letter == "\n")
+    return kept.replace("<", "&lt;").replace("```", "'''")
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # an unclosed quote
+        return command.split()
+
+
+_CONTEXT = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "equivalentProperty": "cr:equivalentProperty",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileProperty": "cr:fileProperty",
+    "fileObject": "cr:fileObject",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}

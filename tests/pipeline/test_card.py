@@ -1,0 +1,153 @@
+"""The card of a dataset on the hub, and its Croissant description as mlcroissant reads it."""
+
+import csv
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlcroissant
+import numpy as np
+import pytest
+import yaml
+
+import rlx
+from rlx.errors import OptionError
+from rlx.files.hub import HubAddress
+from rlx.manifest import Manifest
+from rlx.pipeline.card import CITATIONS, CROISSANT, MARK, NAME, TABLE, Card
+from rlx.pipeline.citation import known_citations
+from rlx.store.dataset import Dataset
+from tests.hub_server import HubServer
+from tests.pipeline.datasets import SAMPLE_RUN
+from tests.pipeline.pushes import write
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning"),
+    # mlcroissant's own.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+URL = "hf://datasets/me/pong"
+
+
+@pytest.fixture
+def sample_dataset(tmp_path: Path) -> Path:
+    rlx.download("Pong/5", source=SAMPLE_RUN, output=tmp_path / "pong")
+    return tmp_path / "pong"
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    rlx.collect("CartPole-v1", steps=300, output=tmp_path / "vectors", seed=3)
+    return tmp_path / "vectors"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    words = np.array(["left", "right | wrong", "```", "<b>ü</b>"] * 5)
+    arrays: dict[str, Any] = {
+        "observation": words,
+        "action": np.arange(20),
+        "next/observation": np.roll(words, -1),
+        "next/reward": np.ones(20, np.float32),
+        "next/terminated": np.arange(20) % 10 == 9,
+        "next/truncated": np.zeros(20, bool),
+    }
+    np.savez(tmp_path / "text.npz", **arrays)
+    rlx.convert(tmp_path / "text.npz", tmp_path / "text")
+    return tmp_path / "text"
+
+
+@pytest.mark.parametrize("name", ["atari", "vectors", "text"])
+def test_mlcroissant_validates_it_and_iterates_its_records(
+    hub: HubServer, name: str, tmp_path: Path, sample_dataset: Path, request: pytest.FixtureRequest
+) -> None:
+    dataset = sample_dataset if name == "atari" else request.getfixturevalue(name)
+    rlx.push(dataset, URL)
+    there = tmp_path / CROISSANT
+    there.write_bytes(hub.files("me/pong")[CROISSANT])
+    described = mlcroissant.Dataset(jsonld=str(there))
+    assert not described.metadata.ctx.issues.errors
+    table = rlx.open(dataset).trajectories
+    records = list(described.records("trajectories"))
+    assert [record["trajectories/length"] for record in records] == table.length.tolist()
+    assert [record["trajectories/return"] for record in records] == table.returns.tolist()
+    assert [record["trajectories/whole"] for record in records] == table.whole.tolist()
+
+
+def test_the_card_says_what_the_dataset_is(hub: HubServer, sample_dataset: Path) -> None:
+    rlx.push(sample_dataset, URL, license="cc-by-4.0")
+    files = hub.files("me/pong")
+    _, front, text = files[NAME].decode().split("---\n", 2)
+    found = yaml.safe_load(front)
+    assert found["license"] == "cc-by-4.0"
+    assert found["pretty_name"] == "Pong/5"
+    assert found["task_categories"] == ["reinforcement-learning"]
+    assert "rlx" in found["tags"]
+    assert found["size_categories"] == ["1K<n<10K"]
+    assert 'rlx.open("hf://datasets/me/pong")' in text
+    assert "rewards: clipped to [-1, 1]" in text
+    assert "rlx download Pong/5" in text
+    assert "| observation | uint8 | 84 x 84 |" in text
+    for picture in ("images/overview.png", "images/frames.png"):
+        assert f"({picture})" in text
+        assert files[picture].startswith(b"\x89PNG")
+    rows = list(csv.DictReader(files[TABLE].decode().splitlines()))
+    assert sum(int(row["length"]) for row in rows) == 2491
+    assert files[CITATIONS].decode().count("@inproceedings") == 2
+    assert json.loads(files[CROISSANT])["license"] == "cc-by-4.0"
+
+
+def test_nothing_is_invented(hub: HubServer, vectors: Path) -> None:
+    rlx.push(vectors, URL)
+    files = hub.files("me/pong")
+    assert CITATIONS not in files
+    assert b"license" not in files[NAME]
+    assert "license" not in json.loads(files[CROISSANT])
+    assert known_citations(Dataset(vectors).manifest) == []
+
+
+def test_the_same_dataset_gives_the_same_card(vectors: Path) -> None:
+    cards = [Card(Dataset(vectors), HubAddress("me/pong"), "http://host/me/pong").files() for _ in range(2)]
+    assert cards[0] == cards[1]
+
+
+def test_a_given_citation_comes_first_and_an_unchanged_dataset_is_cited_anew(
+    hub: HubServer, sample_dataset: Path, tmp_path: Path
+) -> None:
+    rlx.push(sample_dataset, URL)
+    (tmp_path / "mine.bib").write_text("@misc{mine, title = {Mine}}\n")
+    rlx.push(sample_dataset, URL, cite=tmp_path / "mine.bib")
+    assert hub.files("me/pong")[CITATIONS].startswith(b"@misc{mine, title = {Mine}}\n\n@inproceedings{agarwal")
+    assert len(hub.repos["me/pong"].commits) == 3
+    (tmp_path / "mine.bib").write_text("not BibTeX")
+    with pytest.raises(OptionError, match="is not BibTeX"):
+        rlx.push(sample_dataset, URL, cite=tmp_path / "mine.bib")
+    with pytest.raises(OptionError, match="`license` requires hf://datasets/ORG/NAME"):
+        rlx.push(sample_dataset, str(tmp_path / "there"), license="mit")
+
+
+def test_a_card_that_somebody_wrote_stays(hub: HubServer, vectors: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hub.add("me/pong", {NAME: b"# Mine"})
+    with caplog.at_level(logging.WARNING):
+        rlx.push(vectors, URL)
+    assert hub.files("me/pong")[NAME] == b"# Mine"
+    assert "README.md stays as it is" in caplog.text
+    assert "rlx.json" in hub.files("me/pong")
+
+
+def test_what_a_dataset_says_of_itself_stays_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "dataset", 1, planned=1)
+    evil = "<script>alert(1)</script>\n```\x1b[31m\n---\nlicense: mit"
+    lineage = [{"command": f"rlx collect {evil}", "rlx": "0.1.0", "parents": []}]
+    manifest = replace(Manifest.load(path), notes={"warning": evil, "citation": evil}, lineage=lineage)
+    (path / "rlx.json").write_bytes(manifest.encode())
+    text = Card(Dataset(path), HubAddress("me/pong"), "http://host/me/pong").files()[NAME].decode()
+    assert MARK in text
+    assert "<script>" not in text
+    assert "\x1b" not in text
+    assert text.count("```") % 2 == 0
+    assert "license" not in yaml.safe_load(text.split("---\n")[1])
