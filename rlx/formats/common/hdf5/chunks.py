@@ -19,7 +19,10 @@ MAX_CHUNK_BYTES = 2**29
 _SLACK_BYTES = 2**16  # no compressor makes more of a chunk than twice as much and this
 _Values = tuple[int, ...]
 _Offset = tuple[int, ...]
-_DEFLATE, _SHUFFLE, _FLETCHER32, _SZIP, _NBIT, _SCALEOFFSET, _LZF = 1, 2, 3, 4, 5, 6, 32000
+# Not szip: only its decoder knows how many bytes a chunk decodes to, and it does not tell.
+_DEFLATE, _SHUFFLE, _FLETCHER32, _NBIT, _SCALEOFFSET, _LZF = 1, 2, 3, 5, 6, 32000
+_SCALEOFFSET_HEADER = 21  # bits, length of the smallest number, and 16 bytes for it
+_ATOMIC = 1  # the class of an nbit filter of numbers; structs and arrays have parameters of their own
 _checked: WeakKeyDictionary[object, set[_Offset]] = WeakKeyDictionary()
 
 
@@ -79,6 +82,8 @@ def _filters(found: h5py.Dataset) -> list[tuple[int, _Values]]:
             f"{_place(found)}: filter {unknown[0].decode(errors='replace')!r} cannot be checked; "
             "h5repack -f GZIP=4 writes the file with one that can"
         )
+    if any(code == _NBIT and (len(values) < 7 or values[3] != _ATOMIC) for code, _, values, _ in filters):
+        raise CorruptShardError(f"{_place(found)}: expected the filter nbit for numbers only")
     return [(code, tuple(values)) for code, _, values, _ in filters]
 
 
@@ -120,12 +125,23 @@ def _without_checksum(data: bytes, values: _Values, most: int) -> bytes:  # noqa
     return data[:-4]
 
 
-def _announced(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
-    return int.from_bytes(data[:4], "little")
+def _nbit_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
+    """Return bytes of the numbers whose bits are all there; the library reads beyond the end for others."""
+    _, is_plain, count, _, size, _, precision = values[:7]
+    return len(data) if is_plain else _packed(data, count, size, precision)
 
 
-def _of_parameters(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
-    return values[2] * values[4]  # elements, and bytes of each
+def _scaleoffset_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
+    """Return the same for numbers after a header with the bits of each and the smallest."""
+    bits, count, size = int.from_bytes(data[:4], "little"), values[2], values[4]
+    return 0 if len(data) < _SCALEOFFSET_HEADER else _packed(data[_SCALEOFFSET_HEADER:], count, size, bits)
+
+
+def _packed(data: bytes, count: int, size: int, bits: int) -> int:
+    """Return bytes of the numbers that packed bits stand for, up to a count of them."""
+    if bits > 8 * size:
+        return 0
+    return size * (min(count, 8 * len(data) // bits) if bits else count)
 
 
 def _lzf_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
@@ -151,9 +167,8 @@ _LENGTHS: Mapping[int, Callable[[bytes, _Values, int], bytes | int]] = MappingPr
         _DEFLATE: _inflate,
         _SHUFFLE: _same,
         _FLETCHER32: _without_checksum,
-        _SZIP: _announced,
-        _NBIT: _of_parameters,
-        _SCALEOFFSET: _of_parameters,
+        _NBIT: _nbit_length,
+        _SCALEOFFSET: _scaleoffset_length,
         _LZF: _lzf_length,
     }
 )

@@ -103,6 +103,69 @@ def test_rows_too_large_for_a_schema_are_the_fault_of_the_file(tmp_path: Path) -
         Field("float32", (2**40,), Role.STEP)
 
 
+def write_nbit(path: Path, precision: int) -> np.ndarray[Any, Any]:
+    """Integers of so many bits."""
+    rows = np.random.default_rng(0).integers(0, 50, (ROWS, WIDTH)).astype("i4")
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_precision(precision)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((CHUNK, WIDTH))
+    properties.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_OPTIONAL, ())
+    with h5py.File(path, "w") as file:
+        made = h5py.h5d.create(file.id, b"rows", kind, h5py.h5s.create_simple(rows.shape), properties)
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+    return rows
+
+
+@pytest.mark.parametrize("precision", [20, 31, 32])
+def test_numbers_of_less_than_whole_bytes(precision: int, tmp_path: Path) -> None:
+    rows = write_nbit(tmp_path / "a.h5", precision)
+    with hdf5_file.opened(tmp_path / "a.h5") as file:
+        np.testing.assert_array_equal(hdf5_file.read_all(hdf5_file.numbers(file, "rows")), rows)
+
+
+@pytest.mark.parametrize("kept", [1, 4, 20, 21, 0.5, 0.98])
+@pytest.mark.parametrize("name", ["nbit", "scale-offset"])
+def test_packed_numbers_that_are_cut_short(name: str, kept: float, tmp_path: Path) -> None:
+    """The library reads beyond their end, or returns memory that nobody has written."""
+    if name == "nbit":
+        write_nbit(tmp_path / "a.h5", 20)
+    else:
+        write(tmp_path / "a.h5", FILTERS[name])
+    with h5py.File(tmp_path / "a.h5") as file:
+        _, chunk = file["rows"].id.read_direct_chunk((0, 0))
+    replaced(tmp_path / "a.h5", 0, chunk[: int(kept * len(chunk)) if isinstance(kept, float) else kept])
+    with hdf5_file.opened(tmp_path / "a.h5") as file:
+        found = hdf5_file.numbers(file, "rows")
+        with pytest.raises(CorruptShardError, match=r"chunk at \[0, 0\]: expected 768 bytes, found"):
+            hdf5_file.read(found, 0, 1)
+
+
+@pytest.mark.parametrize("bits", [32, 33, 2**32 - 1])
+def test_packed_numbers_of_more_bits_than_there_are(bits: int, tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", FILTERS["scale-offset"])
+    with h5py.File(tmp_path / "a.h5") as file:
+        _, chunk = file["rows"].id.read_direct_chunk((0, 0))
+    replaced(tmp_path / "a.h5", 0, bits.to_bytes(4, "little") + chunk[4:])
+    with (
+        hdf5_file.opened(tmp_path / "a.h5") as file,
+        pytest.raises(CorruptShardError, match="expected 768 bytes, found"),
+    ):
+        hdf5_file.read(hdf5_file.numbers(file, "rows"), 0, 1)
+
+
+@pytest.mark.skipif(not h5py.h5z.filter_avail(h5py.h5z.FILTER_SZIP), reason="this HDF5 has no szip")
+def test_szip_is_refused(tmp_path: Path) -> None:
+    """A short stream of it becomes memory that nobody has written, and nothing says how long a stream is."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("rows", data=np.zeros((CHUNK, 8), "i4"), chunks=(CHUNK, 8), compression="szip")
+    with (
+        hdf5_file.opened(tmp_path / "a.h5") as file,
+        pytest.raises(CorruptShardError, match="filter 'szip' cannot be checked; h5repack -f GZIP=4 writes"),
+    ):
+        hdf5_file.read(hdf5_file.numbers(file, "rows"), 0, 1)
+
+
 @pytest.mark.skipif(h5py.version.hdf5_version_tuple < (2, 0), reason="HDF5 before 2.0 does not write such a chunk")
 def test_a_bomb_takes_neither_time_nor_memory(cli: Cli, tmp_path: Path) -> None:
     """Half a MB that inflates to half a GB: as a chunk that should be small, and as one that is said to be so large."""
