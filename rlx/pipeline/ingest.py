@@ -20,9 +20,9 @@ from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, manifest_at, other_work
 from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
 from rlx.progress import Progress
-from rlx.store.chunk_codec import Beginning
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import Claim, DatasetWriter, open_writer
+from rlx.store.dictionary import Beginning
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries
 from rlx.wording import number_ranges

@@ -1,10 +1,9 @@
-"""Chunks of bytes that can be decoded one by one: zstd with and without a dictionary of reference frames, lz4, none."""
+"""Turning rows into independently decodable chunks of bytes and back: zstd with and without a dictionary, lz4, none."""
 
 from __future__ import annotations
 
-import base64
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -13,82 +12,12 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
-from rlx.store.codec import MAX_LEVELS, Codec
-
-CODEC_NAME = "rlx.zstd_dict"
-# How many reference frames a dictionary holds, and the rows from the start of the run that they are spread over.
-# Measured on five games: 64 frames make a run 50 times smaller than raw, 16 make it 40 times; decoding is no slower.
-REFERENCE_FRAMES = 64
-REFERENCE_ROWS = 8192
-_MAX_BYTES = 64 * 2**20
-
-
-class Rows(Protocol):
-    """Rows of a field: an array, or what decodes a row when it is asked for."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: int, /) -> NDArray[np.generic]:
-        """Return one row."""
-
-
-class Beginning(Protocol):
-    """Consecutive steps of which only some rows are looked at: a block, or rows that are decoded one by one."""
-
-    @property
-    def steps(self) -> int:
-        """Steps in it."""
-
-    @property
-    def data(self) -> Mapping[str, Rows]:
-        """Rows of every field that needs a dictionary."""
-
-
-def reference_dictionary(parts: Sequence[Rows]) -> bytes:
-    """Return the raw content of a dictionary: rows spread evenly over the first ``REFERENCE_ROWS`` given, in time
-    order.
-
-    Args:
-        parts: the rows from the start of a run on, in order; possibly none.
-
-    Example:
-        >>> reference_dictionary([np.array([[7], [8]], np.uint8), np.array([[9]], np.uint8)])
-        b'\\x07\\x08\\t'
-    """
-    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-    rows = min(REFERENCE_ROWS, int(ends[-1])) if len(ends) else 0
-    chosen = np.linspace(0, max(rows - 1, 0), min(REFERENCE_FRAMES, rows)).astype(np.int64)
-    places = np.searchsorted(ends, chosen, side="right")
-    # Only these are copied: joining all rows first took longer than the rest of it, and as much memory again.
-    taken = [parts[place][row - ends[place]].tobytes() for place, row in zip(places, chosen, strict=True)]
-    return b"".join(taken)[:_MAX_BYTES]
-
-
-@lru_cache(maxsize=8)
-def dictionary_metadata(level: int, dictionary: bytes) -> dict[str, Any]:
-    """Return the frame codec as it stands in ``zarr.json``: the dictionary compressed, so that it takes a few kB."""
-    packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(dictionary)).decode()
-    return {"name": CODEC_NAME, "configuration": {"level": level, "dictionary": packed}}
-
-
-def parse_dictionary(configuration: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Return level and dictionary of a frame codec that ``zarr.json`` describes.
-
-    Raises:
-        CorruptDatasetError: the configuration is none.
-    """
-    try:
-        level, packed = configuration["level"], base64.b64decode(configuration["dictionary"], validate=True)
-        size = zstandard.frame_content_size(packed)
-        if not isinstance(level, int) or not 0 <= level <= MAX_LEVELS["zstd-dict"] or not 0 < size <= _MAX_BYTES:
-            raise CorruptDatasetError(f"codec {CODEC_NAME}: level {level!r}, dictionary of {size} bytes")
-        return level, zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MAX_BYTES)
-    except (KeyError, TypeError, ValueError, zstandard.ZstdError) as exc:
-        raise CorruptDatasetError(f"codec {CODEC_NAME}: its configuration is damaged: {exc}") from exc
-
+from rlx.store.codec import Codec
+from rlx.store.dictionary import dictionary_metadata, zstandard_dictionary
 
 Bytes = bytes | memoryview
 _MIN_WINDOW_BYTES = 1024
+_SHORT_FRAME = zstandard.ZstdCompressor().compress(b"0")
 
 
 class ChunkCodec(Protocol):
@@ -133,29 +62,37 @@ def chunk_codec(codec: Codec, chunk_bytes: int, dictionary: bytes = b"") -> Chun
 
 
 class ZstdChunks:
-    """Zstandard frames (RFC 8878), against a raw-content dictionary if there is one."""
+    """Zstandard frames (RFC 8878), against a dictionary if there is one."""
 
     def __init__(self, chunk_bytes: int, level: int, dictionary: bytes = b"") -> None:
         self.chunk_bytes = chunk_bytes
         self.level = level
         self.dictionary = dictionary
         self._local = threading.local()  # neither side of the zstandard library may be shared between threads
+        self._lock = threading.Lock()
+        self._digested: zstandard.ZstdCompressionDict | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.chunk_bytes, self.level, self.dictionary)
 
-    def _trained(self) -> zstandard.ZstdCompressionDict | None:
-        if not self.dictionary:
-            return None
-        return zstandard.ZstdCompressionDict(self.dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    def _digest(self) -> zstandard.ZstdCompressionDict | None:
+        """Return the dictionary for decoding: megabytes, which all threads share."""
+        with self._lock:
+            if self._digested is None and self.dictionary:
+                digested = zstandard_dictionary(self.dictionary)
+                # The library digests it when it is first used, and two threads must not do that at once.
+                zstandard.ZstdDecompressor(dict_data=digested).decompress(_SHORT_FRAME)
+                self._digested = digested
+            return self._digested
 
     @property
     def _compressor(self) -> zstandard.ZstdCompressor:
         if not hasattr(self._local, "compressor"):
-            trained = self._trained()
+            trained = zstandard_dictionary(self.dictionary) if self.dictionary else None
             if trained is not None:
                 trained.precompute_compress(level=self.level)
-            self._local.compressor = zstandard.ZstdCompressor(level=self.level, dict_data=trained)
+            # Without the id of the dictionary, which stands beside it: 4 bytes of every frame.
+            self._local.compressor = zstandard.ZstdCompressor(level=self.level, dict_data=trained, write_dict_id=False)
         compressor: zstandard.ZstdCompressor = self._local.compressor
         return compressor
 
@@ -163,7 +100,7 @@ class ZstdChunks:
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         if not hasattr(self._local, "decompressor"):
             window = max(1 << (self.chunk_bytes - 1).bit_length(), _MIN_WINDOW_BYTES)
-            self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._trained(), max_window_size=window)
+            self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._digest(), max_window_size=window)
         decompressor: zstandard.ZstdDecompressor = self._local.decompressor
         return decompressor
 

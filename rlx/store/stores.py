@@ -17,8 +17,9 @@ from rlx.files.disk import reading
 from rlx.files.remote_files import AnyPath
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, ArrayWriter, Rows, Store
-from rlx.store.chunk_codec import CODEC_NAME, ChunkCodec, chunk_codec, parse_dictionary
+from rlx.store.chunk_codec import ChunkCodec, chunk_codec
 from rlx.store.codec import MAX_CHUNK, MIN_ROW_BYTES, Codec
+from rlx.store.dictionary import CODEC_NAME, parse_dictionary
 from rlx.store.raw_file import RawFileWriter, raw_length, raw_reader, read_small
 from rlx.store.sharding import ShardFileWriter, shard_reader
 from rlx.store.text import WithText

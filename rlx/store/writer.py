@@ -20,8 +20,8 @@ from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import ArrayWriter, Store
-from rlx.store.chunk_codec import REFERENCE_ROWS, Beginning, Rows, reference_dictionary
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
+from rlx.store.dictionary import REFERENCE_ROWS, Beginning, Rows, trained_dictionary
 from rlx.store.raw_file import check_size
 from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts, table_statistics
 from rlx.store.stores import store_named
@@ -76,7 +76,10 @@ def train_dictionaries(blocks: Iterable[Beginning], shards: ShardFormat) -> dict
         rows += block.steps
         if rows >= REFERENCE_ROWS:
             break
-    return {name: reference_dictionary(parts) for name, parts in pool.items() if parts}
+    level = shards.codec.level
+    return {
+        name: trained_dictionary(parts, shards.schema[name].row_bytes, level) for name, parts in pool.items() if parts
+    }
 
 
 class ShardWriter:

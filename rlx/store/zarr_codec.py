@@ -13,16 +13,16 @@ from zarr.abc.codec import BytesBytesCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer
 
-from rlx.store.chunk_codec import dictionary_metadata, parse_dictionary
+from rlx.store.dictionary import dictionary_metadata, parse_dictionary, zstandard_dictionary
 
 
 @dataclass(frozen=True)
 class ZstdDictCodec(BytesBytesCodec):
-    """Zstandard frames against a raw-content dictionary of reference frames.
+    """Zstandard frames against a dictionary of reference frames, with entropy tables or without.
 
     Args:
         level: compression level.
-        dictionary: the raw content: the bytes of the reference frames, one after the other.
+        dictionary: entropy tables, if there are any, then the bytes of the reference frames.
     """
 
     level: int
@@ -39,17 +39,17 @@ class ZstdDictCodec(BytesBytesCodec):
         """Return the codec as it stands in ``zarr.json``."""
         return dictionary_metadata(self.level, self.dictionary)
 
-    def _trained(self) -> zstandard.ZstdCompressionDict:
-        return zstandard.ZstdCompressionDict(self.dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
         size = int(np.prod(chunk_spec.shape, dtype=np.int64)) * chunk_spec.dtype.to_native_dtype().itemsize
         frame = chunk_data.to_bytes()
-        decoded = zstandard.ZstdDecompressor(dict_data=self._trained()).decompress(frame, max_output_size=size)
+        decompressor = zstandard.ZstdDecompressor(dict_data=zstandard_dictionary(self.dictionary))
+        decoded = decompressor.decompress(frame, max_output_size=size)
         return chunk_spec.prototype.buffer.from_bytes(decoded)
 
     async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
-        compressor = zstandard.ZstdCompressor(level=self.level, dict_data=self._trained())
+        compressor = zstandard.ZstdCompressor(
+            level=self.level, dict_data=zstandard_dictionary(self.dictionary), write_dict_id=False
+        )
         return chunk_spec.prototype.buffer.from_bytes(compressor.compress(chunk_data.to_bytes()))
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:

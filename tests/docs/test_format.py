@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlx import manifest, schema
-from rlx.store import chunk_codec, codec, statistics, text
+from rlx.store import codec, dictionary, statistics, text
 from rlx.store.dataset import Dataset
 from rlx.store.trajectories import COLUMNS
 from tests.factories import LARGE, TEXT_FIELDS, join, make_block, write_dataset
@@ -82,9 +82,13 @@ def test_every_figure_is_the_codes() -> None:
     assert f"S <= 2^{manifest.MAX_STEPS.bit_length() - 1}" in flat
     assert f"Rows of {codec.MIN_ROW_BYTES:,} bytes or more" in flat
     assert f"1 to {codec.MAX_CHUNK:,} rows" in flat
-    assert f"It is {chunk_codec.REFERENCE_FRAMES} rows of the field" in flat
-    assert f"over the first {chunk_codec.REFERENCE_ROWS:,} rows" in flat
+    rows = dictionary.REFERENCE_ROWS
+    default, archive = (dictionary.reference_frames(rows, 84 * 84, level) for level in (6, dictionary.ARCHIVE_LEVEL))
+    assert f"over the first {rows:,} rows of the dataset: {default} rows, or {archive:,} from level" in flat
+    assert f"from level {dictionary.ARCHIVE_LEVEL} on. Large rows" in flat
+    assert f"but at least {dictionary.REFERENCE_FRAMES}" in flat
+    assert f"made from {dictionary.SAMPLES} of the rows" in flat
     assert f"every {statistics.SAMPLED_EVERY}th row" in flat
     assert f"at most {statistics.MAX_ACTIONS:,} values" in flat
     assert f"recognises the {text.KNOWN_TEXTS:,} texts" in flat
-    assert chunk_codec.CODEC_NAME in flat
+    assert dictionary.CODEC_NAME in flat

@@ -1,6 +1,8 @@
 """The files of the zarr store, as others read them."""
 
+import base64
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import google_crc32c
 import numpy as np
 import pytest
 import zarr
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -17,19 +20,21 @@ from tensordict import TensorDict
 from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field, Role
 from rlx.store import sharding
-from rlx.store.chunk_codec import (
+from rlx.store.chunk_codec import ZstdChunks, chunk_codec
+from rlx.store.codec import Codec
+from rlx.store.dictionary import (
     REFERENCE_ROWS,
-    chunk_codec,
     dictionary_metadata,
     parse_dictionary,
     reference_dictionary,
+    trained_dictionary,
 )
-from rlx.store.codec import Codec
 from rlx.store.sharding import ShardFileReader, ShardFileWriter
 from rlx.store.zarr_codec import ZstdDictCodec
 from tests.factories import LARGE, join, make_block, write_dataset
 
 CODECS = ["zstd-dict", "zstd", "zstd:chunk=1", "zstd:chunk=3,level=1", "lz4", "lz4:chunk=1", "none"]
+FULL = b"\x37\xa4\x30\xec"
 FIELD = Field("int16", (24, 32), Role.OBSERVATION)
 
 
@@ -44,7 +49,7 @@ def frames(count: int, seed: int = 0) -> NDArray[np.int16]:
 
 def write(path: Path, rows: NDArray[np.generic], text: str, threads: int = 1) -> ShardFileReader:
     codec = Codec.parse(text)
-    dictionary = reference_dictionary([rows]) if codec.name == "zstd-dict" else b""
+    dictionary = trained_dictionary([rows], FIELD.row_bytes, codec.level) if codec.name == "zstd-dict" else b""
     chunks = chunk_codec(codec, codec.chunk * FIELD.row_bytes, dictionary)
     writer = ShardFileWriter(path, FIELD, chunks, codec.chunk, threads)
     for start in range(0, len(rows), 5):
@@ -144,9 +149,16 @@ def test_frames_compress_against_the_others_of_their_run(tmp_path: Path) -> None
     assert (tmp_path / "together").stat().st_size * 10 < (tmp_path / "alone").stat().st_size
 
 
-def test_dictionary_in_metadata() -> None:
-    dictionary = reference_dictionary([frames(100)])
-    assert len(dictionary) == 64 * FIELD.row_bytes
+@pytest.mark.parametrize("kind", ["raw", "full"])
+def test_dictionary_in_metadata(kind: str) -> None:
+    if kind == "raw":
+        dictionary = reference_dictionary([frames(100)])
+        assert len(dictionary) == 64 * FIELD.row_bytes
+    else:
+        pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+        dictionary = trained_dictionary([frames(100)], FIELD.row_bytes, 6)
+        assert dictionary.endswith(reference_dictionary([frames(100)]))
+        assert dictionary.startswith(FULL)
     metadata = json.loads(json.dumps(dictionary_metadata(6, dictionary)))
     assert metadata["name"] == "rlx.zstd_dict"
     assert parse_dictionary(metadata["configuration"]) == (6, dictionary)
@@ -165,12 +177,45 @@ def test_dictionary_in_metadata() -> None:
         {"level": 6, "dictionary": "AAAA"},
         # A zstd header that claims 2**63 bytes.
         {"level": 6, "dictionary": "KLUv/eAAAAAAAAAAgAEAAA=="},
+        # A dictionary without entropy tables where they are promised.
+        {"level": 6, "full_dictionary": "KLUv/SABCQAAAA=="},
     ],
     ids=str,
 )
 def test_a_damaged_dictionary(configuration: dict[str, Any]) -> None:
     with pytest.raises(CorruptDatasetError, match=r"rlx\.zstd_dict"):
         parse_dictionary(configuration)
+
+
+def test_entropy_tables_make_frames_smaller() -> None:
+    pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    rows = frames(300)
+    later = rows[200:].reshape(100, -1).view(np.uint8)
+    sizes = {}
+    for dictionary in (reference_dictionary([rows[:200]]), trained_dictionary([rows[:200]], FIELD.row_bytes, 6)):
+        codec = ZstdChunks(FIELD.row_bytes, 6, dictionary)
+        encoded = codec.encode(later)
+        plain = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary))
+        assert b"".join(map(plain.decompress, encoded)) == codec.decode(encoded).tobytes() == later.tobytes()
+        sizes[dictionary.startswith(FULL)] = sum(map(len, encoded))
+    assert sizes[True] < sizes[False]
+
+
+@pytest.mark.parametrize("rows", [frames(5), frames(70), np.zeros((300, 24, 32), "int16")], ids=["5", "70", "zeros"])
+def test_a_short_or_uniform_run_has_a_dictionary_too(rows: NDArray[np.int16]) -> None:
+    codec = ZstdChunks(FIELD.row_bytes, 6, trained_dictionary([rows], FIELD.row_bytes, 6))
+    raw = rows.reshape(len(rows), -1).view(np.uint8)
+    assert np.array_equal(codec.decode(codec.encode(raw)), raw)
+
+
+def test_a_frame_that_begins_like_entropy_tables() -> None:
+    rows = frames(20)
+    rows.view(np.uint8).reshape(20, -1)[0, :4] = np.frombuffer(FULL, np.uint8)
+    plain = zstandard.ZstdCompressionDict(rows.tobytes(), dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    frame = zstandard.ZstdCompressor(level=6, dict_data=plain).compress(rows[7].tobytes())
+    packed = base64.b64encode(zstandard.ZstdCompressor().compress(rows.tobytes())).decode()
+    _, dictionary = parse_dictionary({"level": 6, "dictionary": packed})
+    assert ZstdChunks(FIELD.row_bytes, 6, dictionary).decode([frame]).tobytes() == rows[7].tobytes()
 
 
 def arrays(group: zarr.Group) -> dict[str, NDArray[Any]]:
@@ -198,7 +243,7 @@ def test_plain_zarr_reads_every_array(tmp_path: Path, codec: str) -> None:
 
 def test_zarr_writes_with_the_frame_codec_too(tmp_path: Path) -> None:
     rows = frames(20)
-    codec = ZstdDictCodec(6, reference_dictionary([rows]))
+    codec = ZstdDictCodec(6, trained_dictionary([rows], FIELD.row_bytes, 6))
     array = zarr.create_array(
         str(tmp_path / "array"), shape=rows.shape, chunks=(1, 24, 32), dtype="int16", compressors=[codec]
     )
@@ -248,3 +293,4 @@ def test_a_dictionary_does_not_depend_on_how_its_rows_are_cut(lengths: list[int]
     first = rows[:REFERENCE_ROWS]
     spread = np.linspace(0, max(len(first) - 1, 0), min(64, len(first))).astype(np.int64)
     assert reference_dictionary(parts) == first[spread].tobytes()
+    assert trained_dictionary(parts, 4, 6) == trained_dictionary([rows], 4, 6)

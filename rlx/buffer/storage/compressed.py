@@ -12,7 +12,8 @@ from rlx.buffer.index.continuity import Leaves, Path, bytes_of
 from rlx.buffer.index.ring import run_starts
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from rlx.store.chunk_codec import REFERENCE_FRAMES, REFERENCE_ROWS, ZstdChunks, reference_dictionary
+from rlx.store.chunk_codec import ZstdChunks
+from rlx.store.dictionary import REFERENCE_FRAMES, REFERENCE_ROWS, reference_dictionary
 
 Frames = NDArray[np.uint8]
 Places = NDArray[np.int64]

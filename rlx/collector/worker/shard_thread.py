@@ -11,7 +11,7 @@ from typing import Self
 
 from rlx.block import Block
 from rlx.manifest import ShardRecord
-from rlx.store.chunk_codec import REFERENCE_ROWS
+from rlx.store.dictionary import REFERENCE_ROWS
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
 # Few, so that steps made faster than they are written do not fill the memory.

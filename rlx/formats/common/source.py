@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rlx.block import Block
 from rlx.schema import Schema
-from rlx.store.chunk_codec import Beginning
+from rlx.store.dictionary import Beginning
 
 # The longest block a source makes: 29 MB of Atari frames, so that a worker's memory does not depend on the episode's.
 MAX_BLOCK_STEPS = 4096

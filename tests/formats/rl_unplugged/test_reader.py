@@ -19,8 +19,8 @@ from rlx.formats.rl_unplugged.frames import decode_frames
 from rlx.formats.rl_unplugged.layout import GAMES, GAMES_MISSING, num_shards, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find_runs
 from rlx.pipeline.convert import open_source
-from rlx.store.chunk_codec import REFERENCE_FRAMES
 from rlx.store.codec import DEFAULT
+from rlx.store.dictionary import REFERENCE_ROWS, SAMPLES, reference_frames
 from rlx.store.writer import ShardFormat, train_dictionaries
 from scripts.make_sample import SAMPLE_RUN
 from scripts.rlu_writer import tf_example, write_shard
@@ -79,7 +79,7 @@ def test_a_dictionary_needs_few_frames(lengths: list[int], tmp_path: Path, monke
     monkeypatch.setattr(reader, "decode_frames", counted)
     assert isinstance(source, SkimmedSource)
     assert train_dictionaries(source.skim(3), shards) == expected
-    assert sum(decoded) <= REFERENCE_FRAMES
+    assert sum(decoded) <= reference_frames(REFERENCE_ROWS, 84 * 84, DEFAULT.level) + SAMPLES
 
 
 def test_a_damaged_frame_is_named_when_it_is_decoded(tmp_path: Path) -> None:
