@@ -119,7 +119,7 @@ class Card:
                     "## Use",
                     f"```python\nimport rlx  # pip install 'rlx[hub]'\n\n"
                     f'dataset = rlx.open("{self.address}")\n'
-                    f"batch = dataset.sample(128)\n```",
+                    f"batch = dataset.sample(batch_size=128).batch\n```",
                     f"`rlx pull {self.address}` copies it, `rlx view {self.address}` shows it in a browser.",
                     "## Fields",
                     _rows(("field", "dtype", "shape", "space"), self._fields()),

@@ -16,6 +16,7 @@ _BY_OTHERS = {
     "docs/formats.md": "test_formats.py",
     "docs/migrating.md": "test_migrating.py",
     "docs/remote.md": "test_remote.py",
+    "docs/hub.md": "test_hub.py",
     "docs/transforms.md": "test_transforms.py",
 }
 
