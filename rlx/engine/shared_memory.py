@@ -171,14 +171,16 @@ def open_pulse(fd: int) -> None:
     _mine = Pulse(fd)
 
 
-@contextmanager
-def stepping() -> Iterator[None]:
+class stepping:
     """Tell the owner of this actor, if this process is one that is watched, that a step is being made."""
-    if _mine is None or _mine.count % 2:
-        yield
-        return
-    _mine.beat()
-    try:
-        yield
-    finally:
-        _mine.beat()
+
+    __slots__ = ("_beats",)
+
+    def __enter__(self) -> None:
+        self._beats = _mine is not None and not _mine.count % 2
+        if self._beats and _mine is not None:
+            _mine.beat()
+
+    def __exit__(self, *_: object) -> None:
+        if self._beats and _mine is not None:
+            _mine.beat()

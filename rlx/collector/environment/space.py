@@ -168,6 +168,11 @@ class ActionCheck:
         self._leaves = leaves(action_space, "action")
         self._num_envs = num_envs
         self._is_plain = list(self._leaves) == ["action"]
+        leaf = self._leaves.get("action")
+        # The start, number and dtype of actions that are one number of a few.
+        self._discrete: tuple[int, int, np.dtype[Any]] | None = None
+        if self._is_plain and isinstance(leaf, spaces.Discrete):
+            self._discrete = int(leaf.start), int(leaf.n), dtype_of(leaf)
 
     def __call__(self, actions: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
         """Return the actions as the environments take them, and their arrays by the names of their fields.
@@ -175,6 +180,12 @@ class ActionCheck:
         Raises:
             CollectError: a shape or dtype that does not fit, or a number out of range.
         """
+        if self._discrete is not None and type(actions) is np.ndarray:
+            start, n, dtype = self._discrete
+            if actions.dtype == dtype and actions.shape == (self._num_envs,):
+                numbers = actions.tolist()
+                if start <= min(numbers) and max(numbers) < start + n:
+                    return actions, {"action": actions}
         try:
             found = flatten(self._space, "action", actions)
         except (TypeError, KeyError, IndexError, ValueError, RuntimeError) as exc:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -141,12 +140,15 @@ class VectorEnvironment:
     def reset(self, seeds: Sequence[int]) -> Any:
         """Return [n, ...] first observations."""
         self._ended[:] = False
-        with self._translated("reset"):
+
+        def begin() -> Any:
             try:
                 return self._env.reset(seed=self._as_seeds(seeds))[0]
             except (gymnasium.error.Error, TypeError, ValueError):
                 # Some take one number for all, as their base class does.
                 return self._env.reset(seed=seeds[0])[0]
+
+        return self._call("reset", begin)
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
         """Return [n, ...] observations after some were reset."""
@@ -155,20 +157,19 @@ class VectorEnvironment:
         knows = is_known or self._env.metadata.get(RESET_MASK) or self._mode != AutoresetMode.NEXT_STEP
         if not knows and not which.all():
             raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
-        with self._translated("reset"):
-            observation, _ = self._env.reset(options={"reset_mask": which.copy()} if knows else None)
+        options = {"reset_mask": which.copy()} if knows else None
+        observation, _ = self._call("reset", lambda: self._env.reset(options=options))
         self._ended[which] = False
         return observation
 
     def step(self, actions: Any) -> Outcome:
         """Take a step in every environment but those that NEXT_STEP resets, which are not recorded."""
-        with self._translated("step"):
-            observation, reward, terminated, truncated, info = self._env.step(actions)
-        ended = np.flatnonzero(terminated | truncated)
+        observation, reward, terminated, truncated, info = self._call("step", self._env.step, actions)
         if self._mode == AutoresetMode.NEXT_STEP:
             return self._next_step(observation, reward, terminated, truncated)._replace(info=info)
-        if not len(ended):
+        if True not in (terminated | truncated).tolist():
             return Outcome(observation, reward, terminated, truncated, {}, info=info)
+        ended = np.flatnonzero(terminated | truncated)
         if self._mode == AutoresetMode.SAME_STEP:
             final = {env: self._final(info, env) for env in ended.tolist()}
         else:
@@ -209,13 +210,12 @@ class VectorEnvironment:
         """Return a copy of one environment's part of a batch of observations."""
         return _row(self.observation_space, tree, env)
 
-    @contextmanager
-    def _translated(self, verb: str) -> Iterator[None]:
+    def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
         if self._here is not None:
             self._here.check()
         try:
             with stepping():
-                yield
+                return function(*args)
         except RlxError:
             raise
         except Exception as exc:  # whatever a stranger's environment raises

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from rlx.collector.environment.space import ActionCheck, Arrays, dtype_of, flatten, leaves
 from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.protocol import Choice, Policy, Situation
-from rlx.collector.rollout.steps import IS_INIT, Infos, Steps, Written, column
+from rlx.collector.rollout.steps import IS_INIT, Infos, Steps, Where, Written, column
 from rlx.errors import CollectError, RlxError
 
+_ALL = slice(None)
 Finals = dict[tuple[int, int], Arrays]
 
 
@@ -44,6 +45,7 @@ class Rollout:
         self._environment = environment
         self._observation_leaves = leaves(environment.observation_space, "observation")
         self._action_leaves = leaves(environment.action_space, "action")
+        self._plain = _plain(self._observation_leaves, environment.num_envs)
         self._fit_actions = ActionCheck(environment.action_space, environment.num_envs)
         self._max_episode_steps = max_episode_steps
         taken = {*self._observation_leaves, *self._action_leaves}
@@ -86,13 +88,15 @@ class Rollout:
         terminated_column, truncated_column = steps.next["terminated"], steps.next["truncated"]
         self._refresh_initial(policy)
         self._put_now(steps, (every, at))
-        while at.max() < length and not (should_stop is not None and should_stop()):
+        # While all environments have made the same number of steps, rows are written by a slice, several times as fast.
+        made, is_even = int(at.max()), bool((at == at[0]).all())
+        while made < length and not (should_stop is not None and should_stop()):
             situation = Situation(self._observation, self._age == 0, self._state)
             choice = _asked(policy, situation)
             actions, flat_actions = self._fit_actions(choice.action)
             # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
             # the row is written again.
-            where = (every, at)
+            where: Where = (_ALL, made) if is_even else (every, at)
             for name, array in flat_actions.items():
                 column(steps.step, name, array, length)[where] = array
             is_init[where] = situation.is_init
@@ -100,8 +104,11 @@ class Rollout:
             self._put_state(steps, where)
             outcome = self._environment.step(actions)
             truncated = self._limited(outcome.recorded, outcome.truncated)
-            rows = every if outcome.recorded is None else np.flatnonzero(outcome.recorded)
-            where = (rows, at[rows])
+            rows: Any = _ALL
+            if outcome.recorded is not None and not outcome.recorded.all():
+                rows, is_even = np.flatnonzero(outcome.recorded), False
+            if not is_even:
+                where = (every, at) if rows is _ALL else (rows, at[rows])
             reward[where] = outcome.reward[rows]
             terminated_column[where] = outcome.terminated[rows]
             truncated_column[where] = truncated[rows]
@@ -110,14 +117,16 @@ class Rollout:
             for env, observation in outcome.final_observation.items():
                 final[env, int(at[env])] = self._flat(observation, None)
             self._observation, self._now = outcome.observation, self._flat(outcome.observation, n)
-            self._reset_limited(truncated & ~outcome.truncated & ~outcome.terminated, final, at)
+            if self._max_episode_steps is not None:
+                self._reset_limited(truncated & ~outcome.truncated & ~outcome.terminated, final, at)
             ended = outcome.terminated | truncated
             self._age[rows] += 1
             self._age[ended] = 0
             if choice.state:
                 self._carry(choice.state, np.flatnonzero(ended), final, at)
             at[rows] += 1
-            self._put_now(steps, (every, at))
+            made = made + 1 if is_even else int(at.max())
+            self._put_now(steps, (_ALL, made) if is_even else (every, at))
         self._put_state(steps, (every, at))
         if self._infos is not None:
             self._infos.settle(steps)
@@ -149,12 +158,12 @@ class Rollout:
         for env in ended.tolist():
             final[env, int(at[env])] |= {name: np.array(state[name][env]) for name in self._written.state}
 
-    def _put_now(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+    def _put_now(self, steps: Steps, where: Where) -> None:
         """Write the observations that the next actions are chosen from."""
         for name, array in self._now.items():
             column(steps.observation, name, array, steps.length + 1)[where] = array
 
-    def _put_state(self, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+    def _put_state(self, steps: Steps, where: Where) -> None:
         """Write the state that the next actions are chosen from; zeros where none is known yet."""
         for name, zeros in self._written.state.items():
             rows = self._state.get(name, zeros)
@@ -193,6 +202,11 @@ class Rollout:
 
     def _flat(self, observation: Any, n: int | None) -> Arrays:
         """Return the arrays of an observation, or of a batch of n, if they fit the space."""
+        plain = self._plain
+        if plain is not None and n is not None and type(observation) is np.ndarray:
+            name, dtype, expected = plain
+            if observation.dtype == dtype and observation.shape == expected:
+                return {name: observation}
         flat = flatten(self._environment.observation_space, "observation", observation)
         for name, leaf in self._observation_leaves.items():
             shape = (*(() if n is None else (n,)), *(leaf.shape or ()))
@@ -202,6 +216,15 @@ class Rollout:
                     f"{self._environment.name} gave {name} of {found}, expected {leaf.dtype}{list(shape)}"
                 )
         return flat
+
+
+def _plain(observation: Mapping[str, Any], n: int) -> tuple[str, np.dtype[Any], tuple[int, ...]] | None:
+    """Return the name, dtype and shape of observations that are one array [n, ...] of numbers."""
+    if len(observation) != 1:
+        return None
+    ((name, leaf),) = observation.items()
+    dtype = dtype_of(leaf)
+    return None if dtype.kind == "O" else (name, dtype, (n, *(leaf.shape or ())))
 
 
 def _asked(policy: Policy, situation: Situation) -> Choice:

@@ -15,6 +15,8 @@ from rlx.errors import CollectError
 from rlx.schema import RESERVED, TEXT, name_of
 
 NO_TRAJECTORY = -1
+# Environments, and the step of each: arrays, or a slice of all and the number of a step that all make.
+Where = tuple[NDArray[np.int64], NDArray[np.int64]] | tuple[slice, int]
 InfoKeys = Collection[str] | Literal["all"]
 PREFIX = "info/"
 _FINAL = ("final_obs", "final_observation", "final_info")
@@ -131,7 +133,7 @@ class Infos:
         info: Mapping[str, Any],
         ended: NDArray[np.bool_],
         steps: Steps,
-        where: tuple[NDArray[np.int64], NDArray[np.int64]],
+        where: Where,
     ) -> None:
         """Write the entries of one step.
 
@@ -310,13 +312,14 @@ class Written:
         self._rows: dict[str, dict[str, _Row]] | None = None
         self._kept: dict[str, list[str]] = {}
         self._state: Arrays = {}
+        self._writes = False
 
     @property
     def state(self) -> Mapping[str, NDArray[Any]]:
         """Return zeros [n, ...] like the kept state of the policy, by name; empty before its first choice."""
         return self._state
 
-    def put(self, choice: Choice, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+    def put(self, choice: Choice, steps: Steps, where: Where) -> None:
         """Write what a policy wrote in one step, but its action and state, into the rows of that step.
 
         Raises:
@@ -326,6 +329,8 @@ class Written:
         found = {"step": choice.step, "next": choice.next, "state": choice.state}
         if self._rows is None:
             self._rows = self._learned(found)
+        if not (self._writes or choice.step or choice.next or choice.state):
+            return
         for group, rows in self._rows.items():
             arrays = found[group]
             if len(arrays) != len(rows):
@@ -353,6 +358,7 @@ class Written:
             for group in _GROUPS
         }
         self._state = {name: np.zeros_like(found["state"][name]) for name in self._kept["state"]}
+        self._writes = any(found.values())
         return {group: {name: (array.dtype, array.shape) for name, array in found[group].items()} for group in _GROUPS}
 
     def _check(self, group: str, name: str, array: NDArray[Any]) -> None:
