@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rlx.api.transferring import push as push
     from rlx.api.viewing import view as view
     from rlx.buffer import ReplayBuffer as ReplayBuffer
+    from rlx.buffer.loader import loader as loader
     from rlx.collector import Collector as Collector
 
     __version__: str
@@ -50,6 +51,7 @@ __all__ = [
     "errors",
     "inspect",
     "list_runs",
+    "loader",
     "merge",
     "preprocess",
     "pull",
@@ -74,6 +76,7 @@ _MODULES = {
     "download": "rlx.api.transferring",
     "inspect": "rlx.api.inspecting",
     "list_runs": "rlx.api.transferring",
+    "loader": "rlx.buffer.loader",
     "merge": "rlx.api.merging",
     "open": "rlx.api.dataset",
     "preprocess": "rlx.api.preprocessing",

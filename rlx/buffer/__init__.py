@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rlx.buffer.ensemble_parts import WriterEnsemble as WriterEnsemble
     from rlx.buffer.hindsight import HERReplayBuffer as HERReplayBuffer
     from rlx.buffer.hindsight import HindsightStrategy as HindsightStrategy
-    from rlx.buffer.loader import StepDataset as StepDataset
+    from rlx.buffer.loader import Loader as Loader
+    from rlx.buffer.loader import unchanged as unchanged
     from rlx.buffer.protocol import Sampler as Sampler
     from rlx.buffer.protocol import Storage as Storage
     from rlx.buffer.protocol import Writer as Writer
@@ -64,7 +65,7 @@ _NAMES = {
     "ensemble": ["ReplayBufferEnsemble"],
     "ensemble_parts": ["SamplerEnsemble", "StorageEnsemble", "WriterEnsemble"],
     "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
-    "loader": ["StepDataset"],
+    "loader": ["Loader", "unchanged"],
     "protocol": ["Sampler", "Storage", "Writer"],
     "replay_buffer": ["ReplayBuffer"],
     "sampler.prioritized": ["PrioritizedSampler"],

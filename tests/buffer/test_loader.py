@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -5,27 +6,33 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
+import rlx
 from rlx.block import single
-from rlx.buffer.loader import StepDataset, unchanged
-from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.storage.tensors import LazyTensorStorage
+from rlx.buffer import FrameStack, LazyTensorStorage, NStep, ReplayBuffer, unchanged
+from rlx.buffer.epoch_order import EpochOrder
+from rlx.buffer.loader import Loader
+from rlx.errors import OptionError, SamplingError, SchemaMismatchError, SliceTooLongError
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from tests.factories import write_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+LENGTHS = (7, 5, 11, 14, 3)
+STEPS = sum(LENGTHS)
 
 
-def dataset(path: Path, lengths: tuple[int, ...] = (7, 5, 11, 14)) -> Dataset:
+def make_dataset(path: Path, lengths: tuple[int, ...] = LENGTHS, first: int = 0, dtype: str = "float32") -> Dataset:
     """A dataset of a shard for each trajectory; actions number its steps."""
-    shards, first = [], 0
+    shards = []
     for episode, length in enumerate(lengths):
         steps, ends = np.arange(first, first + length), np.zeros(length, bool)
         columns = {
-            "observation": np.repeat(np.arange(length + 1, dtype="float32")[:, None], 3, 1),
+            "observation": np.repeat(np.arange(first, first + length + 1, dtype=dtype)[:, None], 3, 1),
             "action": steps,
             "reward": steps.astype("float32"),
             "terminated": ends,
@@ -33,98 +40,242 @@ def dataset(path: Path, lengths: tuple[int, ...] = (7, 5, 11, 14)) -> Dataset:
         }
         shards.append([single(columns, episode=episode)])
         first += length
-    return write_dataset(path, shards, schema=Schema.of(("float32", (3,)), ("int64", ())), codec="zstd")
+    return write_dataset(path, shards, schema=Schema.of((dtype, (3,)), ("int64", ())), codec="zstd")
 
 
-def actions(batches: Any) -> list[int]:
-    return [action for batch in batches for action in batch["action"].tolist()]
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return make_dataset(tmp_path_factory.mktemp("data") / "one")
 
 
-def test_workers_and_ranks_share_an_epoch_however_they_start(tmp_path: Path) -> None:
-    source = dataset(tmp_path / "data")
-    seen: list[list[int]] = []
-    for rank, (method, workers) in enumerate([("fork", 2), ("spawn", 1)]):
-        steps = StepDataset(source, 4, seed=1, rank=rank, world=2)
-        loader = DataLoader(
-            steps, batch_size=None, collate_fn=unchanged, num_workers=workers, multiprocessing_context=context(method)
-        )
-        seen.append(actions(loader))
-    assert sorted(seen[0] + seen[1]) == list(range(len(source)))
-    assert seen[0] != sorted(seen[0])
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return make_dataset(tmp_path_factory.mktemp("data") / "two", (4, 9), first=1000)
 
 
-def context(method: str) -> Any:
-    return multiprocessing.get_context(method)
+def actions(batches: Any) -> list[list[int]]:
+    return [batch["action"].flatten().tolist() for batch in batches]
 
 
-def test_the_order_is_that_of_seed_and_epoch(tmp_path: Path) -> None:
-    source = dataset(tmp_path / "data")
-    first, again, other = StepDataset(source, 4), StepDataset(source, 4), StepDataset(source, 4, seed=1)
-    assert actions(first) == actions(first) == actions(again) != actions(other)
-    again.set_epoch(1)
-    assert actions(first) != actions(again)
-    assert sorted(actions(first)) == sorted(actions(again))
+OPTIONS: dict[str, dict[str, Any]] = {
+    "steps": {},
+    "the last batch too": {"drop_last": False},
+    "in order": {"shuffle": False},
+    "with replacement": {"replacement": True, "batches": 5},
+    "blocks": {"shuffle": "blocks", "block": 4, "window": 16},
+    "slices": {"slice_len": 2},
+    "slices with replacement": {"slice_len": 2, "replacement": True, "batches": 3},
+    "blocks of slices": {"slice_len": 2, "shuffle": "blocks", "block": 4, "window": 16},
+    "two datasets": {"two": True},
+    "weights": {"two": True, "weights": [1, 3], "batches": 9},
+    "weights with replacement": {"two": True, "weights": [1, 3], "replacement": True, "batches": 4},
+    "two datasets in blocks": {"two": True, "shuffle": "blocks", "block": 4, "window": 16},
+}
 
 
-def test_workers_that_live_on_hear_of_the_epoch(tmp_path: Path) -> None:
-    steps = StepDataset(dataset(tmp_path / "data"), 4)
-    options: dict[str, Any] = {"multiprocessing_context": "fork", "persistent_workers": True}
-    loader = DataLoader(steps, batch_size=None, collate_fn=unchanged, num_workers=1, **options)
-    first = actions(loader)
-    steps.set_epoch(1)
-    second = actions(loader)
+def made(case: str, dataset: Dataset, other: Dataset, **more: Any) -> Loader:
+    options = dict(OPTIONS[case])
+    data = [dataset, other] if options.pop("two", False) else dataset
+    return Loader(data, 8, **{"prefetch": 0, "seed": 3, **options, **more})
+
+
+def joined(parts: list[list[list[int]]]) -> list[list[int]]:
+    """Return the global batches of those of all ranks."""
+    return [[action for part in batch for action in part] for batch in zip(*parts, strict=True)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=st.sampled_from(sorted(OPTIONS)), world_size=st.sampled_from([2, 4]), epoch=st.integers(0, 3))
+def test_ranks_get_the_batches_of_one_process(
+    dataset: Dataset, other: Dataset, case: str, world_size: int, epoch: int
+) -> None:
+    def of(rank: int, size: int, prefetch: int) -> list[list[int]]:
+        loader = made(case, dataset, other, rank=rank, world_size=size, prefetch=prefetch, threads=2)
+        loader.set_epoch(epoch)
+        return actions(loader)
+
+    assert joined([of(rank, world_size, 3) for rank in range(world_size)]) == of(0, 1, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    case=st.sampled_from(sorted(OPTIONS)),
+    before=st.sampled_from([1, 2, 4]),
+    after=st.sampled_from([1, 2, 4]),
+    data=st.data(),
+)
+def test_a_state_resumes_with_any_number_of_ranks(
+    dataset: Dataset, other: Dataset, case: str, before: int, after: int, data: st.DataObject
+) -> None:
+    expected = made(case, dataset, other)
+    epochs = [actions(expected), actions(expected)]
+    stop = data.draw(st.integers(0, len(epochs[0])))
+    states = []
+    for rank in range(before):
+        loader = made(case, dataset, other, rank=rank, world_size=before, prefetch=2)
+        batches = iter(loader)
+        for _ in range(stop):
+            next(batches)
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    resumed = [made(case, dataset, other, rank=rank, world_size=after) for rank in range(after)]
+    for loader in resumed:
+        loader.load_state_dict(states[0])
+    rest = epochs[0][stop:] if stop < len(epochs[0]) else epochs[1]
+    assert joined([actions(loader) for loader in resumed]) == rest
+    assert states == [states[0]] * before
+
+
+@pytest.mark.parametrize(
+    ("case", "workers", "method"),
+    [("steps", 4, "fork"), ("blocks of slices", 2, "fork"), ("weights", 1, "fork"), ("steps", 2, "spawn")],
+)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_of_a_data_loader_give_the_same_batches(
+    dataset: Dataset, other: Dataset, case: str, workers: int, method: str
+) -> None:
+    loader = made(case, dataset, other)
+    context = multiprocessing.get_context(method)
+    batches = DataLoader(
+        loader, batch_size=None, collate_fn=unchanged, num_workers=workers, multiprocessing_context=context
+    )
+    loader.set_epoch(2)
+    assert len(batches) == len(loader)
+    found = actions(batches)
+    alone = made(case, dataset, other)
+    alone.set_epoch(2)
+    assert found == actions(alone)
+    state = loader.state_dict(batches=1)
+    if method == "fork":
+        loader.load_state_dict(state)
+        assert actions(batches) == found[1:]
+
+
+def test_an_epoch_has_every_step_once_and_the_next_another_order(dataset: Dataset) -> None:
+    loader = Loader(dataset, 8, drop_last=False)
+    first, second = ([step for batch in actions(loader) for step in batch] for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(STEPS))
     assert first != second
-    assert sorted(first) == sorted(second)
-    del loader
+    assert loader.epoch == 1
+    assert loader.waited > 0
 
 
-def test_every_rank_makes_as_many_batches_where_the_last_are_dropped(tmp_path: Path) -> None:
-    source = dataset(tmp_path / "data")
-    batches = [list(StepDataset(source, 4, drop_last=True, rank=rank, world=3)) for rank in range(3)]
-    assert [[len(batch) for batch in mine] for mine in batches] == [[4, 4, 4]] * 3
-    taken = [action for mine in batches for action in actions(mine)]
-    assert len(taken) == len(set(taken))
+def test_abandoning_an_epoch_begins_the_next_one(dataset: Dataset) -> None:
+    loader, again = Loader(dataset, 8), Loader(dataset, 8)
+    next(iter(loader))
+    assert actions(loader) == [actions(again), actions(again)][1]
 
 
-def test_a_buffer_is_read_oldest_first_through_its_transforms() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(6), transform=lambda batch: batch.set("b", batch["action"] * 2))
-    buffer.extend(TensorDict({"action": torch.arange(8)}, [8]))
-    found = list(StepDataset(buffer, 4, shuffle=False, transform=lambda batch: batch.set("c", batch["b"] + 1)))
-    assert actions(found) == [2, 3, 4, 5, 6, 7]
-    assert found[1]["c"].tolist() == [13, 15]
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    block=st.integers(1, 12),
+    blocks=st.integers(1, 5),
+    seed=st.integers(0, 5),
+    epoch=st.integers(0, 5),
+)
+def test_blocks_are_a_permutation_and_windows_hold_whole_blocks(
+    counts: list[int], block: int, blocks: int, seed: int, epoch: int
+) -> None:
+    window = block * blocks
+    order = EpochOrder(tuple(counts), seed, "blocks", block=block, window=window)
+    found = order.elements(epoch, 0, order.total)
+    assert sorted(found.tolist()) == list(range(order.total))
+    for start in range(0, order.total, window):
+        assert len(np.unique(found[start : start + window] // block)) <= blocks + 2
 
 
-def test_arguments_that_mean_nothing() -> None:
-    buffer = ReplayBuffer()
-    with pytest.raises(ValueError, match="expected 1 or more"):
-        StepDataset(buffer, 0)
-    for rank, world in ((0, None), (2, 2), (None, 2)):
-        with pytest.raises(ValueError, match="expected both, and 0 <= rank < world"):
-            StepDataset(buffer, 1, rank=rank, world=world)
-    assert list(StepDataset(buffer, 1)) == []
+@settings(max_examples=10, deadline=None)
+@given(weights=st.lists(st.floats(0.1, 5), min_size=2, max_size=3), seed=st.integers(0, 5))
+def test_weights_are_shares_of_every_round(weights: list[float], seed: int) -> None:
+    counts = (100, 7, 1000)[: len(weights)]
+    order = EpochOrder(counts, seed, weights=tuple(weights))
+    part, element = order.located(order.elements(0, 0, 1 << 16))
+    shares = np.bincount(part, minlength=len(weights)) / (1 << 16)
+    assert np.allclose(shares, np.array(weights) / sum(weights), atol=1e-4)
+    for number, count in enumerate(counts):
+        times = np.bincount(element[part == number], minlength=count)
+        assert times.max() - times.min() <= 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_batches_a_dataset_by_itself(tmp_path: Path, workers: int) -> None:
-    source = dataset(tmp_path / "data")
-    method = "fork" if workers else None
-    loader: Any = DataLoader(source, batch_size=8, num_workers=workers, multiprocessing_context=method)  # type: ignore[arg-type]
-    batches = list(loader)
-    assert [batch.batch_size for batch in batches] == [(8,)] * 4 + [(5,)]
-    assert (torch.cat(batches) == source[:]).all()
-    shuffled: Any = DataLoader(source, batch_size=8, shuffle=True)  # type: ignore[arg-type]
-    assert sorted(actions(shuffled)) == list(range(len(source)))
+def test_slices_are_steps_of_one_trajectory(dataset: Dataset) -> None:
+    loader = Loader(dataset, 8, slice_len=4, drop_last=False, seed=1)
+    assert loader.left_out == 1
+    seen = set()
+    for _ in range(12):
+        starts = []
+        for batch in loader:
+            assert batch.batch_size[1] == 4
+            assert (batch["action"].diff(dim=1) == 1).all()
+            assert (batch["collector", "traj_ids"].diff(dim=1) == 0).all()
+            starts += batch["action"][:, 0].tolist()
+        assert len(starts) == sum(length // 4 for length in LENGTHS)
+        seen.update(starts)
+    assert len(seen) > len(starts)
 
 
-def test_a_loader_reads_a_batch_at_once(tmp_path: Path) -> None:
-    source = dataset(tmp_path / "data")
-    read: list[Any] = []
+def test_it_reads_what_a_buffer_reads(dataset: Dataset) -> None:
+    for transform in (FrameStack(3), NStep(2, 0.5), rlx.buffer.Compose(FrameStack(2), NStep(2), lambda steps: steps)):
+        buffer = ReplayBuffer(storage=dataset, transform=transform)
+        for batch in Loader(dataset, 6, transform=transform):
+            expected = buffer[batch["index"]]
+            assert (batch == expected).all()
+    for batch in Loader(buffer, 6):
+        assert (batch == buffer[batch["index"]]).all()
 
-    class Counted(Dataset):
-        def __getitem__(self, index: Any) -> TensorDict:
-            read.append(index)
-            return super().__getitem__(index)
 
-    loader: Any = DataLoader(Counted(source.path), batch_size=8)  # type: ignore[arg-type]
-    list(loader)
-    assert len(read) == 5
+def test_steps_of_a_buffer_in_memory() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+    buffer.extend(TensorDict({"b": torch.arange(14)}, [14]))
+    found = [step for batch in Loader(buffer, 5, device="cpu") for step in batch["b"].tolist()]
+    assert sorted(found) == list(range(4, 14))
+
+
+def test_datasets_that_differ(dataset: Dataset, tmp_path: Path) -> None:
+    odd = make_dataset(tmp_path / "odd", (8,), dtype="float64")
+    with pytest.raises(SchemaMismatchError, match="observation differs between datasets"):
+        list(Loader([dataset, odd], 8))
+
+
+def test_the_number_of_each_dataset_is_in_the_batch(dataset: Dataset, other: Dataset) -> None:
+    for slice_len in (None, 3):
+        for batch in Loader([dataset, other], 6, slice_len=slice_len):
+            assert torch.equal(batch["collector", "dataset"], (batch["action"] >= 1000).long())
+
+
+def test_ranks_of_torchrun(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = Loader(dataset, 8)
+    assert (loader.rank, loader.world_size) == (1, 2)
+    assert {len(batch) for batch in loader} == {4}
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "expected 1 or more": ({"batch_size": 0}, OptionError),
+    "expected a multiple of 6": ({"batch_size": 8, "slice_len": 3, "rank": 0, "world_size": 2}, OptionError),
+    "0 <= rank < world_size": ({"rank": 2, "world_size": 2}, OptionError),
+    "expected both": ({"rank": 0}, OptionError),
+    "goes with neither weights": ({"shuffle": "blocks", "replacement": True}, OptionError),
+    "expected True, False": ({"shuffle": "some"}, OptionError),
+    "expected 1 numbers": ({"weights": [1, 2]}, OptionError),
+    "prefetch -1": ({"prefetch": -1}, OptionError),
+    "batches 99: expected 1 to 5": ({"batches": 99}, OptionError),
+    "fewer than the 12 ranks": ({"batch_size": 36, "drop_last": False, "rank": 0, "world_size": 12}, OptionError),
+    "less than a batch of 64": ({"batch_size": 64}, SamplingError),
+    "the longest of 5 trajectories has 14": ({"batch_size": 30, "slice_len": 15}, SliceTooLongError),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_arguments(dataset: Dataset, message: str) -> None:
+    arguments, error = BAD[message]
+    with pytest.raises(error, match=message):
+        Loader(dataset, **{"batch_size": 8, **arguments})
+
+
+def test_bad_sources_and_states(dataset: Dataset) -> None:
+    with pytest.raises(SamplingError, match="no steps"):
+        Loader(ReplayBuffer(), 1)
+    with pytest.raises(OptionError, match="belongs to the buffer"):
+        Loader(ReplayBuffer(storage=dataset), 1, transform=FrameStack(2))
+    with pytest.raises(SamplingError, match="state of elements_per_batch 8, the loader has 4"):
+        Loader(dataset, 4).load_state_dict(Loader(dataset, 8).state_dict())

@@ -1,0 +1,207 @@
+"""The order of the samples of an epoch: a function of the seed, the epoch and a sample's number alone.
+
+Any part of an epoch can be computed without the rest, so ranks, workers and a resumed run agree without talking.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.buffer.protocol import Rows, TrajectoryIndex
+from rlx.buffer.sampler.draws import permute, stream
+from rlx.errors import SliceTooLongError
+
+Shuffle = bool | Literal["blocks"]
+_DRAWS = 2**64 - 2  # the stream of draws with replacement
+_AT_ONCE = 256  # draws with replacement that are made by one stream
+_ROUND = 1 << 16  # samples in which every dataset has exactly its share
+_ODD, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
+_HALF = np.uint64(32)
+
+
+@lru_cache(maxsize=4096)
+def _derived(seed: int, *numbers: int) -> int:
+    """Return a seed for one of several orders that must not resemble each other."""
+    return int(np.random.SeedSequence([seed % 2**64, *numbers]).generate_state(1, np.uint64)[0])
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The order of the elements of one or more datasets, which are numbered one dataset after the other.
+
+    Args:
+        counts: elements of each dataset.
+        seed: seed of all epochs.
+        shuffle: whether in random order. With "blocks", blocks of consecutive elements are in random order, and
+            elements only within windows of several blocks.
+        replacement: whether elements are drawn independently of each other.
+        weights: share of each dataset in the samples; in proportion to its elements by default.
+        block: elements of a block.
+        window: elements of a window.
+    """
+
+    counts: tuple[int, ...]
+    seed: int
+    shuffle: Shuffle = True
+    replacement: bool = False
+    weights: tuple[float, ...] | None = None
+    block: int = 256
+    window: int = 16_384
+
+    @property
+    def total(self) -> int:
+        """Elements of all datasets."""
+        return sum(self.counts)
+
+    def located(self, elements: Rows) -> tuple[Rows, Rows]:
+        """Return [n] the dataset of each element, and [n] its number there."""
+        ends = np.cumsum(self.counts)
+        part = ends.searchsorted(elements, side="right")
+        first: Rows = ends - np.array(self.counts, np.int64)
+        return part, elements - first[part]
+
+    def elements(self, epoch: int, start: int, stop: int) -> Rows:
+        """Return [stop - start] the elements that are samples ``start`` to ``stop`` of an epoch."""
+        samples = np.arange(start, stop, dtype=np.int64)
+        if self.replacement:
+            return self._drawn(epoch, start, stop)
+        if self.weights is not None:
+            return self._weighted(epoch, samples)
+        if self.shuffle == "blocks":
+            return self._in_blocks(epoch, samples)
+        return permute(samples, self.total, self.seed, epoch) if self.shuffle else samples
+
+    def _drawn(self, epoch: int, start: int, stop: int) -> Rows:
+        """Return independent draws; those of a number of samples at a time have one stream."""
+        first = start // _AT_ONCE
+        drawn = []
+        for number in range(first, -(-stop // _AT_ONCE)):
+            rng = stream(self.seed, _DRAWS, epoch, number)
+            if self.weights is None:
+                drawn.append(rng.integers(self.total, size=_AT_ONCE))
+            else:
+                counts = np.array(self.counts)
+                part = np.cumsum(_shares(self.weights)).searchsorted(rng.random(_AT_ONCE), side="right")
+                part = np.minimum(part, len(counts) - 1)
+                drawn.append((np.cumsum(counts) - counts)[part] + rng.integers(counts[part]))
+        return np.concatenate(drawn)[start - first * _AT_ONCE :][: stop - start]
+
+    def _weighted(self, epoch: int, samples: Rows) -> Rows:
+        """Return elements without replacement: no element of a dataset comes again before all of its others did."""
+        assert self.weights is not None
+        quota = _quotas(self.weights, _ROUND)
+        ends, counts = np.cumsum(quota), np.array(self.counts)
+        turn, place = np.divmod(samples, _ROUND)
+        elements = np.empty_like(samples)
+        for number in np.unique(turn).tolist():
+            at = np.flatnonzero(turn == number)
+            shuffled = permute(place[at], _ROUND, _derived(self.seed, 1, number), epoch)
+            part = ends.searchsorted(shuffled, side="right")
+            draw = number * quota[part] + shuffled - (ends - quota)[part]
+            elements[at] = self._nth(epoch, part, draw) + (np.cumsum(counts) - counts)[part]
+        return elements
+
+    def _nth(self, epoch: int, part: Rows, draw: Rows) -> Rows:
+        """Return [n] the elements that are the ``draw``-th of their datasets."""
+        counts = np.array(self.counts)[part]
+        cycle, place = np.divmod(draw, counts)
+        if not self.shuffle:
+            return place
+        for number, turn in sorted({*zip(part.tolist(), cycle.tolist(), strict=True)}):
+            at = np.flatnonzero((part == number) & (cycle == turn))
+            place[at] = permute(place[at], self.counts[number], _derived(self.seed, 2, number, turn), epoch)
+        return place
+
+    def _in_blocks(self, epoch: int, samples: Rows) -> Rows:
+        order, ends = _blocks(self, epoch)
+        window = samples // self.window
+        places = samples.copy()
+        for number in np.unique(window).tolist():
+            first = number * self.window
+            at = np.flatnonzero(window == number)
+            size = min(self.window, self.total - first)
+            places[at] = first + permute(samples[at] - first, size, _derived(self.seed, 3, number), epoch)
+        block = ends.searchsorted(places, side="right")
+        elements: Rows = order[block] * self.block + places - np.concatenate([[0], ends])[block]
+        return elements
+
+
+@lru_cache(maxsize=4)
+def _blocks(order: EpochOrder, epoch: int) -> tuple[Rows, Rows]:
+    """Return [blocks] the blocks in the order of an epoch, and [blocks] where each ends."""
+    count = -(-order.total // order.block)
+    blocks = permute(np.arange(count), count, _derived(order.seed, 4), epoch)
+    sizes = np.where(blocks == count - 1, order.total - (count - 1) * order.block, order.block)
+    return blocks, np.cumsum(sizes)
+
+
+def _shares(weights: Sequence[float]) -> NDArray[np.float64]:
+    given = np.asarray(weights, np.float64)
+    shares: NDArray[np.float64] = given / given.sum()
+    return shares
+
+
+def _quotas(weights: Sequence[float], total: int) -> Rows:
+    """Return [datasets] whole numbers that sum to a total, in proportion to weights."""
+    exact = _shares(weights) * total
+    quotas = np.floor(exact).astype(np.int64)
+    largest = np.argsort(quotas - exact, kind="stable")[: total - int(quotas.sum())]
+    quotas[largest] += 1
+    return quotas
+
+
+class SliceElements:
+    """The slices of an epoch: every trajectory is cut into slices, in every epoch from another offset.
+
+    With replacement, every start that is followed by enough steps is an element.
+
+    Args:
+        index: the trajectories.
+        steps: steps per slice.
+        seed: seed of the offsets.
+        replacement: whether elements are starts.
+        shuffle: whether offsets are random; otherwise slices begin with their trajectories.
+
+    Attributes:
+        count: number of elements.
+        left_out: trajectories that are shorter than a slice.
+
+    Raises:
+        SliceTooLongError: all trajectories are shorter.
+    """
+
+    def __init__(self, index: TrajectoryIndex, steps: int, seed: int, *, replacement: bool, shuffle: bool) -> None:
+        first, length = index.trajectories()
+        fits = length >= steps
+        if len(length) and not fits.any():
+            raise SliceTooLongError(
+                f"slices of {steps} steps asked for, the longest of {len(length)} trajectories has {length.max()}",
+                hint="ask for shorter slices",
+            )
+        self.left_out = int((~fits).sum())
+        self._index, self._steps, self._seed, self._shuffle = index, steps, seed, shuffle and not replacement
+        self._first, self._length = first[fits], length[fits]
+        self._stride = 1 if replacement else steps
+        per_trajectory = (self._length - steps) // self._stride + 1
+        self._spare = self._length - steps - (per_trajectory - 1) * self._stride
+        self._ends = np.cumsum(per_trajectory)
+        self._begins = self._ends - per_trajectory
+        self.count = int(self._ends[-1]) if len(self._ends) else 0
+
+    def rows(self, elements: Rows, epoch: int) -> Rows:
+        """Return [n, steps] the rows of slices."""
+        trajectory = self._ends.searchsorted(elements, side="right")
+        start = (elements - self._begins[trajectory]) * self._stride
+        if self._shuffle:
+            start = start + self._offsets(trajectory, epoch)
+        return self._index.follow(self._index.after(self._first[trajectory], start), self._steps)
+
+    def _offsets(self, trajectory: Rows, epoch: int) -> Rows:
+        mixed = (trajectory.astype(np.uint64) ^ np.uint64(_derived(self._seed, 5, epoch))) * _ODD
+        mixed = (mixed ^ (mixed >> _HALF)) * _MIX
+        offsets: Rows = ((mixed >> _HALF) % (self._spare[trajectory] + 1).astype(np.uint64)).astype(np.int64)
+        return offsets
