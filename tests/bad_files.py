@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import lance
 import numpy as np
 
 from rlx.formats.common.tfrecord import masked
@@ -17,6 +18,7 @@ from tests.damage import (
     Damage,
     arrays,
     at,
+    changed_column,
     column,
     cut,
     elsewhere,
@@ -39,6 +41,7 @@ NAMES = {
     "npz": "a.npz",
     "parquet": "a.parquet",
     "array_record": "a",
+    "lance": "a.lance",
 }
 LAYOUTS = {
     "minari": "Minari's layout: data/metadata.json with total_episodes",
@@ -51,6 +54,7 @@ LAYOUTS = {
     "torchrl": "what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap",
     "parquet": "Parquet of a row a step: columns observation, action, next/reward",
     "npz": "arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S]",
+    "lance": "a Lance dataset of a row a step: columns observation, action, next/reward",
     "array_record": "ArrayRecord files, *.array_record, whose records are pickled dicts of arrays of T steps",
 }
 
@@ -119,6 +123,21 @@ def splits(**said: Any) -> Damage:
 
 def log(name: str, change: Any) -> Damage:
     return at(f"replay_logs/{name}_ckpt.0.gz", gz(change))
+
+
+def lance_column(name: str, change: Any) -> Damage:
+    """Another column of a Lance dataset, or none."""
+
+    def damage(path: Path) -> None:
+        table = lance.dataset(path).to_table()
+        lance.write_dataset(changed_column(table, name, change), str(path), mode="overwrite")
+
+    return damage
+
+
+def lance_data(path: Path) -> None:
+    (file,) = path.glob("data/*")
+    cut(file)
 
 
 def records(key: str, change: Any, first: int = 0) -> Damage:
@@ -373,6 +392,31 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "infinite rewards": (arrays("next/reward", value(INF, 9)), "next/reward: expected finite numbers, found inf"),
         "cut off": (cut, "is damaged"),
         "more than the file": (add_claim, "huge: expected at most "),
+    },
+    "lance": {
+        "missing key": (lance_column("action", None), "action is missing"),
+        "missing rewards": (lance_column("next/reward", None), "next/reward is missing"),
+        "unequal lengths": (
+            lance_column("observation", lambda rows: [*rows[:-1], None]),
+            "observation: expected a value in every row, found 1 nulls",
+        ),
+        "objects": (
+            lance_column("next/terminated", texts),
+            "next/terminated: expected one flag per step, found no numbers",
+        ),
+        "NaN seen": (
+            lance_column("observation", value(NAN, 9)),
+            "observation: expected finite numbers, found NaN in row 9",
+        ),
+        "infinite actions": (
+            lance_column("action", value(INF, 9)),
+            "action: expected finite numbers, found inf in row 9",
+        ),
+        "infinite rewards": (
+            lance_column("next/reward", value(INF, 9)),
+            "next/reward: expected finite numbers, found inf",
+        ),
+        "cut off": (lance_data, ".lance: expected "),
     },
     "array_record": {
         "missing key": (records("actions", None), "record 0: action is missing"),

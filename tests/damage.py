@@ -77,19 +77,20 @@ def _filled(row: Any, number: float) -> Any:
 def column(name: str, change: Values | None) -> Damage:
     """Another column of a Parquet file, or none: values come and go as objects of Python."""
 
-    def damage(path: Path) -> None:
-        table = pyarrow.parquet.read_table(path)
-        place = table.schema.names.index(name)
-        values = change(table[name].to_pylist()) if change else None
-        if values is None:
-            table = table.remove_column(place)
-        else:
-            kind = table.schema.field(name).type
-            is_text = any(isinstance(one, str) for one in values)
-            table = table.set_column(place, name, pyarrow.array(values, None if is_text else kind))
-        pyarrow.parquet.write_table(table, path)
+    return lambda path: pyarrow.parquet.write_table(
+        changed_column(pyarrow.parquet.read_table(path), name, change), path
+    )
 
-    return damage
+
+def changed_column(table: Any, name: str, change: Values | None) -> Any:
+    """An Arrow table with another column, or without it."""
+    place = table.schema.names.index(name)
+    values = change(table[name].to_pylist()) if change else None
+    if values is None:
+        return table.remove_column(place)
+    kind = table.schema.field(name).type
+    is_text = any(isinstance(one, str) for one in values)
+    return table.set_column(place, name, pyarrow.array(values, None if is_text else kind))
 
 
 def arrays(name: str, change: Values | None) -> Damage:

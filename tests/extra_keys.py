@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import lance
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -138,6 +139,12 @@ def _npz(path: Path, key: str, values: Values) -> None:
     np.savez(path, **held)
 
 
+def _lance(path: Path, key: str, values: Values) -> None:
+    rows = [bytes(16)] * STEPS if values.dtype.kind == "c" else values.tolist()
+    table = lance.dataset(path).to_table().append_column(key, pyarrow.array(rows))
+    lance.write_dataset(table, str(path), mode="overwrite")
+
+
 def _array_record(path: Path, key: str, values: Values) -> None:
     def add(records: list[dict[str, Any]]) -> None:
         for record, (_, rows) in zip(records, _episodes(values), strict=True):
@@ -167,6 +174,7 @@ ADD: Mapping[str, Callable[[Path, str, Values], None]] = {
     "parquet": _parquet,
     "npz": _npz,
     "array_record": _array_record,
+    "lance": _lance,
 }
 # Kinds that a format has no way to hold.
 IMPOSSIBLE: Mapping[str, frozenset[str]] = {
@@ -174,4 +182,5 @@ IMPOSSIBLE: Mapping[str, frozenset[str]] = {
     "rlds": frozenset({"other rows", "one value"}),
     "torchrl": frozenset({"other rows", "one value"}),
     "parquet": frozenset({"other rows", "one value"}),
+    "lance": frozenset({"other rows", "one value"}),
 }

@@ -26,7 +26,18 @@ SplitUnit = Literal["trajectory", "shard"]
 FunctionUnit = Literal["block", "trajectory", "step"]
 BatchFormat = Literal["npz", "pt", "h5", "zarr", "parquet", "jsonl"]
 ExportFormat = Literal[
-    "minari", "d4rl", "robomimic", "d3rlpy", "dopamine", "lerobot", "rlds", "torchrl", "parquet", "npz", "array_record"
+    "minari",
+    "d4rl",
+    "robomimic",
+    "d3rlpy",
+    "dopamine",
+    "lerobot",
+    "rlds",
+    "torchrl",
+    "parquet",
+    "npz",
+    "array_record",
+    "lance",
 ]
 ConvertFormat = Literal[Store, ExportFormat]
 # Some formats take options, as in "torchrl:time_dim=0", so functions annotate the argument as text.
@@ -45,6 +56,7 @@ SourceFormat = Literal[
     "parquet",
     "npz",
     "array_record",
+    "lance",
 ]
 
 

@@ -52,7 +52,7 @@ class FormatChoice:
             options[option] = value
         return cls(name, options)
 
-    def read(self, known: Mapping[str, type[int] | type[str]]) -> dict[str, int | str]:
+    def read(self, known: Mapping[str, type[int]] | Mapping[str, type[str]]) -> dict[str, int | str]:
         """Return the options in their own types.
 
         Args:

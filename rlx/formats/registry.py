@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from rlx.formats.common.exporter import DatasetExporter, DirectoryExporter, Exporter
     from rlx.formats.common.provenance import LocalRun
 
+# Options of formats of tables: names of columns that are not TED paths; see ``rlx.formats.common.rows.table``.
+COLUMN_OPTIONS: Mapping[str, type[str]] = MappingProxyType(
+    dict.fromkeys(
+        ("observation", "next_observation", "action", "reward", "terminated", "truncated", "done", "trajectory"), str
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -46,7 +53,7 @@ class Format:
     name: str
     folder: str
     reads: Literal["dataset", "runs"] | None = None
-    options: Mapping[str, type[int] | type[str]] = field(default_factory=dict)
+    options: Mapping[str, type[int]] | Mapping[str, type[str]] = field(default_factory=dict)
     marks: Sequence[str] = ()
     is_hdf5: bool = False
     writes: Sequence[Literal["datasets", "batches"]] = ()

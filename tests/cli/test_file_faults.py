@@ -109,7 +109,19 @@ def test_what_cannot_be_read(fault: str, cli: Cli, place: Path) -> None:
 # What other programs need, and rlx does not read.
 UNREAD = frozenset({"stats.json", "tasks.parquet", "terminated.memmap", "truncated.memmap", "done.memmap"})
 FILE_NAMES = {"npz": "foreign.npz", "minari": "foreign-v0"}
-FOREIGN = ("d4rl", "robomimic", "d3rlpy", "minari", "lerobot", "rlds", "torchrl", "npz", "parquet", "array_record")
+FOREIGN = (
+    "d4rl",
+    "robomimic",
+    "d3rlpy",
+    "minari",
+    "lerobot",
+    "rlds",
+    "torchrl",
+    "npz",
+    "parquet",
+    "array_record",
+    "lance",
+)
 
 
 @pytest.mark.parametrize("name", FOREIGN)

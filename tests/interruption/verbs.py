@@ -26,6 +26,7 @@ FORMATS = MappingProxyType(
         "parquet": (WALK, "out"),
         "npz": (WALK, "out"),
         "array_record": (WALK, "out"),
+        "lance": (WALK, "out"),
     }
 )
 

@@ -126,7 +126,7 @@ def decode_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[
         MalformedPictureError: it is damaged, neither PNG nor JPEG, not of 8 bits a channel, or of another shape.
     """
     content = bytes(file)
-    claimed = _jpeg_shape(content) if is_jpeg(content) else _png_shape(content)
+    claimed = picture_shape(content)
     if claimed != shape:
         raise MalformedPictureError(f"expected a picture of {list(shape)}, found {list(claimed)}")
     decode = imagecodecs.jpeg8_decode if is_jpeg(content) else imagecodecs.png_decode
@@ -137,6 +137,11 @@ def decode_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[
     if picture.dtype != np.uint8 or picture.size != np.prod(shape):
         raise MalformedPictureError(f"expected uint8{list(shape)}, found {picture.dtype}{list(picture.shape)}")
     return picture.reshape(shape)
+
+
+def picture_shape(content: bytes) -> tuple[int, ...]:
+    """Return the shape [H, W, C] that a file of a picture claims; raises MalformedPictureError if it is none."""
+    return _jpeg_shape(content) if is_jpeg(content) else _png_shape(content)
 
 
 def _png_shape(content: bytes) -> tuple[int, ...]:

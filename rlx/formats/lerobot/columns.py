@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.formats.common.fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
 from rlx.formats.common.parquet_file import opened
-from rlx.formats.common.pictures import MalformedPictureError, decode_picture
+from rlx.formats.common.rows.table import picture_rows
 from rlx.formats.lerobot.layout import DONE, EPISODE, FRAME, INDEX, INFO, TASK, TASK_INDEX, TASKS, TERMINATED, TRUNCATED
 from rlx.schema import TEXT, Field, Role
 from rlx.store.arrow import to_rows
@@ -58,7 +58,7 @@ class Feature:
         try:
             if self.tasks is not None:
                 return _texts(to_rows(column, ()), self.tasks)
-            return self._pictures(column) if self.is_image else self._values(column)
+            return picture_rows(column, self.shape) if self.is_image else self._values(column)
         except ValueError as exc:
             raise CorruptShardError(f"{path}: {self.name}: {exc}") from exc
 
@@ -69,15 +69,6 @@ class Feature:
             raise ValueError(f"expected {self.dtype}, found {found}")
         return rows
 
-    def _pictures(self, column: Any) -> NDArray[Any]:
-        pictures = np.empty((len(column), *self.shape), np.uint8)
-        for row, value in enumerate(column):
-            content = picture_file(value)
-            if content is None:
-                raise MalformedPictureError(f"expected a picture's file in every row, found {value.as_py()!r:.80}")
-            pictures[row] = decode_picture(content, self.shape)
-        return pictures
-
 
 def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
     found = np.empty(len(numbers), object)
@@ -86,13 +77,6 @@ def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
     except KeyError as exc:
         raise ValueError(f"expected the number of a task, found {exc.args[0]}") from exc
     return found
-
-
-def picture_file(value: Any) -> bytes | None:
-    """Return the file in a cell of a column of pictures; None for an empty cell."""
-    content = value.as_py()
-    content = content.get("bytes") if isinstance(content, dict) else content
-    return content if isinstance(content, bytes) else None
 
 
 def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], ExtraFields]:

@@ -19,8 +19,9 @@ from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch, RowStream, without_outcome
+from rlx.formats.common.rows.table import picture_file
 from rlx.formats.common.source import batch_rows, id_of
-from rlx.formats.lerobot.columns import Feature, described, fields_of, is_noted, picture_file, read_features, read_tasks
+from rlx.formats.lerobot.columns import Feature, described, fields_of, is_noted, read_features, read_tasks
 from rlx.formats.lerobot.files import DataFile, data_files, episode_columns, unknown_columns, with_finals
 from rlx.formats.lerobot.layout import (
     DATA_PATH,

@@ -4,6 +4,6 @@
 batches.
 """
 
-from rlx.formats.registry import Format
+from rlx.formats.registry import COLUMN_OPTIONS, Format
 
-FORMAT = Format("parquet", __name__, reads="dataset", writes=("datasets", "batches"))
+FORMAT = Format("parquet", __name__, reads="dataset", options=COLUMN_OPTIONS, writes=("datasets", "batches"))

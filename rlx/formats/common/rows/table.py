@@ -1,0 +1,342 @@
+"""Tables with a row per step and columns by TED path, as a Source; Arrow's columns as rows."""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SourceError
+from rlx.formats.common.fields import RowType, expecting, not_taken_note
+from rlx.formats.common.pictures import MalformedPictureError, decode_picture, picture_shape
+from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, shard_bounds, without_outcome
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
+from rlx.formats.common.rows.ted_fields import (
+    DONE,
+    SCANNED,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    StreamColumns,
+    TedFields,
+    ted_fields,
+)
+from rlx.formats.common.source import batch_rows, id_of
+from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
+from rlx.store.arrow import pyarrow, row_type, to_rows
+
+# TED path of the column that each option of formats of tables names.
+COLUMN_PATHS: Mapping[str, str] = MappingProxyType(
+    {
+        "observation": "observation",
+        "next_observation": "next/observation",
+        "action": "action",
+        "reward": "next/reward",
+        "terminated": TERMINATED,
+        "truncated": TRUNCATED,
+        "done": DONE,
+        "trajectory": TRAJECTORY,
+    }
+)
+_SCANNED_ROWS = 4096
+
+
+class Table(Protocol):
+    """An open table of rows.
+
+    Attributes:
+        kinds: dtype and shape of the rows of every column, by TED path; None where they are neither numbers nor text.
+        unfit: reason for every column that has no value of one shape in every row.
+    """
+
+    kinds: Mapping[str, RowType | None]
+    unfit: Mapping[str, str]
+
+    def group_start(self, row: int) -> int:
+        """Return the first row of what has to be read for a row."""
+
+    def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
+        """Yield rows of columns, at most ``size`` each, from ``group_start(row)`` on.
+
+        Of columns that may be null where nothing was recorded: zeros there, and under ``validity`` which rows have a
+        value.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """Where a table is read from. It can be pickled to another process.
+
+    Args:
+        path: of the file or directory, for messages and the id.
+        root: the directory that the names of files are relative to.
+        names: of all files.
+        opened: opens the table.
+        layout: the expected layout, for error messages.
+    """
+
+    path: Path
+    root: Path
+    names: tuple[str, ...]
+    opened: Callable[[], AbstractContextManager[Table]]
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRun:
+    """One table.
+
+    Args:
+        place: where it is read from.
+        fields: what the columns hold.
+        notes: the notes that rlx wrote, and the columns that were left out.
+        episodes: those of all rows.
+        first_episodes: first episode of every shard, and the number of episodes.
+    """
+
+    place: TablePlace
+    fields: TedFields
+    notes: Mapping[str, Any]
+    episodes: EpisodeTable
+    first_episodes: tuple[int, ...]
+
+    @property
+    def root(self) -> Path:
+        """The directory that the names of its files are relative to."""
+        return self.place.root
+
+    @property
+    def id(self) -> str:
+        """Name of the file or directory."""
+        return id_of(self.place.path)
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of a step."""
+        return self.fields.schema
+
+    def shards(self) -> Sequence[int]:
+        """Return groups of whole episodes, about 100,000 steps each."""
+        return range(len(self.first_episodes) - 1)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (any file may have rows of any shard)
+        """Return all files."""
+        return self.place.names
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of a shard.
+
+        Raises:
+            SourceNotFoundError: a file is missing.
+            CorruptShardError: it is damaged, or has NaN or nulls in it.
+        """
+        first, stop = self.first_episodes[shard : shard + 2]
+        row = int(self.episodes.rows[:first].sum())
+        paths = [*self.fields.paths.values(), *self.fields.after.values()]
+        with expecting(self.place.layout), self.place.opened() as table:
+            batches = table.batches(paths, batch_rows(self.schema), row)
+            stream = RowStream(self.place.path, batches, table.group_start(row))
+            for episode in self.episodes[first:stop]:
+                stream.skip_to(row)
+                yield from episode.blocks(self.schema, StreamColumns(stream, self.fields, row), dropped)
+                row += episode.rows
+
+
+def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
+    """Return the run of a table.
+
+    Args:
+        place: where it is read from.
+        notes: of the data, and the name of the format.
+
+    Raises:
+        CorruptShardError: a column is missing or damaged.
+        SourceError: the table has no step.
+    """
+    with expecting(place.layout), place.opened() as table:
+        kinds = {name: kind for name, kind in table.kinds.items() if name not in table.unfit}
+        fields = ted_fields(kinds, str(place.path))
+        found = _episodes(table, fields)
+        if not len(found.table):
+            raise SourceError(f"{place.path} has no step")
+        fields = fields.torn(found.torn)
+        noted = not_taken_note({**fields.not_taken, **table.unfit})
+    notes = {**notes, **without_outcome(found.table), **noted}
+    return TableRun(place, fields, notes, found.table, shard_bounds(found.table.rows))
+
+
+def _episodes(table: Table, fields: TedFields) -> FoundEpisodes:
+    flags, after = [name for name in fields.scanned if table.kinds.get(name)], list(fields.after.values())
+    size, scan, known = batch_rows(fields.schema), EpisodeScan(), 0
+    for batch in table.batches([*flags, *after], size):
+        recorded = _recorded(batch, after)
+        known += int(recorded.sum())
+        scan.add(batch, recorded)
+    if known <= len((found := scan.found()).table):
+        return found
+    rows = table.batches([*flags, *after, *fields.after], size)
+    return scan_following(rows, fields.after, fields.decides, lambda batch: _recorded(batch, after))
+
+
+def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
+    """Return [n] whether each row holds all observations after it."""
+    count = len(next(iter(batch.values())))
+    valid = [batch.get(validity(path), np.ones(count, bool)) for path in after]
+    return np.logical_and.reduce(valid) if valid else np.zeros(count, bool)
+
+
+def validity(path: str) -> str:
+    """Return the key of a batch under which it says which rows of a column have a value."""
+    return f"{path} is there"
+
+
+def is_needed(path: str) -> bool:
+    """Return whether a column has to have a value in every row: observations, actions, rewards and flags."""
+    name = path.removeprefix("next/")
+    return path in SCANNED or name == "reward" or is_observation(name) or is_action(name)
+
+
+class ArrowFile(Protocol):
+    """A file of Arrow's columns.
+
+    Attributes:
+        path: of the file or directory.
+        names: of its columns.
+    """
+
+    path: Path
+    names: Sequence[str]
+
+    def group_start(self, row: int) -> int:
+        """Return the first row of what has to be read for a row."""
+
+    def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
+        """Yield Arrow arrays of at most ``size`` rows each, from ``group_start(row)`` on."""
+
+    def is_uniform(self, name: str) -> bool:
+        """Return whether the file itself says that every row of a column has a value, and lists are all as long."""
+
+
+class ArrowTable:
+    """The table of a file of Arrow's columns.
+
+    Args:
+        file: the open file.
+        columns: TED path by the column's name, where it is another.
+    """
+
+    def __init__(self, file: ArrowFile, columns: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._file = file
+        self._names = {columns.get(name, name): name for name in file.names}
+        if missing := [name for name in columns if name not in file.names]:
+            raise CorruptShardError(f"{file.path}: {missing[0]} is missing, found {', '.join(file.names)[:200]}")
+        self.kinds: Mapping[str, RowType | None] = self._kinds()
+        self.unfit: Mapping[str, str] = self._unfit()
+
+    def group_start(self, row: int) -> int:
+        """Return the first row of what has to be read for a row."""
+        return self._file.group_start(row)
+
+    def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
+        """Yield rows of columns; see ``Table``."""
+        wanted = list(dict.fromkeys(paths))
+        for batch in self._file.batches([self._names[path] for path in wanted], size, row):
+            yield {key: rows for path in wanted for key, rows in self._rows(path, batch[self._names[path]]).items()}
+
+    def _kinds(self) -> dict[str, RowType | None]:
+        first = next(self._file.batches(self._file.names, 1), None)
+        if first is None:
+            raise SourceError(f"{self._file.path} has no step")
+        columns = {path: first[name] for path, name in self._names.items()}
+        return {
+            name: self._kind(name, columns.get(name.removeprefix("next/"), column) if column.null_count else column)
+            for name, column in columns.items()
+        }
+
+    def _kind(self, path: str, column: Any) -> RowType | None:
+        if not is_picture_column(column):
+            return row_type(column)
+        try:
+            content = picture_file(column[0])
+            return None if content is None else ("uint8", picture_shape(content))
+        except MalformedPictureError as exc:
+            raise CorruptShardError(f"{self._file.path}: {self._names[path]}: {exc}") from exc
+
+    def _unfit(self) -> dict[str, str]:
+        """Return reason for every further column that has no value of one shape in every row; reads them in full.
+
+        Observations, actions, rewards and flags have one, or reading them is an error.
+        """
+        kinds = self.kinds
+        extra = {
+            path: kind
+            for path, kind in kinds.items()
+            if kind is not None
+            and not is_needed(path)
+            and path.removeprefix("next/") not in kinds.keys() - {path}
+            and not self._file.is_uniform(self._names[path])
+        }
+        found: dict[str, str] = {}
+        for batch in self._file.batches([self._names[path] for path in extra], _SCANNED_ROWS) if extra else ():
+            for path, (_, shape) in extra.items():
+                column = batch[self._names[path]]
+                if path not in found and not is_picture_column(column):
+                    try:
+                        to_rows(column, shape)
+                    except ValueError as exc:
+                        found[path] = str(exc)
+        return found | {f"next/{path}": reason for path, reason in found.items() if f"next/{path}" in kinds}
+
+    def _rows(self, path: str, column: Any) -> Batch:
+        dtype, shape = self.kinds.get(path) or ("", ())
+        is_after = path.startswith("next/") and path.removeprefix("next/") in self.kinds
+        column = getattr(column, "storage", column)  # the library datasets has types of its own for arrays
+        given = column.drop_null() if is_after else column
+        try:
+            rows = picture_rows(given, shape) if is_picture_column(column) else to_rows(given, shape)
+        except ValueError as exc:
+            raise CorruptShardError(f"{self._file.path}: {self._names[path]}: {exc}") from exc
+        found = TEXT if rows.dtype == object else rows.dtype.name
+        if found != dtype:
+            raise CorruptShardError(f"{self._file.path}: {self._names[path]}: expected {dtype}, found {found}")
+        if not is_after:
+            return {path: rows}
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        if not valid.all():
+            spread = Field(dtype, shape, Role.OBSERVATION).zeros(len(column))
+            spread[valid] = rows
+            rows = spread
+        return {path: rows, validity(path): valid}
+
+
+def is_picture_column(column: Any) -> bool:
+    """Return whether an Arrow array has files of pictures, as the library ``datasets`` keeps them: bytes and path."""
+    arrow, _ = pyarrow()
+    if not arrow.types.is_struct(column.type):
+        return False
+    index = column.type.get_field_index("bytes")
+    return index >= 0 and bool(arrow.types.is_binary(column.type.field(index).type))
+
+
+def picture_file(cell: Any) -> bytes | None:
+    """Return the file in a cell of a column of pictures; None for an empty cell, or one that only has a path."""
+    content = cell.as_py()
+    content = content.get("bytes") if isinstance(content, dict) else content
+    return content if isinstance(content, bytes) else None
+
+
+def picture_rows(column: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the pictures [n, *shape] of a column; raises MalformedPictureError if one is none of this shape."""
+    pictures = np.empty((len(column), *shape), np.uint8)
+    for row, cell in enumerate(column):
+        content = picture_file(cell)
+        if content is None:
+            raise MalformedPictureError(f"expected a picture's file in every row, found {cell.as_py()!r:.80}")
+        pictures[row] = decode_picture(content, shape)
+    return pictures

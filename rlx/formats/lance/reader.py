@@ -1,0 +1,136 @@
+"""A Lance dataset of steps: a row a step, columns by TED path or as the options name them."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.files.disk import check_readable
+from rlx.files.location import checked_name
+from rlx.formats.common.fields import expecting
+from rlx.formats.common.provenance import read_notes_beside
+from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowTable, Table, TablePlace, TableRun, open_table
+from rlx.formats.lance.layout import DATA, LAYOUT, VERSIONS, lance
+
+
+class LanceFile:
+    """An open dataset.
+
+    Attributes:
+        path: of its directory.
+        names: of its columns.
+    """
+
+    def __init__(self, path: Path, dataset: Any) -> None:
+        self.path = path
+        self.names: Sequence[str] = dataset.schema.names
+        self._dataset = dataset
+
+    def group_start(self, row: int) -> int:
+        """Return the row itself: Lance reads from any."""
+        return row
+
+    def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
+        """Yield Arrow arrays of at most ``size`` rows each, from a row on.
+
+        Raises:
+            CorruptShardError: the data cannot be decoded.
+        """
+        wanted = list(dict.fromkeys(names))
+        with _translated(self.path):
+            scanned = self._dataset.to_batches(
+                columns=wanted, batch_size=size, offset=row, scan_in_order=True, batch_readahead=1, fragment_readahead=1
+            )
+            for batch in scanned:
+                yield {name: batch.column(name) for name in wanted}
+
+    def is_uniform(self, name: str) -> bool:  # noqa: ARG002  (Lance does not say)
+        """Return False: Lance does not record it."""
+        return False
+
+    def files(self) -> dict[str, int | None]:
+        """Return the names of the data files, and bytes of each as far as the manifest says so.
+
+        Raises:
+            CorruptShardError: one is outside of the directory.
+        """
+        found: dict[str, int | None] = {}
+        for fragment in self._dataset.get_fragments():
+            for file in (*fragment.data_files(), *filter(None, [fragment.deletion_file()])):
+                name = file if isinstance(file, str) else f"{DATA}/{file.path}"
+                if getattr(file, "base_id", None) is not None:
+                    raise CorruptShardError(f"{self.path}: {name}: expected data below the directory, found elsewhere")
+                found[checked_name(name)] = getattr(file, "file_size_bytes", None)
+        return found
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a directory is a Lance dataset; pylance need not be installed."""
+    return (path / VERSIONS).is_dir() and any((path / VERSIONS).glob("*.manifest"))
+
+
+@expecting(LAYOUT)
+def open_lance(path: Path, **columns: str) -> TableRun:
+    """Return the dataset in a Lance directory.
+
+    Args:
+        path: of the directory.
+        columns: names of columns that are not TED paths, by the options of the format.
+
+    Raises:
+        SourceNotFoundError: the directory does not exist, or a file of it is missing.
+        CorruptShardError: a column is missing, or a file is damaged.
+        SourceError: it has no step.
+        MissingExtraError: pylance is not installed.
+    """
+    path = path.absolute()
+    named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
+    with _file(path) as file:
+        files = file.files()
+    place = TablePlace(path, path, tuple(files), partial(_opened, path, named, files), LAYOUT)
+    return open_table(place, {**read_notes_beside(path), "format": "Lance"})
+
+
+@contextmanager
+def _opened(path: Path, columns: Mapping[str, str], files: Mapping[str, int | None]) -> Iterator[Table]:
+    for name, expected in files.items():
+        check_readable(path / name)
+        if expected and (size := (path / name).stat().st_size) != expected:
+            raise CorruptShardError(f"{path / name}: expected {expected:,} bytes, found {size:,}")
+    with _file(path) as file:
+        yield ArrowTable(file, columns)
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[LanceFile]:
+    module = lance()
+    if not path.is_dir():
+        raise SourceNotFoundError(f"{path} is missing")
+    if not recognises(path):
+        raise SourceNotFoundError(f"{path / VERSIONS} has no *.manifest")
+    for file_of_dataset in path.glob("_*/*"):  # manifests, transactions, deletions
+        check_readable(file_of_dataset)
+    with _translated(path):
+        file = LanceFile(path, module.dataset(str(path)))
+    yield file
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Make what Lance raises an error that names the dataset; panics of its Rust are no Exception."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except (OSError, ValueError, RuntimeError, LookupError) as exc:
+        raise _damaged(path, exc) from exc
+    except BaseException as exc:
+        if type(exc).__name__ != "PanicException":
+            raise
+        raise _damaged(path, exc) from exc
+
+
+def _damaged(path: Path, cause: BaseException) -> CorruptShardError:
+    return CorruptShardError(f"{path} is damaged: {str(cause).partition(chr(10))[0][:200]}")

@@ -1,0 +1,80 @@
+"""Lance: a row a step, columns by TED path."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from os import strerror
+from pathlib import Path
+from typing import Any
+
+from rlx.formats.common.exporter import Experience
+from rlx.formats.common.provenance import save_provenance
+from rlx.formats.common.rows.arrow_steps import step_batches
+from rlx.formats.lance.layout import DATA, VERSIONS, lance
+from rlx.progress import Progress
+from rlx.store.arrow import pyarrow
+
+_FILE_BYTES = 2**30
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+class LanceExporter:
+    """Exporter of every field of the schema, and the trajectory and episode of each step.
+
+    Lance names its files at random and dates them, so the same dataset gives the same rows but not the same bytes.
+    """
+
+    title = "Lance"
+
+    def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
+        """Return an empty list: nothing is lost."""
+        return []
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a directory is a Lance dataset."""
+        return (path / VERSIONS).is_dir() and (path / DATA).is_dir()
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the directory."""
+        module, steps = lance(), _Steps(experience, progress)
+        reader = steps.reader()
+        try:
+            module.write_dataset(reader, str(path), mode="create", max_bytes_per_file=_FILE_BYTES)
+        except OSError as exc:
+            if steps.failure is not None:
+                raise steps.failure from None
+            if (code := _SYSTEM_ERROR.search(str(exc))) is None:
+                raise
+            raise OSError(int(code[1]), strerror(int(code[1])), str(path)) from exc
+        save_provenance(path, experience, self.losses(experience))
+
+
+class _Steps:
+    """The steps as a reader of Arrow's record batches, which keeps the error that Lance would put into words.
+
+    Attributes:
+        failure: the error of reading the steps, if there was one.
+    """
+
+    def __init__(self, experience: Experience, progress: Progress) -> None:
+        self.failure: BaseException | None = None
+        self._experience = experience
+        self._progress = progress
+
+    def reader(self) -> Any:
+        arrow, _ = pyarrow()
+        batches = self._batches()
+        first = next(batches)
+        return arrow.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+
+    def _batches(self) -> Iterator[Any]:
+        try:
+            for batch, piece in step_batches(self._experience):
+                yield batch
+                self._progress.advance("steps", piece.steps)
+        except BaseException as exc:
+            self.failure = exc
+            raise
+
+
+DATASETS = LanceExporter()
