@@ -103,7 +103,7 @@ def doctor(
     Raises:
         DatasetNotFoundError, SourceNotFoundError: dataset does not exist.
         CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
-        DatasetError: fix is given together with sample, or every trajectory has an error.
+        DatasetError: every trajectory has an error.
         DatasetExistsError: output exists and is not this dataset.
         OptionError: an argument is unknown or does not go with another.
 
@@ -116,6 +116,8 @@ def doctor(
     check_number("sample", sample, 1)
     if fix != (output is not None):
         raise OptionError("`fix` and `output` require each other")
+    if fix and sample is not None:
+        raise OptionError("`fix` requires a look at every trajectory: expected no `sample`")
     path = os.fspath(dataset)
     if output is not None:
         _ = Dataset(path).path  # raises unless it is a dataset on this machine, before all of it is examined

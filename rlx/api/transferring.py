@@ -280,7 +280,7 @@ def here_and_there(
 ) -> tuple[list[CatalogEntry], list[CatalogEntry]]:
     """Return the local datasets, and the downloadable runs; see ``list_runs``."""
     if remote and local:
-        raise OptionError("remote and local are mutually exclusive")
+        raise OptionError("`remote` and `local` are mutually exclusive")
     here = [] if remote else [entry for entry in local_runs() if entry.is_of(game)]
     return here, [] if local else remote_runs(source, game)
 

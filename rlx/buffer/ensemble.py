@@ -86,6 +86,9 @@ class ReplayBufferEnsemble(SavedTogether):
             raise TypeError("samplers say how buffers are drawn: expected no p, sample_from_all or num_buffer_sampled")
         else:
             buffers = _joined(storages, samplers, writers, collate_fns)
+        for buffer in buffers:
+            if not isinstance(buffer, ReplayBuffer | ReplayBufferEnsemble):
+                raise TypeError(f"expected replay buffers, found {type(buffer).__name__}")
         self._choice = (
             samplers.choice
             if samplers is not None

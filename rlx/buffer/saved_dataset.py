@@ -21,6 +21,7 @@ from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter, claimed, write_all
 from rlx.store.ted import to_rows
 from rlx.store.writer import train_dictionaries, write_shard
+from rlx.wording import did_you_mean
 
 Columns = Mapping[LeafPath, NDArray[Any]]
 STEPS_PER_SHARD = 100_000
@@ -65,13 +66,16 @@ def save_dataset(storage: Storage, index: TrajectoryIndex, path: Path, saving: S
         saving: how to write.
 
     Raises:
-        SchemaMismatchError: the storage has no steps, or a key that a dataset cannot hold.
+        SchemaMismatchError: the storage has no steps, or a key that a dataset cannot hold, or none of an excluded
+            name.
         DatasetExistsError: the directory holds a dataset, or something else.
         DiskFullError: no space is left.
     """
     if not len(storage):
         raise SchemaMismatchError("the buffer has no steps: expected at least one to save")
-    fields = _fields(_columns(storage, storage.row_at(np.zeros(1, np.int64)), saving.exclude))
+    first = storage.row_at(np.zeros(1, np.int64))
+    _check_excluded(storage, first, saving.exclude)
+    fields = _fields(_columns(storage, first, saving.exclude))
     shards = _shards(index)
     made = {"command": "ReplayBuffer.save_dataset", "rlx": version("rlx"), "parents": []}
     described = Manifest(saving.id, saving.store, saving.codec.to_json(), fields.schema, lineage=[made])
@@ -106,6 +110,19 @@ class _Fields:
     schema: Schema
     paths: Mapping[str, LeafPath]
     has_next: bool
+
+
+def _check_excluded(storage: Storage, rows: Rows, exclude: Collection[LeafPath]) -> None:
+    """Raise SchemaMismatchError for a key to leave out that the steps do not have."""
+    tensors, texts = parted(storage.get(rows))
+    there = [*tensors, *texts]
+    for key in exclude:
+        if not any(path[: len(key)] == key for path in there):
+            names = ["/".join(path) for path in there]
+            raise SchemaMismatchError(
+                f"exclude: no key {'/'.join(key)!r}: expected one of {', '.join(sorted(names))}",
+                hint=did_you_mean("/".join(key), names),
+            )
 
 
 def _columns(storage: Storage, rows: Rows, exclude: Collection[LeafPath]) -> Columns:

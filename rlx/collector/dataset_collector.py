@@ -23,6 +23,8 @@ from rlx.store.writer import ShardFormat
 
 logger = logging.getLogger(__name__)
 
+# As many as no machine runs: so that a mistyped number is refused at once.
+MAX_ENVS, MAX_WORKERS = 2**16, 2**12
 _PACKAGES = ("rlx", "gymnasium", "ale-py", "envpool", "numpy", "torch")
 
 
@@ -80,9 +82,12 @@ class Collection:
             raise CollectError("expected a number of steps or of episodes, and not both")
         numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes}
         numbers |= {"envs": self.num_envs, "workers": self.workers}
-        for name, number in {**numbers, "shard steps": self.shard_steps}.items():
+        for name, number in {**numbers, "shard_steps": self.shard_steps}.items():
             if number is not None and number < 1:
                 raise CollectError(f"{name} {number}: expected at least 1")
+        for name, number, most in (("envs", self.num_envs, MAX_ENVS), ("workers", self.workers, MAX_WORKERS)):
+            if number > most:
+                raise CollectError(f"{name} {number}: expected at most {most}")
         if self.seed < 0:
             raise CollectError(f"seed {self.seed}: expected 0 or more")
         if self.step_timeout is not None and self.step_timeout <= 0:

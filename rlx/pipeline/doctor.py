@@ -171,7 +171,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     """
     dataset = Dataset(path)
     if checkup.trajectories != len(dataset.trajectories):
-        raise DatasetError("--fix needs a look at every trajectory", hint="leave --sample out")
+        raise DatasetError(f"expected a look at every trajectory, found one at {checkup.trajectories:,}")
     keeps = np.ones(len(dataset.trajectories), bool)
     for finding in checkup.findings:
         keeps[finding.trajectories] = False

@@ -222,3 +222,8 @@ def test_torchrl_indexes_the_same(index: Any) -> None:
     expected = peers.ReplayBufferEnsemble(*theirs)[index]
     found = ReplayBufferEnsemble(numbered(0), numbered(1))[index]
     assert found["a"].tolist() == expected["a"].tolist()
+
+
+def test_what_is_no_buffer_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected replay buffers, found object"):
+        ReplayBufferEnsemble(object())  # type: ignore[arg-type]

@@ -264,3 +264,10 @@ def test_a_dataset_is_replaced_by_a_selection_of_itself(tmp_path: Path, monkeypa
         assert saved.trajectories.length.tolist() == [3] * left
         assert saved[:]["observation"][:, 0].tolist() == [1000 * n + t for n in range(left) for t in range(3)]
         assert len(list((path / "shards").iterdir())) == left
+
+
+def test_a_key_to_leave_out_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"exclude: no key 'rewad': expected one of ") as caught:
+        buffer_of(episode(2, 4)).save_dataset(tmp_path / "saved", exclude=["rewad"])
+    assert "reward" in str(caught.value.hint)
+    assert not (tmp_path / "saved").exists()

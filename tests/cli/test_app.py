@@ -51,7 +51,7 @@ def test_debug_shows_the_traceback_of_an_error(cli: Cli, arguments: tuple[str, .
         (("inspct",), "no such command 'inspct'"),
         (("inspect",), "missing argument 'DATASET'"),
         (("inspect", "x", "--wrong"), "no such option: --wrong"),
-        (("list", "--local", "--remote"), "remote and local are mutually exclusive"),
+        (("list", "--local", "--remote"), "--remote and --local are mutually exclusive"),
     ],
 )
 def test_wrong_usage_exits_with_2(cli: Cli, arguments: tuple[str, ...], message: str) -> None:

@@ -294,7 +294,7 @@ class SliceStarts:
         """
         firsts, steps = index.trajectories()
         if not len(firsts):
-            raise SamplingError("cannot draw slices: the storage is empty", hint="write steps: buffer.extend(steps)")
+            raise SamplingError("cannot draw slices: the storage is empty")
         counts = _starts_by_length(steps, slicing, slice_len)
         if slice_len is not None and not counts.any():
             raise _no_fit(steps, slicing, slice_len)

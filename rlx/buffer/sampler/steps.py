@@ -23,6 +23,8 @@ def stored_steps(storage: Storage, batch_size: int) -> int:
     if batch_size < 1:
         raise ValueError(f"expected batch_size of at least 1, found {batch_size}")
     if not len(storage):
+        if storage.is_read_only:
+            raise SamplingError(f"cannot draw {batch_size} steps: the dataset has none")
         raise SamplingError(
             f"cannot draw {batch_size} steps: the storage is empty", hint="write steps first: buffer.extend(steps)"
         )
