@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -15,12 +15,12 @@ from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.buffer.epoch_order import EpochOrder, Shuffle, SliceElements
+from rlx.buffer.prefetch import Task
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
-from rlx.buffer.transform.compose import Compose, Transform
-from rlx.buffer.transform.neighbourhood import pick_steps, reader, split
+from rlx.buffer.transform.compose import Compose, Transform, pick_steps, reader, split
 from rlx.errors import OptionError, SamplingError, SchemaMismatchError
 from rlx.store.dataset import Dataset
 
@@ -454,22 +454,25 @@ class _Copies:
 
 
 def _ahead(make: Callable[[int], Any], numbers: range, depth: int, threads: int) -> Iterator[Any]:
-    """Yield the results for numbers in order; up to ``depth`` are made ahead, in threads."""
+    """Yield the results for numbers in order; up to ``depth`` are made ahead, in threads.
+
+    Whoever asks for a result that is not there yet makes one instead of waiting.
+    """
     if not depth:
         yield from map(make, numbers)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="rlx loader") as pool:
-        waiting: deque[Future[Any]] = deque()
+        ahead: deque[Task] = deque()
         try:
             for number in numbers:
-                waiting.append(pool.submit(make, number))
-                if len(waiting) > depth:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                ahead.append(Task(partial(make, number), pool))
+                if len(ahead) > depth:
+                    yield ahead.popleft().result(ahead)
+            while ahead:
+                yield ahead.popleft().result(ahead)
         finally:
-            for future in waiting:
-                future.cancel()
+            for task in ahead:
+                task.cancel()
 
 
 loader = Loader

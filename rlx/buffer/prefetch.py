@@ -2,8 +2,8 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -140,6 +140,43 @@ class Draw:
     describes_steps: bool = False
 
 
+class Task:
+    """A function that a pool runs, unless whoever needs a result runs it first.
+
+    Args:
+        run: the function.
+        pool: the pool.
+    """
+
+    def __init__(self, run: Callable[[], Any], pool: ThreadPoolExecutor) -> None:
+        self._run = run
+        self._future: Future[Any] = pool.submit(run)
+
+    def cancel(self) -> bool:
+        """Return whether the pool has not begun it, and will not."""
+        return self._future.cancel()
+
+    def run(self) -> None:
+        """Run it in this thread, after ``cancel``."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self._run())
+        except BaseException as exc:
+            future.set_exception(exc)
+            raise
+        finally:
+            self._future = future
+
+    def result(self, others: Iterable["Task"]) -> Any:
+        """Return the result; instead of waiting, run this one or the first of the others that nobody has begun."""
+        for task in (self, *others):
+            if self._future.done():
+                break
+            if task.cancel():
+                task.run()
+        return self._future.result()
+
+
 @dataclass(slots=True, eq=False)
 class _Ticket:
     draw: Draw
@@ -228,7 +265,7 @@ class Prefetcher:
 
     def _checked(self, ticket: _Ticket) -> tuple[Draw, TensorDictBase]:
         assert ticket.future is not None
-        wait([ticket.future])
+        ticket.future.exception()  # waits, at a third of the cost of `wait`
         with self._storage_lock.read():
             if not (ticket.is_stale or ticket.is_void):
                 return ticket.draw, ticket.future.result()
