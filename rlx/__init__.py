@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlx import datasets as datasets
     from rlx import errors as errors
     from rlx import results as results
+    from rlx.api.checking import diff as diff
     from rlx.api.checking import doctor as doctor
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
@@ -46,6 +47,7 @@ __all__ = [
     "collect",
     "convert",
     "datasets",
+    "diff",
     "doctor",
     "download",
     "errors",
@@ -72,6 +74,7 @@ _MODULES = {
     "ReplayBuffer": "rlx.buffer",
     "collect": "rlx.api.collecting",
     "convert": "rlx.api.converting",
+    "diff": "rlx.api.checking",
     "doctor": "rlx.api.checking",
     "download": "rlx.api.transferring",
     "inspect": "rlx.api.inspecting",

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from rlx.api.viewing import Viewer as Viewer
     from rlx.checks.check import Finding as Finding
     from rlx.pipeline.catalog import CatalogEntry as CatalogEntry
+    from rlx.pipeline.diff import Comparison as Comparison
+    from rlx.pipeline.diff import Difference as Difference
     from rlx.pipeline.doctor import Checkup as Checkup
     from rlx.pipeline.download import DownloadPlan as DownloadPlan
     from rlx.pipeline.download import PlannedFile as PlannedFile
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _HOME = {
     "CatalogEntry": "rlx.pipeline.catalog",
     "Checkup": "rlx.pipeline.doctor",
+    "Comparison": "rlx.pipeline.diff",
+    "Difference": "rlx.pipeline.diff",
     "DownloadPlan": "rlx.pipeline.download",
     "ExportReport": "rlx.pipeline.export",
     "Finding": "rlx.checks.check",
@@ -45,6 +49,8 @@ _HOME = {
 __all__ = [
     "CatalogEntry",
     "Checkup",
+    "Comparison",
+    "Difference",
     "DownloadPlan",
     "ExportReport",
     "Finding",

@@ -12,7 +12,7 @@ import typer
 from rlx.errors import FileAccessError, OptionError, RlxError
 from rlx.files.disk import file_error
 from rlx.wording import did_you_mean
-from rlx_cli.checking import doctor, repair, verify
+from rlx_cli.checking import diff, doctor, repair, verify
 from rlx_cli.collecting import collect
 from rlx_cli.converting import convert
 from rlx_cli.exit_codes import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
@@ -60,6 +60,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "sample": sample,
     "verify": verify,
     "doctor": doctor,
+    "diff": diff,
     "repair": repair,
     "push": push,
     "pull": pull,

@@ -1,4 +1,4 @@
-"""``rlx verify``, ``rlx repair`` and ``rlx doctor``: checks of the bytes and of the meaning of a dataset."""
+"""``rlx verify``, ``rlx repair``, ``rlx doctor`` and ``rlx diff``: checks of the bytes and the meaning of datasets."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -185,3 +185,47 @@ def _table(findings: "Sequence[Finding]") -> "Table":
 
 def _advice(findings: "Sequence[Finding]") -> list[str]:
     return ["", *(f"{one.check}: {one.why}. To mend it: {one.remedy}." for one in findings)]
+
+
+def diff(
+    ctx: typer.Context,
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="First dataset: path, id below $RLX_HOME, or URL.", autocompletion=completion.datasets
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="Second dataset.", autocompletion=completion.datasets)],
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Compare two datasets: manifest, lineage, trajectories and every field of every step.
+
+    \b
+    Examples:
+      rlx diff Pong/5 ./pong
+      rlx diff Pong/5 hf://datasets/ORG/pong-5
+      rlx diff before after --json
+
+    Exits with 1 if they differ. Stores, codecs and numbers of shards may differ; each is then one difference. Files
+    with equal lengths and checksums in both manifests are not read.
+    """
+    import rlx
+
+    output: Output = ctx.obj
+    first, second = without_secrets(a), without_secrets(b)
+    with showing(output, f"diff {first} {second}") as progress:
+        found = rlx.diff(a, b, progress=progress)
+    if found.equal:
+        output.show(found.to_json(), f"{first} and {second} are equal")
+        return
+    rows = [
+        (each.part, each.name, _of(each.count, each.first), each.a or "-", each.b or "-") for each in found.differences
+    ]
+    output.show(found.to_json(), table(["part", "name", ">rows (first)", first, second], rows))
+    raise typer.Exit(ERROR)
+
+
+def _of(count: int | None, first: int | None) -> str:
+    return "-" if count is None else f"{count:,} ({first:,})"

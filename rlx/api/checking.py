@@ -1,4 +1,4 @@
-"""``rlx.verify``, ``rlx.repair`` and ``rlx.doctor``: checks of the bytes and of the meaning of a dataset."""
+"""``rlx.verify``, ``rlx.repair``, ``rlx.doctor`` and ``rlx.diff``: checks of the bytes and the meaning of datasets."""
 
 import os
 from collections.abc import Sequence
@@ -8,10 +8,11 @@ from pathlib import Path
 from rlx.api.arguments import StrPath, check_number, check_source_format, command_line, with_destination, write_options
 from rlx.errors import OptionError
 from rlx.home import locate
+from rlx.pipeline.diff import Comparison, compare
 from rlx.pipeline.doctor import Checkup
 from rlx.pipeline.doctor import doctor as examine
 from rlx.pipeline.doctor import fix as write_fixed
-from rlx.progress import Progress
+from rlx.progress import Progress, Silent
 from rlx.store.dataset import Dataset
 from rlx.store.repair import Repair
 from rlx.store.repair import repair as repair_dataset
@@ -128,3 +129,32 @@ def doctor(
         return checkup
     options = write_options(command=command_line("doctor", [path], {"against": others or None, "fix": True}))
     return replace(checkup, fixed=write_fixed(path, checkup, Path(output), options, progress))
+
+
+def diff(a: StrPath, b: StrPath, *, progress: Progress | None = None) -> Comparison:
+    """Compare two datasets: manifest, lineage, trajectories and every field of every step.
+
+    Stores, codecs and numbers of shards may differ; each is then a difference of the manifest alone. Steps are compared
+    bit by bit, so equal NaN are equal. Files that have equal lengths and checksums in both manifests are not read.
+
+    Args:
+        a: the first dataset: its directory, its id below ``$RLX_HOME``, or its URL.
+        b: the second dataset.
+        progress: reports ``steps``.
+
+    Returns:
+        The differences, each with its part, its name, both values, and for steps and trajectories how many differ and
+        the first of them; ``equal`` is true if there are none.
+
+    Raises:
+        DatasetNotFoundError: a dataset does not exist.
+        CorruptDatasetError: a file that is read is damaged.
+        ForbiddenError: the server of a URL refuses access.
+        DownloadError: fetching from a URL failed after all retries.
+
+    Example:
+        >>> _ = rlx.convert("cartpole", "copy", codec="zstd")
+        >>> [difference.name for difference in rlx.diff("cartpole", "copy").differences]
+        ['codec', 'command']
+    """
+    return compare(Dataset(a), Dataset(b), progress=progress or Silent())

@@ -23,6 +23,7 @@ READERS: dict[str, Sequence[str]] = {
     "repair": ["DATA"],
     "sample": ["DATA"],
     "doctor": ["DATA"],
+    "diff": ["DATA", "DATA"],
 }
 WRITERS: dict[str, Sequence[str]] = {
     "inspect --plot": ["DATA", "--plot", "OUT.png"],

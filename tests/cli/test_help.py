@@ -25,8 +25,9 @@ COMMANDS = {
     "--no-strict-length -o --format --json",
     "verify": "--json",
     "doctor": "--from --against --sample --fix -o --json",
+    "diff": "--json",
     "repair": "--json",
-    "push": "--jobs --overwrite --json",
+    "push": "--jobs --overwrite --private --license --cite --json",
     "pull": "-o --jobs --overwrite --json",
 }
 
