@@ -200,7 +200,7 @@ def diff(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Compare two datasets: manifest, lineage, trajectories and every field of every step.
+    """Compare two datasets, down to every field of every step.
 
     \b
     Examples:
@@ -208,8 +208,9 @@ def diff(
       rlx diff Pong/5 hf://datasets/ORG/pong-5
       rlx diff before after --json
 
-    Exits with 1 if they differ. Stores, codecs and numbers of shards may differ; each is then one difference. Files
-    with equal lengths and checksums in both manifests are not read.
+    Compares manifest, lineage, trajectories and steps, and exits with 1 if they differ. Stores, codecs and numbers of
+    shards may differ; each is then one difference. Files with equal lengths and checksums in both manifests are not
+    read.
     """
     import rlx
 

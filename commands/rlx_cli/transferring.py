@@ -237,7 +237,7 @@ def push(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Copy a dataset to a bucket or the Hugging Face hub; run again to resume.
+    """Copy a dataset to a bucket or the hub; run again to resume.
 
     \b
     Examples:
@@ -274,7 +274,7 @@ def pull(
     _quiet: QuietOption = False,
     _debug: DebugOption = False,
 ) -> None:
-    """Copy a dataset from a bucket or the Hugging Face hub; run again to resume.
+    """Copy a dataset from a bucket or the hub; run again to resume.
 
     \b
     Examples:

@@ -92,7 +92,7 @@ def _manifests(a: Dataset, b: Dataset) -> Iterator[Difference]:
             yield Difference("manifest", name, _short(left), _short(right))
     shards = [[shard.name for shard in each.shards] for each in (one, other)]
     if shards[0] != shards[1]:
-        yield Difference("manifest", "shards", *map(_short, shards))
+        yield Difference("manifest", "shards", _short(shards[0]), _short(shards[1]))
 
 
 def _lineages(a: Dataset, b: Dataset) -> Iterator[Difference]:
