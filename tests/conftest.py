@@ -160,7 +160,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setenv("HF_TOKEN", server.token)
+        # For processes that a test starts.
+        for name, value in (("ENDPOINT", server.url), ("TOKEN", server.token), ("HUB_DISABLE_XET", "1")):
+            monkeypatch.setenv(f"HF_{name}", value)
         yield server
         close_session()
 

@@ -1,4 +1,4 @@
-"""``kill -9`` of a push to S3 and of a pull from it: listed shards are whole, and a next run finishes."""
+"""``kill -9`` of a push to S3 or the hub, and of a pull: listed shards are whole, and a next run finishes."""
 
 import os
 import random
@@ -19,6 +19,8 @@ from tests.pipeline.pushes import content, files, is_claimed, write
 
 ROUNDS = int(os.environ.get("RLX_SOAK_ROUNDS", "30"))
 SHARDS = 6
+# huggingface_hub uploads by an argument that its HTTP library has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
 def killed(verb: str, source: Path | str, destination: Path | str, dice: random.Random, longest_s: float) -> None:
@@ -44,8 +46,7 @@ def kill_pushes(bucket: str, directory: Path, rounds: int, seed: int) -> Counter
         url = f"{bucket}/{number}"
         for _ in range(dice.choice([1, 1, 2])):
             killed("push", data, url, dice, longest_s)
-        location = open_location(url)
-        there = content(location)
+        there = content(open_location(url))
         listed = list(Dataset(url).shard_names) if "rlx.json" in there else []
         found["killed" if len(listed) < SHARDS else "finished"] += 1  # the manifest is sent last
         found["claims left"] += is_claimed(url)
@@ -57,7 +58,7 @@ def kill_pushes(bucket: str, directory: Path, rounds: int, seed: int) -> Counter
             }, (seed, number)
         report = push(data, url, overwrite=False, progress=Silent())
         assert (report.shards, report.failures) == (SHARDS, {}), (seed, number)
-        assert content(location) == wanted, (seed, number)
+        assert content(open_location(url)) == wanted, (seed, number)
         assert not is_claimed(url), (seed, number)
     return found
 
@@ -81,25 +82,34 @@ def kill_pulls(bucket: str, directory: Path, rounds: int, seed: int) -> Counter[
     return found
 
 
-def test_a_push_to_s3_is_killed(bucket: str, tmp_path: Path) -> None:
-    kill_pushes(bucket, tmp_path, 1, seed=1)
+@pytest.fixture(params=["s3", "hub"])
+def location(request: pytest.FixtureRequest) -> str:
+    """URL below which datasets are pushed."""
+    if request.param == "s3":
+        return str(request.getfixturevalue("bucket"))
+    request.getfixturevalue("hub")
+    return "hf://datasets/me/killed"
 
 
-def test_a_pull_from_s3_is_killed(bucket: str, tmp_path: Path) -> None:
-    kill_pulls(bucket, tmp_path, 1, seed=1)
+def test_a_push_is_killed(location: str, tmp_path: Path) -> None:
+    kill_pushes(location, tmp_path, 1, seed=1)
+
+
+def test_a_pull_is_killed(location: str, tmp_path: Path) -> None:
+    kill_pulls(location, tmp_path, 1, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_pushes_to_s3_are_killed_again_and_again(bucket: str, tmp_path: Path) -> None:
-    found = kill_pushes(bucket, tmp_path, ROUNDS, seed=2)
+def test_pushes_are_killed_again_and_again(location: str, tmp_path: Path) -> None:
+    found = kill_pushes(location, tmp_path, ROUNDS, seed=2)
     assert found["killed"], found
-    print(f"push: {dict(found)}")  # noqa: T201
+    print(f"push to {location}: {dict(found)}")  # noqa: T201
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_pulls_from_s3_are_killed_again_and_again(bucket: str, tmp_path: Path) -> None:
-    found = kill_pulls(bucket, tmp_path, ROUNDS, seed=2)
+def test_pulls_are_killed_again_and_again(location: str, tmp_path: Path) -> None:
+    found = kill_pulls(location, tmp_path, ROUNDS, seed=2)
     assert found["killed"], found
-    print(f"pull: {dict(found)}")  # noqa: T201
+    print(f"pull from {location}: {dict(found)}")  # noqa: T201
