@@ -38,6 +38,7 @@ ExportFormat = Literal[
     "npz",
     "array_record",
     "lance",
+    "hf_parquet",
 ]
 ConvertFormat = Literal[Store, ExportFormat]
 # Some formats take options, as in "torchrl:time_dim=0", so functions annotate the argument as text.
