@@ -144,7 +144,10 @@ class DatasetCollector:
         self._progress.expect("steps" if budget.episodes is None else "episodes", left)
         if left:
             self._writer.manifest = replace(listed, lineage=[*listed.lineage, self._lineage_entry])
-            ShardPool(self, self._budgets(left), self._collection.num_envs).collect()
+            try:
+                ShardPool(self, self._budgets(left), self._collection.num_envs).collect()
+            finally:
+                self._writer.flush()
         self._save_as_complete()
 
     def start(self, worker: int, episodes: int) -> ShardActor:
@@ -199,7 +202,7 @@ class DatasetCollector:
         """List a shard. Those that may be begun by then are planned: so it shows if the run is interrupted."""
         self._listed_of[worker] += 1
         begun = {self.shard(number, self._listed_of[number]) for number in range(self._collection.workers)}
-        listed = {*self._writer.manifest.listed, record.name}
+        listed = {*self._writer.manifest.listed, *self._writer.waiting, record.name}
         self._writer.manifest = replace(self._writer.manifest, planned=sorted(listed | begun))
         origin = {
             "environment": self._writer.manifest.id,
@@ -208,7 +211,9 @@ class DatasetCollector:
             "session": self._sessions[worker],
             "worker": worker,
         }
-        self._writer.commit(record, origin=origin, dropped={})
+        self._writer.add(record, origin=origin, dropped={})
+        if not self._writer.due_s:
+            self._writer.flush()
 
     def advance(self, steps: int, episodes: int) -> None:
         """Tell the progress."""

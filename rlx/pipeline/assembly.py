@@ -31,8 +31,6 @@ from rlx.store.writer import link_shard
 from rlx.wording import command, number_ranges
 
 logger = logging.getLogger(__name__)
-# Of the time of linking, what may go to writing the manifest.
-COMMIT_SHARE = 0.1
 _NAMED = 4  # parents that a merged dataset is named after
 
 
@@ -182,8 +180,7 @@ def _lineages(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
 def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], progress: Progress) -> int:
     """Link the shards that can be; return their steps. All of them come before any shard is encoded.
 
-    So the dictionary that those are encoded against is the same however often the work was interrupted. Many shards are
-    listed at once: a manifest that were written anew for each would make the time quadratic in their number.
+    So the dictionary that those are encoded against is the same however often the work was interrupted.
     """
     form = (writer.manifest.store, dict(writer.manifest.codec))
     whole = {number: assembly.parts[number] for number in pending if assembly.parts[number].trajectories is None}
@@ -193,17 +190,14 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
         if (part.dataset.manifest.store, dict(part.dataset.manifest.codec)) == form
     }
     progress.expect("bytes", sum(part.record.bytes for part in linked.values()))
-    waiting: list[ShardRecord] = []
-    due = time.monotonic()
     try:
         for number, part in linked.items():
-            waiting.append(_linked(writer, part, shard_name(number), progress))
-            if (began := time.monotonic()) >= due:
-                _commit(writer, waiting)
-                ended = time.monotonic()
-                due = ended + (ended - began) / COMMIT_SHARE
+            record = _linked(writer, part, shard_name(number), progress)
+            writer.add(record, origin=record.origin, dropped=record.dropped)
+            if not writer.due_s:
+                writer.flush()
     finally:
-        _commit(writer, waiting)
+        writer.flush()
     return sum(part.record.steps for part in linked.values())
 
 
@@ -217,14 +211,6 @@ def _linked(writer: DatasetWriter, part: ShardPart, name: str, progress: Progres
     except CorruptDatasetError as exc:
         raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", part.dataset.path)) from exc
     return replace(record, name=name, origin=origin)
-
-
-def _commit(writer: DatasetWriter, waiting: list[ShardRecord]) -> None:
-    """List the shards that wait for it; none does afterwards."""
-    records = waiting.copy()
-    waiting.clear()
-    if records:
-        writer.commit_all(records)
 
 
 def _check_distinct(datasets: Sequence[Dataset]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 from rlx.engine.engines import Engine, open_engine, threads_per_task
@@ -257,6 +257,7 @@ class _PendingShards:
         self._delivery = delivery
         self._left = set(pending)
         self._waiting: set[int] = set()
+        self._unlisted: dict[int, int] = {}  # steps of finished shards that are not listed yet
         self._untried = list(pending)  # shards that the dictionaries may be made from, in order
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threads = threads_per_task(ingest.options.engine, ingest.options.jobs, len(pending))
@@ -278,12 +279,26 @@ class _PendingShards:
         """
         try:
             while self._left:
-                self._events.get()()
+                if self._unlisted.keys() == self._left:
+                    self._list()
+                else:
+                    self._handle_event()
         except BrokenExecutor as exc:
             raise PartialError(
                 "a worker process died; listed shards are safe",
                 hint="run the same command again; if memory was short, with --jobs 1",
             ) from exc
+        finally:
+            self._list()
+
+    def _handle_event(self) -> None:
+        """Wait for an event and handle it, or list the finished shards if that is due before."""
+        try:
+            event = self._events.get(timeout=self._writer.due_s if self._unlisted else None)
+        except Empty:
+            self._list()
+        else:
+            event()
 
     def _take(self, shard: int, error: Exception | None) -> None:
         if isinstance(error, SourceError):
@@ -338,11 +353,20 @@ class _PendingShards:
             self._fail(shard, error)
             return
         result = done.result()
-        self._writer.commit(result.record, origin=result.origin, dropped=result.dropped)
-        self.steps_written += result.record.steps
-        self._left.discard(shard)
-        self._delivery.finished(shard)
-        self._ingest.progress.advance("shards", 1)
+        self._writer.add(result.record, origin=result.origin, dropped=result.dropped)
+        self._unlisted[shard] = result.record.steps
+        if not self._writer.due_s:
+            self._list()
+
+    def _list(self) -> None:
+        """List the finished shards. Their files may be deleted only then."""
+        unlisted, self._unlisted = self._unlisted, {}
+        self._writer.flush()
+        for shard, steps in unlisted.items():
+            self.steps_written += steps
+            self._left.discard(shard)
+            self._delivery.finished(shard)
+            self._ingest.progress.advance("shards", 1)
 
     def _fail(self, shard: int, error: SourceError) -> None:
         logger.warning("shard %d failed: %s", shard, error)

@@ -85,7 +85,8 @@ def _pending(remote: Manifest, writer: DatasetWriter, location: Location) -> lis
                 f"{writer.path} holds another dataset: its shard {record.name} is not that of {location.url}",
                 hint="--overwrite starts afresh; -o chooses another directory",
             )
-    return [record for record in remote.shards if record.name not in writer.manifest.listed]
+    listed = writer.manifest.listed
+    return [record for record in remote.shards if record.name not in listed]
 
 
 def _take_over(remote: Manifest, writer: DatasetWriter) -> None:
@@ -119,6 +120,7 @@ class _Pulling:
         self._files = {name: record for shard in shards for name, record in _files(shard).items()}
         self._progress = progress
         self._arriving = arriving
+        self._arrived: list[ShardRecord] = []  # complete, and not listed yet
         self.files = 0
         self.bytes = 0
         self.steps = 0
@@ -130,8 +132,19 @@ class _Pulling:
         self._progress.expect("bytes", total)
         self._progress.expect("shards", len(self._shards))
         check_room(self._writer.path, total - bytes_at(self._arriving))
+        with disk_errors(self._writer.path):
+            try:
+                self._receive(jobs)
+            finally:
+                self._list()
+        if not self.failures:
+            shutil.rmtree(self._arriving, ignore_errors=True)
+            with suppress(OSError):
+                self._arriving.parent.rmdir()  # unless it holds raw files of a download
+
+    def _receive(self, jobs: int) -> None:
         left = {shard.name: set(_files(shard)) for shard in self._shards.values()}
-        with disk_errors(self._writer.path), closing(self._transfers(jobs)) as transfers:
+        with closing(self._transfers(jobs)) as transfers:
             for name, fetched in transfers:
                 shard = name.split("/")[1]
                 if isinstance(fetched, SourceError):
@@ -142,11 +155,9 @@ class _Pulling:
                 self.bytes += fetched
                 left[shard].discard(name)
                 if not left[shard]:
-                    self._commit(self._shards[shard])
-        if not self.failures:
-            shutil.rmtree(self._arriving, ignore_errors=True)
-            with suppress(OSError):
-                self._arriving.parent.rmdir()  # unless it holds raw files of a download
+                    self._arrived.append(self._shards[shard])
+                    if not self._writer.due_s:
+                        self._list()
 
     def _transfers(self, jobs: int) -> Generator[tuple[str, int | SourceError], None, None]:
         return transfer(list(self._files), self._fetch, jobs=jobs, spared=_SPARED)
@@ -159,14 +170,18 @@ class _Pulling:
             fetched = self._location.fetch(name, self._arriving, self._progress, expected=expected, cancel=cancel)
         return fetched.transferred
 
-    def _commit(self, shard: ShardRecord) -> None:
-        partial, arrived = self._writer.partial(shard.name), self._arriving / SHARDS / shard.name
-        for name in shard.files:
-            (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            (arrived / name).replace(partial / name)
-        self._writer.commit(shard, origin=shard.origin, dropped=shard.dropped)
-        self.steps += shard.steps
-        self._progress.advance("shards", 1)
+    def _list(self) -> None:
+        """List the shards that have arrived; until then their files stay where the next pull finds them."""
+        shards, self._arrived = self._arrived, []
+        for shard in shards:
+            partial, arrived = self._writer.partial(shard.name), self._arriving / SHARDS / shard.name
+            for name in shard.files:
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                (arrived / name).replace(partial / name)
+            self._writer.add(shard, origin=shard.origin, dropped=shard.dropped)
+        self._writer.flush()
+        self.steps += sum(shard.steps for shard in shards)
+        self._progress.advance("shards", len(shards))
 
 
 def _files(shard: ShardRecord) -> dict[str, FileRecord]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any, TypeVar
 
 from rlx.errors import DownloadError, SourceError
@@ -87,9 +88,12 @@ def transfer(
     cancel = Cancel()
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="transfer")
     try:
-        running: dict[Future[int], T] = {pool.submit(move, item, cancel): item for item in items}
+        left = iter(items)
+        # Only as many as keep all threads busy: waiting for thousands of futures takes time for each of them.
+        running: dict[Future[int], T] = {pool.submit(move, item, cancel): item for item in islice(left, 2 * jobs)}
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
+                running |= {pool.submit(move, item, cancel): item for item in islice(left, 1)}
                 item, error = running.pop(future), future.exception()
                 if isinstance(error, spared):
                     yield item, error

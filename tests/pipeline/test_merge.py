@@ -12,11 +12,11 @@ import pytest
 import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, SchemaMismatchError
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
-from rlx.pipeline import assembly
 from rlx.pipeline.assembly import merge
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
+from rlx.store import dataset_writer
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter
 from rlx.store.verification import verify
@@ -189,7 +189,7 @@ class TestResume:
             return commit(self, *arguments, **named)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(assembly, "COMMIT_SHARE", float("inf"))  # every shard at once
+            patch.setattr(dataset_writer, "LISTING_SHARE", float("inf"))  # every shard at once
             patch.setattr(DatasetWriter, "commit_all", killed)
             with pytest.raises(KeyboardInterrupt):
                 merged([other, a, b], tmp_path / "c", **options)  # type: ignore[arg-type]
@@ -248,19 +248,3 @@ def count_down(stop: int) -> Iterator[None]:
     for _ in range(stop):
         yield
     raise KeyboardInterrupt
-
-
-def test_the_manifest_is_not_written_for_every_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = [make(tmp_path / name, [[1]] * 40, first=first) for name, first in (("a", 0), ("b", 40))]
-    monkeypatch.setattr(assembly, "COMMIT_SHARE", 1e-9)
-    writes = []
-    save = Manifest.save
-
-    def counted(manifest: Manifest, dataset: Path) -> None:
-        writes.append(len(manifest.shards))
-        save(manifest, dataset)
-
-    monkeypatch.setattr(Manifest, "save", counted)
-    merged(parts, tmp_path / "both")
-    assert len(writes) <= 4
-    assert writes[-1] == 80
