@@ -1,9 +1,9 @@
 """Atari frames from their PNGs, every checksum checked.
 
 libspng and libpng inflate row by row, which costs twice what libdeflate takes for a whole frame, and libspng
-skips the checksum of the last chunk. So frames are checked and inflated here, stacked, and their filters
-undone by libspng as if they were one tall picture; an empty row between two frames keeps the upper one out of
-the lower one's filters.
+skips the checksum of the last chunk. So frames are checked and inflated here, one below the other into the
+stored blocks of one tall PNG, whose filters libspng undoes; an empty row between two frames keeps the upper one
+out of the lower one's filters.
 """
 
 import struct
@@ -21,12 +21,15 @@ _HEIGHT, _WIDTH = FRAME_SHAPE
 _ROW_BYTES = 1 + _WIDTH  # the filter's number comes first
 _INFLATED_BYTES = _HEIGHT * _ROW_BYTES
 _PLACE_BYTES = (_HEIGHT + 1) * _ROW_BYTES  # with the empty row
-_STACKED_FRAMES = 64  # keeps the working set in the processor's cache
+_STACKED_FRAMES = 32  # keeps the working set in the processor's cache
+_BLOCK_FRAMES = 9  # a stored block of deflate has at most 65,535 bytes
 _LAST_FILTER = 4
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNK = struct.Struct(">I4s")
 _CRC = struct.Struct(">I")
+_ZLIB_HEAD = b"\x78\x01"
+_STORED = struct.Struct("<BHH")  # whether the block is the last, its length, and that inverted
 
 
 class MalformedPngError(ValueError):
@@ -44,19 +47,75 @@ def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDAr
         MalformedPngError: one is damaged, or is no 8-bit grey picture of 84x84; says which.
     """
     frames = np.empty((len(pngs), *FRAME_SHAPE), np.uint8)
+    stack: _TallPng | None = None
     for start in range(0, len(pngs), _STACKED_FRAMES):
         batch = pngs[start : start + _STACKED_FRAMES]
-        stack = np.zeros((len(batch), _HEIGHT + 1, _ROW_BYTES), np.uint8)
-        room = stack.reshape(-1).data
+        if stack is None or stack.count != len(batch):
+            stack = _TallPng(len(batch))
         for number, png in enumerate(batch):
             try:
-                place = number * _PLACE_BYTES
-                _inflate(_image_data(png), room[place : place + _INFLATED_BYTES])
+                _inflate(_image_data(png), stack.places[number])
             except MalformedPngError as exc:
                 raise MalformedPngError(f"frame {first + start + number}: {exc}") from exc
-        _check_filters(stack, first + start)
-        frames[start : start + len(batch)] = _unfilter(stack)
+        stack.check_filters(first + start)
+        frames[start : start + len(batch)] = stack.decoded()
     return frames
+
+
+class _TallPng:
+    """A PNG of some frames one below the other, whose rows are stored and not deflated.
+
+    Args:
+        count: number of frames.
+
+    Attributes:
+        places: where each frame's rows [84 * 85] belong, filters first.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        blocks = [min(_BLOCK_FRAMES, count - first) for first in range(0, count, _BLOCK_FRAMES)]
+        data_bytes = len(_ZLIB_HEAD) + len(blocks) * _STORED.size + count * _PLACE_BYTES + _CRC.size
+        head = _head(count * (_HEIGHT + 1)) + _CHUNK.pack(data_bytes, b"IDAT") + _ZLIB_HEAD
+        tail = bytes(_CRC.size) + bytes(_CRC.size) + _chunk(b"IEND")
+        self._png = bytearray(len(head) + len(blocks) * _STORED.size + count * _PLACE_BYTES) + tail
+        self._png[: len(head)] = head
+        self._kind_at = len(head) - len(_ZLIB_HEAD) - 4
+        room, at = memoryview(self._png), len(head)
+        self._blocks: list[memoryview] = []
+        self.places: list[memoryview] = []
+        filters: list[int] = []
+        for number, frames in enumerate(blocks):
+            num_bytes = frames * _PLACE_BYTES
+            is_last = number == len(blocks) - 1
+            _STORED.pack_into(self._png, at, is_last, num_bytes, num_bytes ^ 0xFFFF)
+            at += _STORED.size
+            self._blocks.append(room[at : at + num_bytes])
+            for place in range(at, at + num_bytes, _PLACE_BYTES):
+                self.places.append(room[place : place + _INFLATED_BYTES])
+                filters.append(place)
+            at += num_bytes
+        self._sum_at = at
+        self._filters = np.array(filters)[:, None] + np.arange(_HEIGHT) * _ROW_BYTES
+
+    def check_filters(self, first: int) -> None:
+        """Raise MalformedPngError where a row of the frames names an unknown filter."""
+        filters = np.frombuffer(self._png, np.uint8)[self._filters]
+        if filters.max() > _LAST_FILTER:
+            number = int(np.argmax(filters.max(axis=1) > _LAST_FILTER))
+            found = filters[number].max()
+            raise MalformedPngError(f"frame {first + number}: filter: expected at most {_LAST_FILTER}, found {found}")
+
+    def decoded(self) -> NDArray[np.uint8]:
+        """Return the frames [n, 84, 84]."""
+        total = 1
+        for block in self._blocks:
+            total = isal_zlib.adler32(block, total)
+        _CRC.pack_into(self._png, self._sum_at, total)
+        end = self._sum_at + _CRC.size
+        _CRC.pack_into(self._png, end, isal_zlib.crc32(memoryview(self._png)[self._kind_at : end]))
+        frames: NDArray[np.uint8] = imagecodecs.spng_decode(self._png).reshape(-1, _HEIGHT + 1, _WIDTH)[:, :_HEIGHT]
+        return frames
 
 
 def _image_data(png: bytes | memoryview) -> bytes:
@@ -94,23 +153,6 @@ def _inflate(deflated: bytes, rows: memoryview) -> None:
         raise MalformedPngError(f"expected {_INFLATED_BYTES:,} deflated bytes, found: {exc}") from exc
     if len(inflated) != _INFLATED_BYTES:
         raise MalformedPngError(f"expected {_INFLATED_BYTES:,} deflated bytes, found {len(inflated):,}")
-
-
-def _check_filters(stack: NDArray[np.uint8], first: int) -> None:
-    """Raise MalformedPngError where a row of the frames [n, 85, 85] names an unknown filter."""
-    filters = stack[:, :, 0]
-    if filters.max() > _LAST_FILTER:
-        number = int(np.argmax(filters.max(axis=1) > _LAST_FILTER))
-        found = filters[number].max()
-        raise MalformedPngError(f"frame {first + number}: filter: expected at most {_LAST_FILTER}, found {found}")
-
-
-def _unfilter(stack: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return frames [n, 84, 84] from inflated rows [n, 85, 85], the last row of each frame empty."""
-    stored = imagecodecs.deflate_encode(stack.tobytes(), level=0)
-    tall = _head(len(stack) * (_HEIGHT + 1)) + _chunk(b"IDAT" + stored) + _chunk(b"IEND")
-    frames: NDArray[np.uint8] = imagecodecs.spng_decode(tall).reshape(-1, _HEIGHT + 1, _WIDTH)[:, :_HEIGHT]
-    return frames
 
 
 def _chunk(kind_and_content: bytes) -> bytes:
