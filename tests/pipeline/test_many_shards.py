@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ def dataset(tmp_path: Path) -> Path:
 def calls(monkeypatch: pytest.MonkeyPatch, dataset: Path) -> Counter[str]:  # noqa: ARG001  (written before)
     """How many manifests were written and read; only the first shard is listed by itself."""
     monkeypatch.setattr(dataset_writer, "LISTING_SHARE", 1e-9)
+    monkeypatch.setattr(dataset_writer, "CHEAP_LISTING_S", 0.0)
     calls = Counter[str]()
     save, load = Manifest.save, Manifest.load.__func__  # type: ignore[attr-defined]
 
@@ -80,9 +82,9 @@ def test_few_transfers_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = []
     wait = transfers.wait
 
-    def counted(running: dict[object, int], **named: str) -> object:
+    def counted(running: dict[Any, Any], return_when: str) -> Any:
         waiting.append(len(running))
-        return wait(running, **named)  # type: ignore[call-overload]
+        return wait(running, return_when=return_when)
 
     monkeypatch.setattr(transfers, "wait", counted)
     begun = []
