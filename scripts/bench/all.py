@@ -27,6 +27,7 @@ BENCHMARKS = (
     "preprocess",
     "start",
     "sample",
+    "loader",
     "cold",
     "memory",
     "slice_starts",

@@ -1,5 +1,7 @@
 import json
 import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from rlx.block import single
 from rlx.buffer import FrameStack, LazyTensorStorage, NStep, ReplayBuffer, unchanged
 from rlx.buffer.epoch_order import EpochOrder
 from rlx.buffer.loader import Loader
+from rlx.buffer.prefetch import Task
 from rlx.errors import OptionError, SamplingError, SchemaMismatchError, SliceTooLongError
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
-from tests.factories import write_dataset
+from tests.factories import LARGE, make_block, write_dataset
+from tests.gcs_server import GcsServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 LENGTHS = (7, 5, 11, 14, 3)
@@ -279,3 +283,39 @@ def test_bad_sources_and_states(dataset: Dataset) -> None:
         Loader(ReplayBuffer(storage=dataset), 1, transform=FrameStack(2))
     with pytest.raises(SamplingError, match="state of elements_per_batch 8, the loader has 4"):
         Loader(dataset, 4).load_state_dict(Loader(dataset, 8).state_dict())
+
+
+def test_blocks_need_few_requests(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    block = make_block([300] * 10, schema=LARGE)
+    block.data["observation"][:] = rng.integers(0, 2**16, block.data["observation"].shape, dtype=np.uint16)
+    here = write_dataset(tmp_path / "large", [[block]], schema=LARGE, codec="zstd")
+    with GcsServer(tmp_path) as server:
+        requests = {}
+        for shuffle in (True, "blocks"):
+            far = rlx.open(f"{server.url}/large", cache_bytes=1 << 20)
+            options: dict[str, Any] = {"shuffle": shuffle, "block": 100, "window": 1000, "seed": 1}
+            for batch, local in zip(Loader(far, 100, **options), Loader(here, 100, **options), strict=True):
+                assert (batch == local).all()
+            requests[shuffle] = far.traffic.requests
+    assert requests["blocks"] * 5 < requests[True]
+
+
+def test_whoever_waits_makes_a_batch() -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def first() -> int:
+        begun.set()
+        release.wait(30)
+        return threading.get_ident()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = Task(first, pool)
+        begun.wait(30)
+        queued = [Task(threading.get_ident, pool) for _ in range(2)]
+        assert queued[0].result([queued[1]]) == threading.get_ident()
+        release.set()
+        assert running.result(queued) != threading.get_ident()
+        failing = Task(lambda: 1 // 0, pool)
+        with pytest.raises(ZeroDivisionError):
+            failing.result([])

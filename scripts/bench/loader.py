@@ -1,0 +1,134 @@
+"""Batches a second of ``rlx.loader`` over a dataset at rest, beside TorchRL and the decoder alone, page cache warm.
+
+python -m scripts.bench.loader [--game Pong] [--rows 100000] [--rounds 15] [--threads 1] [--json]
+
+Rows: 128 random transitions, 2 slices of 64, and DQN's batch of 32 stacks of 4 with next stacks, each by a loader that
+reads in the thread that iterates, by one that reads ahead, and by TorchRL's buffer; and how long a learner that takes
+2 ms a batch waits for the loader.
+"""
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import rlx
+from rlx.buffer import FrameStack
+from rlx.buffer.loader import Loader
+from rlx.store.chunk_codec import ZstdChunks
+from rlx.store.dataset import Dataset
+from rlx.store.sharding import ShardFileReader
+from scripts.bench import peer, timing
+from scripts.bench.play import GAMES
+from scripts.bench.run import Run, converted_run
+
+WARMUP, REPEATS, LEARNER_S, BATCHES = 2, 10, 0.002, 200
+STACK, DQN_BATCH = 4, 32
+KINDS: Mapping[str, dict[str, Any]] = {
+    "random": {"batch_size": 128},
+    "slices_2x64": {"batch_size": 128, "slice_len": 64},
+    "dqn_32_stacks": {"batch_size": DQN_BATCH, "transform": FrameStack(STACK)},
+}
+PEERS: Mapping[str, Callable[[Path], Any]] = {
+    "random": lambda root: peer.open_replay(root, 128),
+    "slices_2x64": lambda root: peer.open_replay(root, 128, num_slices=2),
+    "dqn_32_stacks": lambda root: peer.open_stacking(root, DQN_BATCH, STACK),
+}
+
+
+def endless(loader: Loader) -> Iterator[Any]:
+    """Yields the batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def measure(run: Run, kind: str, rounds: int) -> dict[str, Any]:
+    """Milliseconds a batch."""
+    dataset = rlx.open(run.ours / peer.RUN_ID)
+    plain = endless(Loader(dataset, prefetch=0, **KINDS[kind]))
+    ahead = endless(Loader(dataset, prefetch=2, **KINDS[kind]))
+    frames = len(_frames(kind, dataset))
+    decode = decoder(dataset, frames)
+    subjects: list[Callable[[int], object]] = [lambda _: next(plain), lambda _: next(ahead), lambda _: decode()]
+    if run.theirs:
+        replay = PEERS[kind](run.theirs)
+        subjects.append(lambda _: replay.sample())
+    taken = timing.interleaved(WARMUP + rounds, *subjects, repeats=REPEATS)
+    alone, prefetched, decoding, *theirs = [seconds[WARMUP:] for seconds in taken]
+    their = theirs[0] if theirs else None
+    return {
+        "rlx_ms": timing.median_ms(alone),
+        "rlx_ahead_ms": timing.median_ms(prefetched),
+        "decoder_ms": timing.median_ms(decoding),
+        "torchrl_ms": timing.median_ms(their),
+        "batches_per_s": round(1 / statistics.median(prefetched)),
+        **timing.times_faster(alone, their),
+    }
+
+
+def _frames(kind: str, dataset: Dataset) -> Any:
+    """Return [n] rows of the observations that a batch decodes."""
+    rng = np.random.default_rng(0)
+    if kind == "random":
+        return np.concatenate([first + np.arange(2) for first in rng.integers(len(dataset) // 2, size=128)])
+    if kind == "slices_2x64":
+        return np.concatenate([first + np.arange(65) for first in rng.integers(len(dataset) // 100, size=2)])
+    return np.concatenate([first + np.arange(STACK + 1) for first in rng.integers(len(dataset) // 2, size=DQN_BATCH)])
+
+
+def decoder(dataset: Dataset, frames: int) -> Callable[[], None]:
+    """Return what decodes this many frames into memory that is there, and does nothing else."""
+    reader = dataset.steps._shards.array(0, "observation")
+    if not isinstance(reader, ShardFileReader) or not isinstance(reader.codec, ZstdChunks):
+        raise TypeError("the loader's benchmark needs zstd frames")
+    rows = np.random.default_rng(0).integers(len(reader.index), size=frames).tolist()
+    joined = b"".join(bytes(reader.file[start : start + size]) for start, size in reader.index[rows].tolist())
+    out = np.empty((frames, reader.codec.chunk_bytes), np.uint8).reshape(-1)
+    decompressor = reader.codec._decompressor
+
+    def decode() -> None:
+        with decompressor.stream_reader(joined, read_across_frames=True) as frame:
+            frame.readinto(out)
+
+    return decode
+
+
+def waiting(run: Run) -> dict[str, Any]:
+    """The share of its time that a learner of 2 ms a batch waits."""
+    loader = Loader(rlx.open(run.ours / peer.RUN_ID), 128)
+    batches = itertools.islice(endless(loader), BATCHES)
+    next(batches)
+    loader.waited, began = 0.0, time.perf_counter()
+    for _ in batches:
+        time.sleep(LEARNER_S)  # as for a GPU
+    return {"waited": round(loader.waited / (time.perf_counter() - began), 4)}
+
+
+def main() -> None:
+    """Prints times and ratios, for a run in one shard and in fifty."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--game", choices=GAMES, default="Pong")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of the run")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--files", type=int, nargs="+", default=[1, 50], help="files that the run lies in")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads")
+    options = timing.parse(parser)
+    torch.set_num_threads(options.threads)
+    result: dict[str, Any] = {"game": options.game, "threads": options.threads}
+    for files in options.files:
+        with tempfile.TemporaryDirectory() as folder:
+            run = converted_run(Path(folder), options.game, options.rows, files)
+            rows = {kind: measure(run, kind, options.rounds) for kind in KINDS}
+            result[f"shards_{files}"] = {**rows, "learner_2ms": waiting(run)}
+    timing.report(result, options)
+
+
+if __name__ == "__main__":
+    main()
