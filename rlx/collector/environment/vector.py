@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate
 from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Space
@@ -239,13 +240,49 @@ def _spec(env: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
     return described
 
 
+class SerialVectorEnv(SyncVectorEnv):
+    """gymnasium's environments in turn, reset in the step that ends an episode.
+
+    Observations that are one array are copied once in a step; gymnasium's own class copies them three times.
+    """
+
+    def __init__(self, makes: Sequence[MakeEnv]) -> None:
+        super().__init__(makes, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def step(self, actions: Any) -> Any:
+        """Return gymnasium's five."""
+        space = self.single_observation_space
+        if not isinstance(space, spaces.Box) or type(actions) is not np.ndarray:
+            return super().step(actions)
+        n, dtype, shape = self.num_envs, space.dtype, space.shape
+        observations, rewards = np.empty((n, *shape), dtype), np.zeros(n)
+        terminated, truncated = np.zeros((2, n), bool)
+        infos: dict[str, Any] = {}
+        are_plain = True
+        for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            observation, rewards[number], terminated[number], truncated[number], info = env.step(action)
+            if terminated[number] or truncated[number]:
+                infos = self._add_info(infos, {"final_obs": observation, "final_info": info}, number)
+                observation, info = env.reset()
+            if info:
+                infos = self._add_info(infos, info, number)
+            self._env_obs[number] = observation
+            if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:
+                observations[number] = observation
+            else:
+                are_plain = False
+        if not are_plain:
+            observations = np.asarray(concatenate(space, self._env_obs, observations))
+        return observations, rewards, terminated, truncated, infos
+
+
 def serial(makes: Sequence[MakeEnv], name: str, *, is_batched: bool) -> VectorEnvironment:
     """Return the environments of all functions, stepped one after the other.
 
     Raises:
         CollectError: a function failed, or made something else than a ``gymnasium.Env``.
     """
-    env = _vector(name, lambda: SyncVectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP))
+    env = _vector(name, lambda: SerialVectorEnv(makes))
     return VectorEnvironment(env, name, is_batched=is_batched)
 
 

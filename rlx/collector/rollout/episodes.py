@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -101,6 +101,9 @@ def _fields(columns: Arrays, role: Role) -> dict[str, Field]:
     return {name: Field.of(rows[0], role) for name, rows in columns.items()}
 
 
+Span = tuple[int, int, int]  # an environment, the first of some steps, and the one after the last
+
+
 class Piece(NamedTuple):
     """Consecutive steps [L, ...] of an episode, by name of the field; see ``Steps``."""
 
@@ -169,19 +172,23 @@ class Episodes:
         """
         counts = steps.counts if limit is None else _first(steps.counts, limit)
         starts = np.zeros_like(counts)
-        ended: list[Episode] = []
+        ended: dict[Span, Episode | None] = {}  # in order; without those that these steps hold from their reset
         for at, env in sorted((at, env) for env, at in steps.final if at < counts[env]):
             running = self._running[env]
-            _extend(running, steps, env, int(starts[env]), at + 1)
-            running.now = steps.final[env, at]
-            ended.append(_close(running))
-            self._running[env] = _Running()
+            span = env, int(starts[env]), at + 1
+            ended[span] = None
+            if running.steps:
+                _extend(running, steps, *span)
+                running.now = steps.final[env, at]
+                ended[span] = _close(running)
+                self._running[env] = _Running()
             starts[env] = at + 1
         for env, running in enumerate(self._running):
             if counts[env] > starts[env]:
                 _extend(running, steps, env, int(starts[env]), int(counts[env]))
                 running.now = {name: np.array(rows[env, counts[env]]) for name, rows in steps.observation.items()}
-        return ended
+        whole = _whole(steps, [span for span, episode in ended.items() if episode is None])
+        return [next(whole) if episode is None else episode for episode in ended.values()]
 
     def cut(self) -> list[Episode]:
         """Return the episodes that have not ended, truncated where they are, by number of the environment."""
@@ -209,9 +216,10 @@ def join(episodes: Sequence[Episode], schema: Schema, first: int, stride: int = 
     """
     count = len(episodes)
     numbers = np.arange(count, dtype=np.int64) * stride + first
-    data = episodes[0].data
+    tables = [episode.data for episode in episodes]
+    data = tables[0]
     if count > 1:  # one alone, as pictures mostly come, is not copied
-        data = {name: np.concatenate([episode.data[name] for episode in episodes]) for name in data}
+        data = {name: np.concatenate([table[name] for table in tables]) for name in data}
     if IS_INIT in schema:
         data[IS_INIT] = data[IS_INIT][:, None]
     else:
@@ -242,6 +250,32 @@ def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
     more = np.flatnonzero(counts > whole)[: limit - int(taken.sum())]
     taken[more] += 1
     return taken
+
+
+def _whole(steps: Steps, spans: Sequence[Span]) -> Iterator[Episode]:
+    """Yield the episodes that steps hold from reset to end; their arrays are parts of one copy per field."""
+    if not spans:
+        return
+    env, start, stop = np.array(spans).T
+    ends, number = np.cumsum(stop - start), np.arange(len(spans))
+    begins = ends - (stop - start)
+    rows = np.repeat(env, stop - start), np.arange(ends[-1]) + np.repeat(start - begins, stop - start)
+    step = {name: array[rows] for name, array in steps.step.items()}
+    after = {name: array[rows] for name, array in steps.next.items()}
+    # An episode has an observation more than steps: in the arrays, that is the first one of the next episode.
+    sizes = stop - start + 1
+    rows = np.repeat(env, sizes), np.arange(ends[-1] + len(spans)) + np.repeat(start - begins - number, sizes)
+    observation = {name: array[rows] for name, array in steps.observation.items()}
+    for (lane, _, until), last in zip(spans, (ends + number).tolist(), strict=True):
+        final = steps.final[lane, until - 1]
+        for name, array in observation.items():
+            array[last] = final[name]
+    for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        yield Episode(
+            {name: array[begin + place : end + place + 1] for name, array in observation.items()},
+            {name: array[begin:end] for name, array in step.items()},
+            {name: array[begin:end] for name, array in after.items()},
+        )
 
 
 def _extend(running: _Running, steps: Steps, env: int, start: int, stop: int) -> None:

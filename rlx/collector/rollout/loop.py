@@ -121,11 +121,16 @@ class Rollout:
                 self._reset_limited(truncated & ~outcome.truncated & ~outcome.terminated, final, at)
             ended = outcome.terminated | truncated
             self._age[rows] += 1
-            self._age[ended] = 0
+            if True in ended.tolist():
+                self._age[ended] = 0
             if choice.state:
                 self._carry(choice.state, np.flatnonzero(ended), final, at)
-            at[rows] += 1
-            made = made + 1 if is_even else int(at.max())
+            if is_even:
+                made += 1
+                at.fill(made)
+            else:
+                at[rows] += 1
+                made = int(at.max())
             self._put_now(steps, (_ALL, made) if is_even else (every, at))
         self._put_state(steps, (every, at))
         if self._infos is not None:
@@ -203,9 +208,9 @@ class Rollout:
     def _flat(self, observation: Any, n: int | None) -> Arrays:
         """Return the arrays of an observation, or of a batch of n, if they fit the space."""
         plain = self._plain
-        if plain is not None and n is not None and type(observation) is np.ndarray:
+        if plain is not None and type(observation) is np.ndarray:
             name, dtype, expected = plain
-            if observation.dtype == dtype and observation.shape == expected:
+            if observation.dtype == dtype and observation.shape == (expected[1:] if n is None else expected):
                 return {name: observation}
         flat = flatten(self._environment.observation_space, "observation", observation)
         for name, leaf in self._observation_leaves.items():

@@ -1,0 +1,92 @@
+"""Environments stepped in turn, beside gymnasium's own SyncVectorEnv."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlx.collector.environment.vector import SerialVectorEnv
+from tests.collector.walks import Talkative, Walk
+
+LANES = 3
+
+
+class Listed(Walk):
+    """A walk whose observations are lists."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return observation.tolist(), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *outcome = super().step(action)
+        return (observation.tolist(), *outcome)
+
+
+class Doubled(Walk):
+    """A walk whose observations have two parts."""
+
+    def __init__(self, lane: int = 0) -> None:
+        super().__init__(lane)
+        self._space = self.observation_space
+        self.observation_space = spaces.Dict(a=self._space, b=self._space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return {"a": observation, "b": observation * 2}, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *outcome = super().step(action)
+        return ({"a": observation, "b": observation * 2}, *outcome)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("kind", [Walk, Talkative, Listed, Doubled])
+def test_steps_are_those_of_gymnasium(kind: type[Walk]) -> None:
+    makes = [partial(kind, lane) for lane in range(LANES)]
+    theirs = SyncVectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP)
+    ours = SerialVectorEnv(makes)
+    assert_same(ours.reset(seed=[1, 2, 3]), theirs.reset(seed=[1, 2, 3]))
+    for actions in np.random.default_rng(0).integers(0, 4, (40, LANES)):
+        assert_same(ours.step(actions), theirs.step(actions))
+    mask = np.array([True, False, True])
+    assert_same(ours.reset(options={"reset_mask": mask}), theirs.reset(options={"reset_mask": mask}))
+
+
+def test_an_observation_of_another_shape_is_refused() -> None:
+    class Grown(Walk):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            _, *outcome = super().step(action)
+            return (np.zeros(1, np.float32), *outcome)  # type: ignore[return-value]
+
+    env = SerialVectorEnv([Grown])
+    env.reset(seed=[0])
+    with pytest.raises(ValueError, match="shape"):
+        env.step(np.zeros(1, np.int64))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Compare trees of arrays, their dtypes too; objects by their text."""
+    assert type(found) is type(expected)
+    if isinstance(found, dict):
+        assert list(found) == list(expected)
+        for key, value in found.items():
+            assert_same(value, expected[key])
+    elif isinstance(found, tuple):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(found, np.ndarray) and found.dtype != object:
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(found, np.ndarray):
+        assert [str(one) for one in found] == [str(one) for one in expected] or "object" in str(found)
+
+
+def test_environments_are_gymnasiums() -> None:
+    env = SerialVectorEnv([partial(gymnasium.make, "CartPole-v1")])
+    env.reset(seed=[3])
+    assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    env.close()
