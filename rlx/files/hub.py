@@ -489,7 +489,7 @@ def asked(where: str, request: "Callable[[HfApi], T]") -> T:
 
     api = HfApi(endpoint=_endpoint(), library_name="rlx")
     try:
-        with _quiet():
+        with _quiet:
             return request(api)
     except OfflineModeIsEnabled as exc:
         raise DownloadError(f"{where}: HF_HUB_OFFLINE is set") from harmless(exc)
@@ -560,23 +560,34 @@ def _refusal(where: str, name: str | None, status: int, code: str, said: str) ->
     )
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep huggingface_hub from drawing its own progress bars: progress is a parameter here."""
-    from huggingface_hub.utils.tqdm import (  # noqa: PLC0415
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+class _Quiet:
+    """Keeps huggingface_hub from drawing progress bars of its own while any thread asks it: progress is a parameter."""
 
-    if are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._enable = False
+
+    def __enter__(self) -> None:
+        from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars  # noqa: PLC0415
+
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1 and not are_progress_bars_disabled():
+                self._enable = True
+                disable_progress_bars()
+
+    def __exit__(self, *_: object) -> None:
+        from huggingface_hub.utils.tqdm import enable_progress_bars  # noqa: PLC0415
+
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._enable:
+                self._enable = False
+                enable_progress_bars()
+
+
+_quiet = _Quiet()
 
 
 def _endpoint() -> str:

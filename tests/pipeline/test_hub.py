@@ -8,6 +8,7 @@ from huggingface_hub import constants
 
 import rlx
 from rlx.errors import DatasetExistsError, DatasetLockedError, OptionError, PartialError
+from rlx.files.retry import RetryPolicy
 from rlx.store.verification import verify
 from tests.hub_server import Fault, HubServer, Request
 from tests.pipeline.datasets import tree
@@ -43,6 +44,15 @@ def test_push_is_one_commit_and_pull_gives_the_same_bytes(hub: HubServer, datase
     assert tree(tmp_path / "copy") == tree(dataset)
 
 
+def test_no_bars_of_another_program_are_drawn(
+    hub: HubServer, dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rlx.files.hub.Hub.max_batch", 4)
+    rlx.push(dataset, URL)
+    assert hub.files("me/pong")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_few_requests_push_and_open(hub: HubServer, dataset: Path) -> None:
     rlx.push(dataset, URL)
     sends = [request for request in hub.requests if request.method == "PUT"]
@@ -62,7 +72,9 @@ def test_every_verb_that_reads_takes_the_url(dataset: Path) -> None:
     rlx.push(dataset, URL)
     assert rlx.inspect(URL).steps == 24
     assert rlx.verify(URL).problems == []
-    assert rlx.sample(URL, batch_size=5, seed=1).batch.batch_size == (5,)
+    drawn = rlx.sample(URL, batch_size=5, seed=1).batch
+    assert drawn is not None
+    assert drawn.batch_size == (5,)
     assert not [finding for finding in rlx.doctor(URL).findings if finding.severity == "error"]
 
 
@@ -111,7 +123,7 @@ def test_an_interrupted_push_sends_what_is_missing(
     hub: HubServer, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlx.files.hub.Hub.max_batch", 8)
-    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", rlx.files.hub.RetryPolicy(2, 0.01, 0.01))
+    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", RetryPolicy(2, 0.01, 0.01))
     sent = []
 
     def full(request: Request) -> Fault | None:
