@@ -18,7 +18,7 @@ from rlx.formats.common.source import SkimmedSource, Source
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, manifest_at, other_work
-from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
+from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import Claim, DatasetWriter, open_writer
@@ -252,6 +252,7 @@ class _PendingShards:
         pending: Sequence[int],
     ) -> None:
         self._ingest = ingest
+        self._source = SharedSource(ingest.source)
         self._writer = writer
         self._engine = engine
         self._delivery = delivery
@@ -339,7 +340,9 @@ class _PendingShards:
         name = shard_name(shard)
         ingest = self._ingest
         directory, fetched = self._writer.partial(name), self._delivery.fetched(shard)
-        task = ShardTask(ingest.source, ingest.root, shard, name, directory, shards, fetched)
+        if isinstance(ingest.source, RecordedSource):  # which is verified when it is read
+            fetched = {**ingest.source.records(shard), **fetched}
+        task = ShardTask(self._source, ingest.root, shard, name, directory, shards, fetched)
         future = self._engine.submit(partial(attempt, ingest.work), task)
         if future.done():
             # Done in this process: listed before the next one begins, so that a kill costs no more than that.

@@ -3,15 +3,19 @@
 import errno
 import glob
 import os
+import pickle
 import platform
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+
+import cloudpickle
 
 from rlx.block import Block
 from rlx.files.lock import check_seen
@@ -21,12 +25,36 @@ from rlx.progress import Progress
 from rlx.store.writer import ShardFormat, write_shard
 
 
+class SharedSource:
+    """A source that is pickled once for all of its shards, and unpickled once in every worker.
+
+    Otherwise each of a thousand tasks would open the dataset that it reads again, manifest and all.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._run = uuid.uuid4().bytes  # a worker may live on, and the dataset at a path be replaced
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _shared, (self._run, self._pickled)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        pickled: bytes = cloudpickle.dumps(self.source)
+        return pickled
+
+
+@lru_cache(maxsize=1)
+def _shared(_run: bytes, pickled: bytes) -> SharedSource:
+    return SharedSource(pickle.loads(pickled))
+
+
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """One shard to be written.
 
     Args:
-        source: where it comes from.
+        shared: the source that it comes from.
         root: what the source's file names are relative to, for their checksums; none where it has no such files.
         shard: its number there.
         name: what it is to be called.
@@ -35,13 +63,18 @@ class ShardTask:
         fetched: length and checksum of the source's files that are known from their transfer, by name.
     """
 
-    source: Source
+    shared: SharedSource
     root: Path | None
     shard: int
     name: str
     directory: Path
     format: ShardFormat
     fetched: Mapping[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Source:
+        """The source that the shard comes from."""
+        return self.shared.source
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.formats.common.source import MAX_BLOCK_STEPS, block_steps
-from rlx.pipeline.shard_task import ShardResult, ShardTask, convert_shard
+from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, convert_shard
 from rlx.progress import Progress, Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
@@ -164,7 +164,7 @@ def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
     """Write one shard of a ``Transformed``."""
     assert isinstance(task.source, Transformed)
     watched = replace(task.source, watch=_StepWatch(progress, task.directory / IN_PROGRESS))
-    result = convert_shard(replace(task, source=watched), Silent())
+    result = convert_shard(replace(task, shared=SharedSource(watched)), Silent())
     progress.advance("bytes read", watched.inputs[task.shard].bytes)
     progress.advance("bytes written", result.record.bytes)
     return result

@@ -17,7 +17,7 @@ from rlx.formats.finding import find_run
 from rlx.pipeline.ingest import Ingest, LocalFiles
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
-from rlx.pipeline.shard_task import ShardResult, ShardTask, attempt, convert_shard
+from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
 from rlx.progress import Progress, Silent
 from rlx.store.codec import NONE
 from rlx.store.dataset_writer import claimed
@@ -143,7 +143,7 @@ def task(tmp_path: Path) -> ShardTask:
     source = find_run(write_dopamine(tmp_path / "files"), None, None)
     directory = tmp_path / "shards/00001.7.partial"
     (tmp_path / ".lock").touch()
-    return ShardTask(source, None, 1, "00001", directory, ShardFormat(source.schema, "memmap", NONE))
+    return ShardTask(SharedSource(source), None, 1, "00001", directory, ShardFormat(source.schema, "memmap", NONE))
 
 
 def test_what_earlier_attempts_have_left_is_swept(task: ShardTask) -> None:

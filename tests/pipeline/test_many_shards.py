@@ -1,16 +1,21 @@
 """Every verb is linear in shards: manifests are not written, and datasets not opened, for every shard."""
 
+import pickle
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import rlx
 from rlx.files.retry import Cancel
 from rlx.manifest import Manifest
 from rlx.pipeline import transfers
+from rlx.pipeline.convert import StoredDataset
+from rlx.pipeline.shard_task import SharedSource
 from rlx.store import dataset_writer
 from tests.factories import make_block, write_dataset
 from tests.pipeline.datasets import check_listed
@@ -78,9 +83,20 @@ def test_reading(calls: Counter[str], dataset: Path) -> None:
     assert calls["save"] == 0
 
 
+def test_a_worker_opens_a_dataset_once(calls: Counter[str], dataset: Path) -> None:
+    shared = SharedSource(StoredDataset(rlx.open(dataset)))
+    before = calls["load"]
+    sent = [cloudpickle.dumps((number, shared)) for number in range(SHARDS)]
+    sources = [pickle.loads(one)[1].source for one in sent]
+    assert all(source is sources[0] for source in sources)
+    assert sources[0].files(1) == shared.source.files(1)
+    assert calls["load"] == before + 1
+    again = pickle.loads(cloudpickle.dumps(SharedSource(shared.source)))
+    assert again.source is not sources[0]
+
+
 def test_few_transfers_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = []
-    wait = transfers.wait
 
     def counted(running: dict[Any, Any], return_when: str) -> Any:
         waiting.append(len(running))
