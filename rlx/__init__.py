@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlx.api.converting import convert as convert
     from rlx.api.dataset import Dataset as Dataset
     from rlx.api.dataset import open as open
+    from rlx.api.inspecting import cite as cite
     from rlx.api.inspecting import inspect as inspect
     from rlx.api.merging import merge as merge
     from rlx.api.merging import split as split
@@ -44,6 +45,7 @@ __all__ = [
     "ReplayBuffer",
     "__version__",
     "buffer",
+    "cite",
     "collect",
     "convert",
     "datasets",
@@ -72,6 +74,7 @@ _MODULES = {
     "Collector": "rlx.collector",
     "Dataset": "rlx.api.dataset",
     "ReplayBuffer": "rlx.buffer",
+    "cite": "rlx.api.inspecting",
     "collect": "rlx.api.collecting",
     "convert": "rlx.api.converting",
     "diff": "rlx.api.checking",

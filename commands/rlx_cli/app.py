@@ -16,7 +16,7 @@ from rlx_cli.checking import diff, doctor, repair, verify
 from rlx_cli.collecting import collect
 from rlx_cli.converting import convert
 from rlx_cli.exit_codes import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
-from rlx_cli.inspecting import inspect
+from rlx_cli.inspecting import cite, inspect
 from rlx_cli.merging import merge, split
 from rlx_cli.options import DebugOption, QuietOption
 from rlx_cli.output import Output, abandon, abandon_if_failed, secure
@@ -56,6 +56,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "merge": merge,
     "split": split,
     "inspect": inspect,
+    "cite": cite,
     "view": view,
     "sample": sample,
     "verify": verify,

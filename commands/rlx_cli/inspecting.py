@@ -1,4 +1,4 @@
-"""``rlx inspect``: show the manifest, statistics and trajectories of a dataset."""
+"""``rlx inspect`` and ``rlx cite``: what a dataset holds, and which papers describe it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import pasteable, with_destination
-from rlx.wording import number, plural, shape, size
+from rlx.wording import number, plural, shape, size, without_secrets
 from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, facts, table
 from rlx_cli.rows import Listing, Rows
@@ -161,3 +161,26 @@ def _trajectory_lines(parts: "Iterable[Mapping[str, Any]]") -> "Iterator[tuple[s
             end = "terminated" if terminated else "truncated" if truncated else "open"
             shown = (f"{start:,}", f"{length:,}", number(returned))
             yield (str(id), part["shard"], *shown, end, "yes" if whole else "-")
+
+
+def cite(
+    ctx: typer.Context,
+    dataset: AnyDatasetArgument,
+    _json: JsonOption = False,
+    _quiet: QuietOption = False,
+    _debug: DebugOption = False,
+) -> None:
+    """Print BibTeX of the papers that a dataset's source names.
+
+    \b
+    Examples:
+      rlx cite Pong/5 >> references.bib
+      rlx cite hf://datasets/ORG/pong-5 --json
+    """
+    import rlx
+
+    output: Output = ctx.obj
+    found = rlx.cite(dataset)
+    output.show(found, *("\n\n".join(found),) if found else ())
+    if not found:
+        output.say("hint", f"{without_secrets(dataset)} names no papers")

@@ -1,4 +1,4 @@
-"""``rlx.inspect``."""
+"""``rlx.inspect`` and ``rlx.cite``: what a dataset holds, and which papers describe it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from rlx.api.arguments import StrPath
 from rlx.errors import DatasetExistsError, UnknownFormatError
 from rlx.files.atomic import whole
 from rlx.manifest import Manifest
+from rlx.pipeline.citation import known_citations
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.layout import find_dataset
@@ -213,3 +214,24 @@ def _plotted(dataset: StrPath, path: Path) -> Path:
     with whole(path) as partial:
         partial.write_bytes(plots)
     return path
+
+
+def cite(dataset: StrPath) -> list[str]:
+    """Return BibTeX of the papers that a dataset's source names; empty if it names none.
+
+    A paper that rlx does not know is returned as the source wrote it, as a comment of BibTeX.
+
+    Args:
+        dataset: the dataset's directory, its id below ``$RLX_HOME``, or its URL.
+
+    Raises:
+        DatasetNotFoundError: dataset does not exist.
+        CorruptDatasetError: the manifest is damaged.
+        ForbiddenError: the server of a URL refuses access.
+        DownloadError: fetching from a URL failed after all retries.
+
+    Example:
+        >>> [entry.partition("{")[2].partition(",")[0] for entry in rlx.cite("Pong/5")]
+        ['agarwal2020optimistic', 'gulcehre2020rl']
+    """
+    return known_citations(find_dataset(dataset)[1])

@@ -320,6 +320,18 @@ def test_view(tmp_path: Path, pong: Path, cli: Cli) -> None:
         rlx.view(pong, output=tmp_path / "pong.png", fps=3)
 
 
+def test_cite(tmp_path: Path, cli: Cli) -> None:
+    rlx.download("Pong/5", source=SAMPLE_RUN, output=tmp_path / "pong")
+    found = rlx.cite(tmp_path / "pong")
+    assert [entry.partition("{")[2].partition(",")[0] for entry in found] == ["agarwal2020optimistic", "gulcehre2020rl"]
+    assert found == shown(cli, "cite", tmp_path / "pong")
+    assert cli("cite", tmp_path / "pong").out == "\n\n".join(found) + "\n"
+    nameless = made(tmp_path / "a")
+    assert rlx.cite(nameless) == []
+    result = cli("cite", nameless)
+    assert (result.code, result.out, result.err) == (0, "", f"hint: {nameless} names no papers\n")
+
+
 def test_doctor(tmp_path: Path, cli: Cli) -> None:
     dataset, progress = made(tmp_path / "a"), Reported()
     other = write_dataset(tmp_path / "b", [[make_block([3]), make_block([3])]]).path

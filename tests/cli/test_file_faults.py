@@ -20,6 +20,7 @@ from tests.privileges import unprivileged
 READERS: dict[str, Sequence[str]] = {
     "inspect": ["DATA", "--stats", "--trajectories"],
     "verify": ["DATA"],
+    "cite": ["DATA"],
     "repair": ["DATA"],
     "sample": ["DATA"],
     "doctor": ["DATA"],

@@ -20,6 +20,7 @@ COMMANDS = {
     "merge": "-o --to --codec --jobs --overwrite --json",
     "split": "--fractions --by --seed --part -o --jobs --overwrite --json",
     "inspect": "--stats --trajectories --plot --json",
+    "cite": "--json",
     "view": "--episode -o --fps --port --no-browser --json",
     "sample": "--batch-size --slice-len --num-slices --stack --n-step --gamma --batches --seed --without-replacement "
     "--no-strict-length -o --format --json",
