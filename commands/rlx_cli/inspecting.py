@@ -181,6 +181,6 @@ def cite(
 
     output: Output = ctx.obj
     found = rlx.cite(dataset)
-    output.show(found, *("\n\n".join(found),) if found else ())
+    output.show(found, *"\n\n".join(found).splitlines())
     if not found:
         output.say("hint", f"{without_secrets(dataset)} names no papers")

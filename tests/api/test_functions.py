@@ -324,7 +324,7 @@ def test_cite(tmp_path: Path, cli: Cli) -> None:
     rlx.download("Pong/5", source=SAMPLE_RUN, output=tmp_path / "pong")
     found = rlx.cite(tmp_path / "pong")
     assert [entry.partition("{")[2].partition(",")[0] for entry in found] == ["agarwal2020optimistic", "gulcehre2020rl"]
-    assert found == shown(cli, "cite", tmp_path / "pong")
+    assert found == json.loads(cli("cite", tmp_path / "pong", "--json").out)
     assert cli("cite", tmp_path / "pong").out == "\n\n".join(found) + "\n"
     nameless = made(tmp_path / "a")
     assert rlx.cite(nameless) == []
