@@ -4,6 +4,7 @@ The files are those that rlx writes of the sample ``vectors``; Dopamine's are of
 """
 
 import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ NAMES = {
     "parquet": "a.parquet",
     "array_record": "a",
     "lance": "a.lance",
+    "mds": "a",
 }
 LAYOUTS = {
     "minari": "Minari's layout: data/metadata.json with total_episodes",
@@ -54,6 +56,7 @@ LAYOUTS = {
     "torchrl": "what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap",
     "parquet": "Parquet of a row a step: columns observation, action, next/reward",
     "npz": "arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S]",
+    "mds": "an MDS dataset of a sample a step: index.json with shards",
     "lance": "a Lance dataset of a row a step: columns observation, action, next/reward",
     "array_record": "ArrayRecord files, *.array_record, whose records are pickled dicts of arrays of T steps",
 }
@@ -123,6 +126,29 @@ def splits(**said: Any) -> Damage:
 
 def log(name: str, change: Any) -> Damage:
     return at(f"replay_logs/{name}_ckpt.0.gz", gz(change))
+
+
+def mds_text(old: bytes, new: bytes) -> Damage:
+    """Another name of a column of MDS, in the index."""
+    return at("index.json", lambda path: path.write_bytes(path.read_bytes().replace(old, new)))
+
+
+def mds_index(change: Any) -> Damage:
+    return members(lambda index: {"shards": [{**one, **change(one)} for one in index["shards"]]})
+
+
+def mds_value(name: bytes, number: float) -> Damage:
+    """Another first number of the column in the tenth sample, whose columns all have a fixed size."""
+
+    def damage(path: Path) -> None:
+        said = json.loads((path / "index.json").read_bytes())["shards"][0]
+        content = bytearray((path / "shard.00000.mds").read_bytes())
+        place = said["column_names"].index(name.decode())
+        start = int(np.frombuffer(content, "<u4", 24, 4)[9]) + sum(said["column_sizes"][:place])
+        content[start : start + 4] = np.float32(number).tobytes()
+        (path / "shard.00000.mds").write_bytes(content)
+
+    return damage
 
 
 def lance_column(name: str, change: Any) -> Damage:
@@ -393,6 +419,20 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "cut off": (cut, "is damaged"),
         "more than the file": (add_claim, "huge: expected at most "),
     },
+    "mds": {
+        "missing key": (mds_text(b"action", b"acting"), "action is missing"),
+        "missing rewards": (mds_text(b"next/reward", b"next/rewind"), "next/reward is missing"),
+        "unequal lengths": (
+            at("index.json", mds_index(lambda one: {"samples": one["samples"] - 1})),
+            "shard.00000.mds: expected 22 samples, found 23",
+        ),
+        "objects": (mds_text(b'"next/terminated"', b'"terminated"     '), "next/terminated is missing"),
+        "NaN seen": (mds_value(b"observation", NAN), "observation: expected finite numbers, found NaN in row 9"),
+        "infinite actions": (mds_value(b"action", INF), "action: expected finite numbers, found inf in row 9"),
+        "infinite rewards": (mds_value(b"next/reward", INF), "next/reward: expected finite numbers, found inf"),
+        "cut off": (at("shard.00000.mds", cut), "shard.00000.mds: expected "),
+        "missing file": (at("shard.00000.mds", remove), "shard.00000.mds is missing"),
+    },
     "lance": {
         "missing key": (lance_column("action", None), "action is missing"),
         "missing rewards": (lance_column("next/reward", None), "next/reward is missing"),
@@ -434,7 +474,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "cut off": (at("data_000000.array_record", cut), "is damaged"),
     },
 }
-NOT_FOUND = {"missing key of dopamine", "missing file of torchrl"}
+NOT_FOUND = {"missing key of dopamine", "missing file of torchrl", "missing file of mds"}
 REFUSED = {
     "unknown version of minari",
     "unknown version of d3rlpy",

@@ -21,6 +21,9 @@ from tensordict import TensorDict
 
 from rlx.formats.common.tf_example import parse_example
 from rlx.formats.common.tfrecord import records
+from rlx.formats.mds.layout import Encoding
+from rlx.formats.mds.shard import Shard
+from rlx.formats.mds.writer import OpenShard
 from scripts.rlu_writer import tf_example, tf_record
 from tests.array_record_files import changed_records
 from tests.dopamine_files import save_npy
@@ -145,6 +148,27 @@ def _lance(path: Path, key: str, values: Values) -> None:
     lance.write_dataset(table, str(path), mode="overwrite")
 
 
+def _mds(path: Path, key: str, values: Values) -> None:
+    index = json.loads((path / "index.json").read_text())
+    (said,) = index["shards"]
+    columns = {
+        name: Encoding(text, size)
+        for name, text, size in zip(said["column_names"], said["column_encodings"], said["column_sizes"], strict=True)
+    }
+    kinds = {"numbers": "int64", "vectors": "ndarray:float64:2", "texts": "str", "complex": "bytes"}
+    (kind,) = (name for name in kinds if KINDS[name] is values)
+    with Shard(path / "shard.00000.mds", STEPS, said["raw_data"]["bytes"], list(columns.values())) as shard:
+        samples = [dict(zip(columns, shard.values(row), strict=True)) for row in range(STEPS)]
+    (path / "shard.00000.mds").unlink()
+    columns = dict(sorted({**columns, key: Encoding(kinds[kind], None)}.items()))
+    written = OpenShard(path, 0, columns)
+    for row, sample in enumerate(samples):
+        added = {**sample, key: values[row].encode() if kind == "texts" else values[row].tobytes()}
+        sizes = [len(added[name]) for name, encoding in columns.items() if encoding.size is None]
+        written.add(np.array(sizes, "<u4").tobytes() + b"".join(added[name] for name in columns))
+    (path / "index.json").write_text(json.dumps({**index, "shards": [written.finish()]}))
+
+
 def _array_record(path: Path, key: str, values: Values) -> None:
     def add(records: list[dict[str, Any]]) -> None:
         for record, (_, rows) in zip(records, _episodes(values), strict=True):
@@ -175,6 +199,7 @@ ADD: Mapping[str, Callable[[Path, str, Values], None]] = {
     "npz": _npz,
     "array_record": _array_record,
     "lance": _lance,
+    "mds": _mds,
 }
 # Kinds that a format has no way to hold.
 IMPOSSIBLE: Mapping[str, frozenset[str]] = {
@@ -183,4 +208,5 @@ IMPOSSIBLE: Mapping[str, frozenset[str]] = {
     "torchrl": frozenset({"other rows", "one value"}),
     "parquet": frozenset({"other rows", "one value"}),
     "lance": frozenset({"other rows", "one value"}),
+    "mds": frozenset({"other rows", "one value"}),
 }

@@ -39,6 +39,7 @@ ExportFormat = Literal[
     "array_record",
     "lance",
     "hf_parquet",
+    "mds",
 ]
 ConvertFormat = Literal[Store, ExportFormat]
 # Some formats take options, as in "torchrl:time_dim=0", so functions annotate the argument as text.
@@ -58,6 +59,7 @@ SourceFormat = Literal[
     "npz",
     "array_record",
     "lance",
+    "mds",
 ]
 
 

@@ -79,6 +79,7 @@ def test_what_is_whole(format: str, exported: Path, cli: Cli, tmp_path: Path) ->
         ("torchrl", "{}/meta.json is missing; expected what TensorDict.memmap writes"),
         ("d4rl", "{} is missing; expected D4RL's layout"),
         ("npz", "{} is missing; expected arrays of a row a step"),
+        ("mds", "{}/index.json is missing; expected an MDS dataset"),
         ("lance", "{}/_versions has no *.manifest; expected a Lance dataset"),
         ("array_record", "{} has no file named *.array_record; expected ArrayRecord files"),
     ],

@@ -123,6 +123,7 @@ FOREIGN = (
     "parquet",
     "array_record",
     "lance",
+    "mds",
 )
 
 

@@ -27,6 +27,7 @@ FORMATS = MappingProxyType(
         "npz": (WALK, "out"),
         "array_record": (WALK, "out"),
         "lance": (WALK, "out"),
+        "mds": (WALK, "out"),
         "hf_parquet": (WALK, "out"),
     }
 )

@@ -1,0 +1,129 @@
+"""Names in an MDS dataset, and how its columns encode values.
+
+A shard is the number of its samples, where each begins, a JSON of the columns, and the samples. A sample is the sizes
+of the columns that have no fixed one, and the values.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.formats.common.fields import RowType
+from rlx.formats.common.pictures import MalformedPictureError, decode_picture, picture_shape
+from rlx.schema import TEXT, Field
+
+INDEX, SHARD, VERSION = "index.json", "shard.{:05d}.mds", 2
+LAYOUT = (
+    "expected an MDS dataset of a sample a step: index.json with shards, columns observation, action, next/reward, "
+    "next/terminated, next/truncated; --from mds:observation=NAME,... names others"
+)
+_SCALARS = frozenset(
+    {"uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+)
+_ARRAY = re.compile(r"ndarray(?::([a-z]+\d+)(?::(\d{1,9}(?:,\d{1,9}){0,15}))?)?")
+_PICTURES = frozenset({"png", "jpeg"})
+_DTYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
+           64: "uint64", 65: "int64", 66: "float64"}  # fmt: skip
+_SHAPE_DTYPES = ("u1", "<u2", "<u4", "<u8")
+
+
+class MalformedValueError(ValueError):
+    """The bytes are no value of the encoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a column encodes values.
+
+    Args:
+        text: MDS's name of it: ``ndarray:float32:3``.
+        size: bytes of every value; None where they differ.
+    """
+
+    text: str
+    size: int | None
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether values are files of pictures."""
+        return self.text in _PICTURES
+
+    def row_type(self, value: bytes) -> RowType | None:
+        """Return dtype and shape of a value; None where it is neither numbers nor text.
+
+        Raises:
+            MalformedValueError: the value is damaged.
+        """
+        if self.text == "str":
+            return TEXT, ()
+        if self.text == "int":
+            return "int64", ()
+        if self.text in _SCALARS:
+            return self.text, ()
+        if self.is_picture:
+            try:
+                return "uint8", picture_shape(value)
+            except MalformedPictureError as exc:
+                raise MalformedValueError(str(exc)) from exc
+        if (match := _ARRAY.fullmatch(self.text)) is None or match[1] not in (*_SCALARS, None):
+            return None
+        dtype, shape, _ = _array(match, value)
+        return dtype, shape
+
+    def decode(self, value: bytes, kind: RowType, out: NDArray[np.generic], row: int) -> None:
+        """Put a value into a row of an array of a column's dtype and shape.
+
+        Raises:
+            MalformedValueError: it is damaged, or of another dtype or shape.
+        """
+        if self.text == "str":
+            try:
+                out[row] = str(value, "utf-8")
+            except UnicodeDecodeError as exc:
+                raise MalformedValueError(f"expected UTF-8 text, found {value[:40]!r}") from exc
+        elif self.is_picture:
+            try:
+                out[row] = decode_picture(value, kind[1])
+            except MalformedPictureError as exc:
+                raise MalformedValueError(str(exc)) from exc
+        else:
+            match = _ARRAY.fullmatch(self.text)
+            dtype, shape, numbers = (*kind, value) if match is None else _array(match, value)
+            if (dtype, shape) != kind or len(numbers) != np.dtype(dtype).itemsize * math.prod(shape):
+                raise MalformedValueError(f"expected {kind[0]}{list(kind[1])}, found {dtype}{list(shape)}")
+            out[row] = np.frombuffer(numbers, np.dtype(dtype).newbyteorder("<")).reshape(shape)
+
+
+def _array(match: re.Match[str], value: bytes) -> tuple[str, tuple[int, ...], bytes]:
+    """Return dtype, shape and numbers of an array; the value has those that the encoding does not fix."""
+    at = 0
+    dtype: str = match[1]
+    try:
+        if dtype is None:
+            dtype, at = _DTYPES[value[0]], 1
+        if match[2] is not None:
+            shape = tuple(int(size) for size in match[2].split(","))
+        else:
+            dimensions, kind = divmod(value[at], 4)
+            stop = at + 1 + dimensions * 2**kind
+            shape = tuple(np.frombuffer(value[at + 1 : stop], _SHAPE_DTYPES[kind], dimensions).tolist())
+            at = stop
+    except (LookupError, ValueError) as exc:
+        raise MalformedValueError(f"expected an array, found {value[:20]!r}") from exc
+    if len(value) - at != np.dtype(dtype).itemsize * math.prod(shape):
+        raise MalformedValueError(f"expected {dtype}{list(shape)}, found {len(value) - at:,} bytes")
+    return dtype, shape, value[at:]
+
+
+def encoding_of(field: Field, *, is_picture: bool) -> Encoding:
+    """Return the encoding of a field: pictures as PNG, flags as bytes."""
+    if field.is_text:
+        return Encoding("str", None)
+    if is_picture:
+        return Encoding("png", None)
+    dtype = "uint8" if field.dtype == "bool" else field.dtype
+    size = np.dtype(dtype).itemsize * math.prod(field.shape)
+    return Encoding(f"ndarray:{dtype}:{','.join(map(str, field.shape))}" if field.shape else dtype, size)

@@ -1,0 +1,199 @@
+"""An MDS dataset of steps: a sample a step, columns by TED path or as the options name them."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import CorruptShardError, SourceError
+from rlx.files.disk import read_object
+from rlx.files.location import checked_name
+from rlx.formats.common.fields import RowType, expecting
+from rlx.formats.common.provenance import SCHEMA, read_notes_beside
+from rlx.formats.common.rows.episodes import Batch
+from rlx.formats.common.rows.table import COLUMN_PATHS, Table, TablePlace, TableRun, open_table
+from rlx.formats.mds.layout import INDEX, LAYOUT, VERSION, Encoding, MalformedValueError
+from rlx.formats.mds.shard import Shard
+from rlx.schema import TEXT
+
+_MAX_INDEX_BYTES = 2**28
+_MAX_SAMPLES = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardFile:
+    """What the index says of a shard."""
+
+    name: str
+    samples: int
+    size: int
+
+
+class MdsTable:
+    """The samples of all shards as rows.
+
+    Args:
+        path: of the directory.
+        shards: its files.
+        columns: encoding of every column, by its name, in order.
+        named: TED path by the column's name, where it is another.
+        flags: TED paths of the columns that rlx noted to be of flags, which MDS keeps as bytes.
+    """
+
+    unfit: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        path: Path,
+        shards: Sequence[_ShardFile],
+        columns: Mapping[str, Encoding],
+        named: Mapping[str, str],
+        flags: frozenset[str],
+    ) -> None:
+        self._path = path
+        self._shards = shards
+        self._encodings = list(columns.values())
+        self._places = {named.get(name, name): place for place, name in enumerate(columns)}
+        if missing := [name for name in named if name not in columns]:
+            raise CorruptShardError(f"{path}: {missing[0]} is missing, found {', '.join(columns)[:200]}")
+        self._starts = np.cumsum([0, *(shard.samples for shard in shards)])
+        self._flags = flags
+        self.kinds: Mapping[str, RowType | None] = self._kinds()
+
+    def group_start(self, row: int) -> int:
+        """Return the row itself: samples are read one by one."""
+        return row
+
+    def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
+        """Yield rows of columns; see ``Table``."""
+        wanted = list(dict.fromkeys(paths))
+        first = int(np.searchsorted(self._starts, row, side="right")) - 1
+        for number in range(first, len(self._shards)):
+            start = max(0, row - int(self._starts[number]))
+            with self._opened(self._shards[number]) as shard:
+                for begin in range(start, self._shards[number].samples, size):
+                    yield self._batch(shard, wanted, range(begin, min(begin + size, self._shards[number].samples)))
+
+    def _batch(self, shard: Shard, paths: Sequence[str], numbers: range) -> Batch:
+        found = {path: self._empty(path, len(numbers)) for path in paths}
+        for row, number in enumerate(numbers):
+            values = shard.values(number)
+            for path in paths:
+                place, kind = self._places[path], self.kinds[path]
+                if kind is None:
+                    continue
+                try:
+                    stored = ("uint8", kind[1]) if kind[0] == "bool" else kind
+                    self._encodings[place].decode(values[place], stored, found[path], row)
+                except MalformedValueError as exc:
+                    raise CorruptShardError(f"{shard.path}: sample {number}: {path}: {exc}") from exc
+        return found
+
+    def _empty(self, path: str, count: int) -> Any:
+        kind = self.kinds[path]
+        if kind is None:
+            return np.zeros(count, bool)
+        return np.empty((count, *kind[1]), object if kind[0] == TEXT else kind[0])
+
+    def _kinds(self) -> Mapping[str, RowType | None]:
+        with self._opened(self._shards[0]) as shard:
+            values = shard.values(0)
+            found: dict[str, RowType | None] = {}
+            for path, place in self._places.items():
+                try:
+                    kind = self._encodings[place].row_type(values[place])
+                except MalformedValueError as exc:
+                    raise CorruptShardError(f"{shard.path}: sample 0: {path}: {exc}") from exc
+                is_flag = kind is not None and path in self._flags and kind[0] == "uint8"
+                found[path] = ("bool", kind[1]) if kind is not None and is_flag else kind
+        return found
+
+    def _opened(self, shard: _ShardFile) -> Shard:
+        return Shard(self._path / shard.name, shard.samples, shard.size, self._encodings)
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a directory has the index of an MDS dataset."""
+    try:
+        return (path / INDEX).is_file() and '"mds"' in (path / INDEX).read_text(encoding="utf-8")[:_MAX_INDEX_BYTES]
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+@expecting(LAYOUT)
+def open_mds(path: Path, **columns: str) -> TableRun:
+    """Return the dataset in an MDS directory.
+
+    Args:
+        path: of the directory.
+        columns: names of columns that are not TED paths, by the options of the format.
+
+    Raises:
+        SourceNotFoundError: a file is missing.
+        CorruptShardError: the index or a shard is damaged, or a column is missing.
+        SourceError: it has no step, or its shards are compressed.
+    """
+    path = path.absolute()
+    shards, encodings = _index(path)
+    named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
+    notes = {**read_notes_beside(path), "format": "MDS"}
+    noted = notes.get(SCHEMA, {}).items()
+    flags = {name for name, field in noted if isinstance(field, dict) and field.get("dtype") == "bool"}
+    opened = partial(_opened, path, shards, encodings, named, frozenset({*flags, *(f"next/{name}" for name in flags)}))
+    place = TablePlace(path, path, (INDEX, *(shard.name for shard in shards)), opened, LAYOUT)
+    return open_table(place, notes)
+
+
+@contextmanager
+def _opened(
+    path: Path,
+    shards: Sequence[_ShardFile],
+    columns: Mapping[str, Encoding],
+    named: Mapping[str, str],
+    flags: frozenset[str],
+) -> Iterator[Table]:
+    if _index(path)[0] != shards:
+        raise CorruptShardError(f"{path / INDEX}: it was changed while it was read")
+    yield MdsTable(path, shards, columns, named, flags)
+
+
+def _index(path: Path) -> tuple[tuple[_ShardFile, ...], Mapping[str, Encoding]]:
+    """Return the shards that have samples, and the columns of all."""
+    index = read_object(path / INDEX, _MAX_INDEX_BYTES)
+    shards, columns = [], None
+    try:
+        for said in index["shards"]:
+            if (said["format"], said["version"]) != ("mds", VERSION):
+                raise SourceError(f"{path / INDEX}: expected shards of mds, version {VERSION}, found {said!r:.80}")
+            if said.get("compression") is not None:
+                raise SourceError(
+                    f"{path / INDEX}: shards are compressed with {said['compression']!r:.40}, which rlx does not read",
+                    hint="decompress them, and set compression and zip_data to null in index.json",
+                )
+            found = {
+                str(name): Encoding(str(text), size)
+                for name, text, size in zip(
+                    said["column_names"], said["column_encodings"], said["column_sizes"], strict=True
+                )
+            }
+            columns = found if columns is None else columns
+            if found != columns or not all(size is None or _is_count(size) for size in said["column_sizes"]):
+                raise CorruptShardError(f"{path / INDEX}: expected the same columns in every shard")
+            samples, size = said["samples"], said["raw_data"]["bytes"]
+            if not _is_count(samples) or not _is_count(size):
+                raise CorruptShardError(f"{path / INDEX}: expected numbers of samples and bytes, found {said!r:.80}")
+            if samples:
+                shards.append(_ShardFile(checked_name(str(said["raw_data"]["basename"])), samples, size))
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise CorruptShardError(f"{path / INDEX}: expected shards with columns, found {exc!r:.80}") from exc
+    if not shards or columns is None:
+        raise SourceError(f"{path} has no step")
+    return tuple(shards), columns
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MAX_SAMPLES

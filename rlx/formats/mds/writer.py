@@ -1,0 +1,180 @@
+"""MDS: a sample a step with the observation after it, columns by TED path, pictures as PNG."""
+
+import json
+import struct
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from shutil import copyfileobj
+from typing import Any
+
+import numpy as np
+
+from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, small_pieces
+from rlx.formats.common.pictures import Arranged, as_pictures, encode
+from rlx.formats.common.provenance import FILE_NAME, save_provenance
+from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
+from rlx.formats.common.rows.ted_fields import INDEX as STEP_INDEX
+from rlx.formats.mds.layout import INDEX, SHARD, VERSION, Encoding, encoding_of
+from rlx.progress import Progress
+from rlx.schema import Field, Role, Schema
+
+_SHARD_BYTES = 2**26  # the default of streaming's own writer
+_SHARD_SAMPLES = 50_000
+_NUMBER, _FLAG = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
+_LOCATIONS = {STEP_INDEX: _NUMBER, TRAJECTORY: _NUMBER, EPISODE: _NUMBER, FROM_RESET: _FLAG, CUT: _FLAG}
+_NUMBER_BYTES = struct.Struct("<I")
+
+
+class MdsExporter:
+    """Exporter of every field, twice for observations: samples are shuffled, so each has the observation after it."""
+
+    title = "MDS"
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return which final observations were recorded, fields that have no place, and pictures that change."""
+        schema = experience.schema
+        columns = _columns(schema)
+        losses = common_losses(experience, starts=False)
+        losses += left_out([name for name, path in ted_paths(schema).items() if path not in columns])
+        pictures = {name: _picture(schema[name]) for name in schema.names(Role.OBSERVATION)}
+        return losses + [loss for name, one in pictures.items() if one for loss in one.loss(name, schema[name])]
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a directory has an MDS dataset, and nothing else that rlx did not write."""
+        names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        return INDEX in names and all(name in (INDEX, FILE_NAME) or name.endswith(".mds") for name in names)
+
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+        """Write the directory; the index last."""
+        path.mkdir(parents=True)
+        columns = dict(sorted(_columns(experience.schema).items()))
+        shards: list[dict[str, Any]] = []
+        shard = OpenShard(path, 0, columns)
+        try:
+            for piece, samples in _samples(experience, columns):
+                for sample in samples:
+                    if shard.is_full:
+                        shards.append(shard.finish())
+                        shard = OpenShard(path, len(shards), columns)
+                    shard.add(sample)
+                progress.advance("steps", piece.steps)
+            shards.append(shard.finish())
+        finally:
+            shard.close()
+        save_provenance(path, experience, self.losses(experience))
+        (path / INDEX).write_text(json.dumps({"version": VERSION, "shards": shards}, sort_keys=True), encoding="utf-8")
+
+
+class OpenShard:
+    """A shard that is being written: samples first go to a file of their own, as their places precede them.
+
+    Args:
+        directory: of the dataset.
+        number: of the shard.
+        columns: encoding of every column, by name, in order.
+    """
+
+    def __init__(self, directory: Path, number: int, columns: Mapping[str, Encoding]) -> None:
+        self._path = directory / SHARD.format(number)
+        self._samples = self._path.with_suffix(".samples").open("w+b")
+        self._sizes = array("I")
+        self._bytes = 0
+        encodings = columns.values()
+        self._config = {
+            "version": VERSION,
+            "format": "mds",
+            "compression": None,
+            "hashes": [],
+            "size_limit": _SHARD_BYTES,
+            "column_names": list(columns),
+            "column_encodings": [encoding.text for encoding in encodings],
+            "column_sizes": [encoding.size for encoding in encodings],
+        }
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next sample goes into another shard."""
+        return self._bytes >= _SHARD_BYTES or len(self._sizes) >= _SHARD_SAMPLES
+
+    def add(self, sample: bytes) -> None:
+        """Add a sample."""
+        self._samples.write(sample)
+        self._sizes.append(len(sample))
+        self._bytes += len(sample)
+
+    def close(self) -> None:
+        """Close the file of samples, written or not."""
+        self._samples.close()
+
+    def finish(self) -> dict[str, Any]:
+        """Write the shard; returns what the index says of it."""
+        config = json.dumps(self._config, sort_keys=True).encode()
+        count = len(self._sizes)
+        places = np.cumsum([0, *self._sizes]) + _NUMBER_BYTES.size * (count + 2) + len(config)
+        with self._path.open("xb") as file:
+            file.write(_NUMBER_BYTES.pack(count) + places.astype("<u4").tobytes() + config)
+            self._samples.seek(0)
+            copyfileobj(self._samples, file)
+            size = file.tell()
+        self._samples.close()
+        self._path.with_suffix(".samples").unlink()
+        raw = {"basename": self._path.name, "bytes": size, "hashes": {}}
+        return {**self._config, "raw_data": raw, "zip_data": None, "samples": count}
+
+
+def _samples(experience: Experience, columns: Mapping[str, Encoding]) -> Iterator[tuple[Piece, Iterator[bytes]]]:
+    index, cut = 0, experience.trajectories.cut
+    for piece in small_pieces(experience.blocks(), experience.schema):
+        yield piece, _encoded(experience.schema, piece, columns, index, cut=bool(cut[piece.trajectory]))
+        index += piece.steps
+
+
+def _encoded(
+    schema: Schema, piece: Piece, columns: Mapping[str, Encoding], index: int, *, cut: bool
+) -> Iterator[bytes]:
+    """Yield the samples of a piece."""
+    count = piece.steps
+    values: dict[str, Iterator[bytes]] = {
+        STEP_INDEX: _bytes(np.arange(index, index + count)),
+        TRAJECTORY: _bytes(np.full(count, piece.trajectory)),
+        EPISODE: _bytes(np.full(count, piece.episode)),
+        FROM_RESET: _bytes(np.full(count, piece.from_reset)),
+        CUT: _bytes(np.full(count, cut)),
+    }
+    for name, path in ted_paths(schema).items():
+        if path in columns:
+            values[path] = _bytes(piece.rows(name), _picture(schema[name]))
+            if schema[name].role == Role.OBSERVATION:
+                values[f"next/{name}"] = _bytes(piece.next(name), _picture(schema[name]))
+    free = [place for place, encoding in enumerate(columns.values()) if encoding.size is None]
+    for sample in zip(*(values[path] for path in columns), strict=True):
+        yield b"".join([*(_NUMBER_BYTES.pack(len(sample[place])) for place in free), *sample])
+
+
+def _bytes(rows: Any, arranged: Arranged | None = None) -> Iterator[bytes]:
+    if arranged is not None:
+        return encode(arranged.arrange(rows))
+    if rows.dtype == object:
+        return (text.encode() for text in rows)
+    return (row.tobytes() for row in np.ascontiguousarray(rows))
+
+
+def _columns(schema: Schema) -> dict[str, Encoding]:
+    """Return the encoding of every column that there is a place for, by TED path."""
+    columns = {path: encoding_of(field, is_picture=False) for path, field in _LOCATIONS.items()}
+    for name, path in ted_paths(schema).items():
+        field = schema[name]
+        if path in _LOCATIONS or (field.is_text and field.shape) or 0 in field.shape:
+            continue
+        columns[path] = encoding_of(field, is_picture=_picture(field) is not None)
+        if field.role == Role.OBSERVATION:
+            columns[f"next/{name}"] = columns[path]
+    return columns
+
+
+def _picture(field: Field) -> Arranged | None:
+    return as_pictures(field) if field.role == Role.OBSERVATION else None
+
+
+DATASETS = MdsExporter()

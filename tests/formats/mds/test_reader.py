@@ -1,0 +1,121 @@
+"""An MDS dataset that MosaicML's own writer wrote (scripts/make_mds.py), whole and damaged."""
+
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.common.rows.table import TableRun
+from rlx.formats.finding import find_run
+from rlx.formats.mds.reader import open_mds, recognises
+from tests.contracts.source import SourceContract, read, steps_or_error
+
+GOLDEN = Path(__file__).parents[2] / "golden/mds"
+COLUMNS = {"observation": "frame", "action": "act", "reward": "r", "terminated": "done"}
+OPTIONS = "mds:" + ",".join(f"{option}={column}" for option, column in COLUMNS.items())
+
+
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN, tmp_path / "a"))
+
+
+def change_index(path: Path, **said: Any) -> None:
+    index = json.loads((path / "index.json").read_text())
+    index["shards"][0] |= said
+    (path / "index.json").write_text(json.dumps(index))
+
+
+class TestMds(SourceContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return copy(tmp_path)
+
+    @pytest.fixture
+    def source(self, root: Path) -> TableRun:
+        return open_mds(root, **COLUMNS)
+
+
+def test_every_value(tmp_path: Path) -> None:
+    source = find_run(copy(tmp_path), None, OPTIONS)
+    first, second, third = read(source, 0)
+    assert first["observation"].shape == (4, 8, 9, 3)
+    assert third["observation"][:5, 0, 0, 0].tolist() == [32, 33, 34, 35, 36]
+    assert (second["action"].tolist(), third["reward"].tolist()) == ([0], [16, 16.5, 17, 17.5, 18])
+    assert third["state"].tolist() == [[32, 0.5], [33, 0.5], [34, 0.5], [35, 0.5], [36, 0.5]]
+    assert (third["odd"][0].tolist(), third["task"][0]) == ([32, 33, 34], "pick \u00fcp")
+    assert source.notes == {"format": "MDS", "not_taken": {"meta": "neither numbers nor text"}}
+    assert source.schema["odd"].dtype == "int16"
+
+
+def test_names_have_to_be_given(tmp_path: Path) -> None:
+    with pytest.raises(CorruptShardError, match="next/reward is missing; expected an MDS dataset"):
+        find_run(copy(tmp_path), None)
+    with pytest.raises(CorruptShardError, match="pixels is missing, found act, done, frame"):
+        open_mds(copy(tmp_path / "b"), **{**COLUMNS, "observation": "pixels"})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"compression": "zstd:3"}, SourceError, "shards are compressed with 'zstd:3', which rlx does not read"),
+        ({"version": 1}, SourceError, "expected shards of mds, version 2"),
+        ({"samples": 6}, CorruptShardError, "shard.00000.mds: expected 6 samples, found 7"),
+        ({"samples": -1}, CorruptShardError, "expected numbers of samples and bytes"),
+        ({"samples": 2**31}, CorruptShardError, "expected 1,364 bytes of 2,147,483,648 samples, found 1,364"),
+        ({"raw_data": {"basename": "shard.00000.mds", "bytes": 9}}, CorruptShardError, "expected 9 bytes of 7 samples"),
+        ({"raw_data": {"basename": "../a", "bytes": 9}}, SourceError, "a"),
+        ({"raw_data": None}, CorruptShardError, "expected shards with columns"),
+        ({"column_sizes": [8]}, CorruptShardError, "expected shards with columns"),
+        ({"column_sizes": [1, 1, None, None, None, 4, 8, None]}, CorruptShardError, "expected the same columns"),
+    ],
+)
+def test_bad_index(change: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    change_index(path, **change)
+    with pytest.raises(error, match=message):
+        read(open_mds(path, **COLUMNS), 0)
+
+
+def test_pickles_are_not_opened(tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    for file in path.glob("*"):
+        file.write_bytes(file.read_bytes().replace(b'"json"', b'"pkl" '))
+    assert open_mds(path, **COLUMNS).notes["not_taken"] == {"meta": "neither numbers nor text"}
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert recognises(GOLDEN)
+    assert not recognises(tmp_path)
+    with pytest.raises(SourceNotFoundError, match=r"index.json is missing; expected an MDS dataset"):
+        open_mds(tmp_path)
+
+
+def test_wrong_bytes_are_values_or_a_named_error(tmp_path: Path) -> None:
+    path, dice, found = copy(tmp_path), random.Random(0), Counter[bool]()
+    whole = {file: file.read_bytes() for file in path.glob("*")}
+    for number in range(2000):
+        file = dice.choice(list(whole))
+        content = bytearray(whole[file])
+        if number % 5 == 0:
+            content = content[: dice.randrange(len(content))]
+        for _ in range(0 if number % 5 == 0 else dice.choice((1, 3, 20))):
+            content[dice.randrange(len(content))] = dice.randrange(256)
+        file.write_bytes(content)
+        found[isinstance(steps_or_error(lambda path: open_mds(path, **COLUMNS), path), int)] += 1
+        file.write_bytes(whole[file])
+    assert min(found.values()) > 100, found
+
+
+def test_samples_are_read_from_any_row(tmp_path: Path) -> None:
+    source = open_mds(copy(tmp_path), **COLUMNS)
+    with source.place.opened() as table:
+        for row in range(9):
+            batch = next(table.batches(["action", "state"], 2, row))
+            assert batch["action"][0] == (0, 1, 2, 0, 0, 1, 2, 3, 4)[row]
+            assert batch["state"].dtype == np.float32
