@@ -15,6 +15,7 @@ from rlx.buffer.index.continuity import observed
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.storage.step_schema import parted
 from rlx.errors import DatasetExistsError, SchemaMismatchError
+from rlx.files.disk import is_there
 from rlx.manifest import FILE_NAME, Manifest, ShardRecord
 from rlx.schema import Field, Role, Schema, check_name
 from rlx.store.codec import Codec
@@ -91,7 +92,7 @@ def save_dataset(storage: Storage, index: TrajectoryIndex, path: Path, saving: S
         ]
 
     with claimed(path, overwrite=saving.overwrite) as claim:
-        if (path / FILE_NAME).exists() and not saving.overwrite:
+        if is_there(path / FILE_NAME) and not saving.overwrite:
             raise DatasetExistsError(f"{path} holds a dataset", hint="overwrite=True replaces it")
         write_all(claim.place, described, len(shards), write)
         claim.finish()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlx.errors import DatasetExistsError
 from rlx.files import lock
-from rlx.files.disk import disk_errors
+from rlx.files.disk import disk_errors, is_there
 from rlx.files.urls import check_no_url
 
 PARTIAL = ".partial"
@@ -86,7 +86,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = No
 
 def _recover(partial: Path, replaced: Path, path: Path) -> None:
     """Remove what a failed or killed process left, and give back the directory that it was about to replace."""
-    if replaced.exists() and not path.exists():
+    if is_there(replaced) and not is_there(path):
         replaced.rename(path)
     remove(partial)
     remove(replaced)

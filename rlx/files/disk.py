@@ -133,6 +133,21 @@ def check_room(destination: Path, needed: int, *, remedy: str = "choose another 
         )
 
 
+def is_there(path: Path) -> bool:
+    """Return whether a file or directory is there; raises OSError if nobody can tell.
+
+    ``Path.exists`` does so up to Python 3.13. From 3.14 on it says no: a dataset that a failing disk or mount hides
+    for a moment would seem absent, and be overwritten.
+    """
+    try:
+        path.stat()
+    except OSError as exc:
+        if exc.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
+    return True
+
+
 def check_case(names: Iterable[str], existing: Path) -> None:
     """Raise FileAccessError if two of these paths are one on a file system that ignores the case of letters.
 

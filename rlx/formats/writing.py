@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rlx.errors import DatasetExistsError, ExportError
 from rlx.files.atomic import whole
+from rlx.files.disk import is_there
 from rlx.formats.common.exporter import Columns, DatasetExporter, DirectoryExporter, Experience, Exporter
 from rlx.progress import Progress
 from rlx.schema import Schema, is_action
@@ -84,7 +85,7 @@ def _check_actions(schema: Schema, exporter: DatasetExporter) -> None:
 
 
 def _check_free(destination: Path, exporter: DatasetExporter, *, overwrite: bool) -> None:
-    if not destination.exists() and not destination.is_symlink():
+    if not is_there(destination) and not destination.is_symlink():
         return
     if not overwrite:
         raise DatasetExistsError(f"{destination} is there already", hint="--overwrite replaces it")

@@ -15,6 +15,7 @@ from rlx.engine.actor import Actors
 from rlx.engine.local_actors import InlineActors, LocalActors
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError, DatasetExistsError
+from rlx.files.disk import is_there
 from rlx.manifest import Manifest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, manifest_at
@@ -43,7 +44,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
         EngineError: no Ray cluster answers.
     """
     started = time.monotonic()
-    if not (collection.resume or options.overwrite) and (destination / manifest.FILE_NAME).exists():
+    if not (collection.resume or options.overwrite) and is_there(destination / manifest.FILE_NAME):
         finished = _finished(destination, options.command)
         return Report.of(destination, finished, time.monotonic() - started, 0, skipped_shards=len(finished.shards))
     environment = opened(collection.environment, collection.num_envs)

@@ -14,7 +14,7 @@ from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
 from rlx.files import lock
 from rlx.files.atomic import sync, sync_tree
-from rlx.files.disk import check_case, disk_errors
+from rlx.files.disk import check_case, disk_errors, is_there
 from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
@@ -155,7 +155,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
         try:
             if not overwrite:
                 yield Claim(path, path)
-            elif (path / manifest.FILE_NAME).exists():
+            elif is_there(path / manifest.FILE_NAME):
                 discard(path)
                 with _new(path) as place:
                     yield Claim(path, place)
@@ -240,7 +240,7 @@ def _check(path: Path, described: Manifest) -> None:
 
 def _refuse_foreign(path: Path) -> None:
     """Raise DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
-    if not path.exists():
+    if not is_there(path):
         return
     own = {manifest.FILE_NAME, DAMAGED, ASIDE, NEW, SWEPT, SHARDS, lock.FILE_NAME, SOURCE_FILES}
     foreign = ["a file"] if not path.is_dir() else sorted(set(map(_name, path.iterdir())) - own)

@@ -14,6 +14,7 @@ from pathlib import Path
 from rlx import manifest
 from rlx.errors import DatasetError
 from rlx.files.atomic import remove, sync, sync_tree
+from rlx.files.disk import is_there
 from rlx.manifest import Manifest
 from rlx.store.layout import NEW, SHARDS, SWEPT
 
@@ -24,7 +25,7 @@ def discard(path: Path) -> None:
     """Remove what an interrupted replacement of a dataset left."""
     swept = path / SWEPT
     remove(swept)
-    if (path / NEW).exists():
+    if is_there(path / NEW):
         # Renamed first: a worker that outlives its killed writer for a moment could add a file meanwhile.
         shutil.rmtree((path / NEW).rename(swept))
 
@@ -32,7 +33,7 @@ def discard(path: Path) -> None:
 def abandon(path: Path) -> None:
     """Remove what there is of a new dataset, unless shards of it are listed; those are kept, and named."""
     place = path / NEW
-    if not (place / manifest.FILE_NAME).exists():
+    if not is_there(place / manifest.FILE_NAME):
         discard(path)
     elif not _is_listed(path, _renamed(Manifest.load(place))):
         logger.warning("%s is unchanged; finished shards of the new dataset are in %s", path, place)
@@ -56,7 +57,7 @@ def take_place(path: Path) -> None:
 
 def settle(path: Path) -> None:
     """Finish, or undo, the last step of a replacement that was interrupted in it."""
-    if not (path / NEW / manifest.FILE_NAME).exists():
+    if not is_there(path / NEW / manifest.FILE_NAME):
         return
     listed = Manifest.load(path / NEW)
     under_other_names = _renamed(listed)
@@ -68,7 +69,7 @@ def settle(path: Path) -> None:
         discard(path)
         return
     for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
-        if (moved := path / SHARDS / renamed.name).exists():
+        if is_there(moved := path / SHARDS / renamed.name):
             moved.rename(path / NEW / SHARDS / record.name)
 
 
