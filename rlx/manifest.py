@@ -7,8 +7,8 @@ damaged one is always detected. docs/format.md specifies every key.
 import builtins
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ from rlx.manifest_values import (
     check_lineage,
     check_space,
     check_statistics,
+    indented,
     is_count,
 )
 from rlx.schema import Schema
@@ -45,8 +46,13 @@ MAX_STEPS = 2**40  # of a shard: far beyond any, and sums of it stay far below 2
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_SHOWN = 160  # characters of what somebody wrote into a manifest
-_CRC32C = re.compile(r"[0-9a-f]{8}")
+_CRC32CS = re.compile(r"[0-9a-f]*")
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n\}\n')
+_NO_SHARDS = "[]\n}"
+_SHARD_KEYS = ("name", "steps", "trajectories", "files", "statistics", "origin", "dropped")
+# Names of files are the same in all shards of a dataset: each is checked once.
+_checked_names: set[str] = set()
+_MOST_CHECKED = 10_000
 _TAIL_BYTES = len(b',\n "crc32c": "00000000"\n}\n')
 
 
@@ -65,13 +71,45 @@ class FileRecord:
             digests.update(piece)
         return cls(digests.bytes, digests.crc32c)
 
-    @classmethod
-    def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """Return the file that a manifest describes."""
-        record = cls(**described)
-        if not is_count(record.bytes) or not _CRC32C.fullmatch(record.crc32c):
-            raise ValueError(f"{record}")
-        return record
+
+class FileRecords(Mapping[str, FileRecord]):
+    """The files of a shard as a manifest describes them, checked at once; a dataset of many shards has very many.
+
+    Args:
+        described: ``bytes`` and ``crc32c`` by name.
+
+    Raises:
+        ValueError: these are no files, or TypeError or KeyError.
+    """
+
+    def __init__(self, described: Mapping[str, Mapping[str, Any]]) -> None:
+        self._described = described
+        values = described.values()
+        sizes, checksums = [file["bytes"] for file in values], [file["crc32c"] for file in values]
+        are_counts = set(map(type, sizes)) <= {int} and (not sizes or 0 <= min(sizes) <= max(sizes) < 2**63)
+        if set(map(len, values)) - {2} or not are_counts:
+            raise ValueError(f"files {dict(described)!r:.200}")
+        if set(map(len, checksums)) - {8} or not _CRC32CS.fullmatch("".join(checksums)):
+            raise ValueError(f"checksums {checksums!r:.200}")
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """Return name and bytes of every file."""
+        return [(name, file["bytes"]) for name, file in self._described.items()]
+
+    def __getitem__(self, name: str) -> FileRecord:
+        return FileRecord(**self._described[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._described)
+
+    def __len__(self) -> int:
+        return len(self._described)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._described
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +133,38 @@ class ShardRecord:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    _encoded: str = field(default="", init=False, repr=False, compare=False)
 
     @property
     def bytes(self) -> int:
         """Bytes of all its files."""
-        return sum(file.bytes for file in self.files.values())
+        return sum(size for _, size in self.sizes())
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """Return name and bytes of every file."""
+        if isinstance(self.files, FileRecords):
+            return self.files.sizes()
+        return [(name, file.bytes) for name, file in self.files.items()]
+
+    def encode(self) -> str:
+        """Return the shard as it stands in ``rlx.json``; encoded once, however often a manifest that lists it is
+        written.
+        """
+        if not self._encoded:
+            files = {name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in self.files.items()}
+            described = {key: getattr(self, key) for key in _SHARD_KEYS}
+            object.__setattr__(self, "_encoded", indented({**described, "files": files}, "\n  "))
+        return self._encoded
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
         """Return the shard that a manifest describes."""
-        files = {name: FileRecord.from_json(record) for name, record in described["files"].items()}
-        if bad := [name for name in files if not _FILE_NAME.fullmatch(name)]:
-            raise ValueError(f"file name {bad[0]!r}")
+        files = FileRecords(described["files"])
+        if not _checked_names.issuperset(files):
+            if bad := [name for name in files if not _FILE_NAME.fullmatch(name)]:
+                raise ValueError(f"file name {bad[0]!r}")
+            if len(_checked_names) < _MOST_CHECKED:
+                _checked_names.update(files)
         _check_shard_name(described["name"])
         steps, trajectories = described["steps"], described["trajectories"]
         if not (is_count(steps) and is_count(trajectories) and trajectories <= steps <= MAX_STEPS):
@@ -196,8 +254,11 @@ class Manifest:
         """Return the content of ``rlx.json``: the same manifest always gives the same bytes."""
         described = {"format": "rlx", **{key: getattr(self, key) for key in _KEYS}}
         described["schema"] = self.schema.to_json()
-        described["shards"] = [asdict(shard) for shard in self.shards]
-        text = json.dumps(described, indent=1, ensure_ascii=False, allow_nan=False)
+        described["shards"] = []
+        text = indented(described)
+        if self.shards:
+            shards = ",\n  ".join(shard.encode() for shard in self.shards)
+            text = f"{text.removesuffix(_NO_SHARDS)}[\n  {shards}\n ]\n}}"
         # Surrogates, for bytes of a name that is not UTF-8, become JSON's own escapes.
         body = text.encode("utf-8", "backslashreplace")[:-2]
         return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)

@@ -125,11 +125,11 @@ def sync_tree(directory: Path) -> None:
     """Make every file and directory of a tree survive a power cut."""
     for parent, _, names in os.walk(directory):
         for name in names:
-            sync(Path(parent) / name)
-        sync(Path(parent))
+            sync(f"{parent}/{name}")
+        sync(parent)
 
 
-def sync(path: Path) -> None:
+def sync(path: Path | str) -> None:
     """Make the content of a file, or the renames in a directory, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

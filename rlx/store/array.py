@@ -66,6 +66,9 @@ class Store(Protocol):
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Write what ties the finished arrays of a directory together."""
 
+    def small_file(self, name: str, field: Field) -> str:
+        """Return path of the file with the rows of an array of small rows, below the shard."""
+
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
         """Return rows that the file of an array of small rows has room for.
 

@@ -131,7 +131,7 @@ def _with_tables(content: bytes, samples: Sequence[bytes], level: int) -> bytes:
         if sys.version_info >= (3, 14):
             from compression import zstd  # noqa: PLC0415  (only writers need it)
         else:
-            from backports import zstd  # noqa: PLC0415
+            import backports.zstd as zstd  # noqa: PLC0415
     except ImportError:
         logger.info("backports.zstd is not installed: compressed frames take about 8 %% more bytes")
         return content

@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +32,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_LARGE_BYTES = 1 << 20
 _FAILED = ctypes.c_void_p(-1).value
 # The addresses that a process can have, but for the first page, which holds nothing.
 _FIRST, _LIMIT = mmap.PAGESIZE, 1 << 47
@@ -294,13 +295,44 @@ def close_quietly(file: BinaryIO | None) -> None:
             file.close()
 
 
-def check_size(path: Path, expected: int) -> None:
+def check_size(path: str, expected: int) -> None:
     """Raise CorruptDatasetError unless the file exists and has exactly the expected size."""
     try:
-        found = path.stat().st_size
+        found = os.stat(path).st_size
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise CorruptDatasetError(f"{path} is missing: expected {expected:,} bytes") from exc
     except OSError as exc:
         raise file_error(exc, path) from exc
     if found != expected:
         raise CorruptDatasetError(f"{path} has {found:,} bytes, expected {expected:,}")
+
+
+def check_sizes(directory: str, sizes: Iterable[tuple[str, int]]) -> None:
+    """Raise CorruptDatasetError unless these files exist below a directory and have exactly these sizes."""
+    for name, expected in sizes:
+        path = f"{directory}/{name}"
+        try:
+            is_right = os.stat(path).st_size == expected
+        except OSError:
+            is_right = False
+        if not is_right:
+            check_size(path, expected)
+
+
+def read_whole(path: str, size: int) -> bytes | None:
+    """Return the bytes of a file of this size; None if it has another, or cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if size > _LARGE_BYTES and os.fstat(descriptor).st_size != size:
+            return None  # before that much memory is asked for, which a manifest may claim
+        content = os.read(descriptor, size + 1)
+        while 0 < len(content) < size and (more := os.read(descriptor, size + 1 - len(content))):
+            content += more
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return content if len(content) == size else None

@@ -22,7 +22,7 @@ from rlx.schema import Role
 from rlx.store.array import ArrayReader, Rows
 from rlx.store.field_files import FieldFiles
 from rlx.store.layout import shard_directory
-from rlx.store.raw_file import check_size
+from rlx.store.raw_file import check_sizes
 from rlx.store.stores import store_named
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
@@ -175,11 +175,10 @@ class Shards:
         return directory
 
     def _check(self, number: int, directory: Path) -> None:
-        for name, file in self.records[number].files.items():
-            try:
-                check_size(directory / name, file.bytes)
-            except CorruptDatasetError as exc:
-                raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", self.dataset)) from exc
+        try:
+            check_sizes(str(directory), self.records[number].sizes())
+        except CorruptDatasetError as exc:
+            raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", self.dataset)) from exc
 
     def table(self, number: int) -> Trajectories:
         """Return the trajectory table of one shard."""
@@ -189,6 +188,10 @@ class Shards:
 
     def trajectories(self) -> Trajectories:
         """Return the trajectory table of all shards."""
+        if not self.is_remote:
+            directories = [str(shard_directory(self.dataset, record.name)) for record in self.records]
+            if (table := Trajectories.load_all(self._store, directories, self.records)) is not None:
+                return table
         return Trajectories.concatenate(self.each(self.table, range(len(self.records)), depth=1))
 
     def of_steps(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -85,6 +85,10 @@ class MemmapStore:
         """Return a reader of one field."""
         return raw_reader(directory / f"{name}.memmap", field, rows)
 
+    def small_file(self, name: str, field: Field) -> str:  # noqa: ARG002  (all fields lie alike)
+        """Return path of the file of an array."""
+        return f"{name}.memmap"
+
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
         """Return rows that the file of an array has room for."""
         return raw_length(directory / f"{name}.memmap", field)
@@ -153,6 +157,10 @@ class ZarrStore:
             return raw_reader(path, field, rows)
         chunk, codec = _parse_sharding(node / NODE, _read_node(node, field, rows), field)
         return shard_reader(path, field, codec, chunk=chunk, rows=rows)
+
+    def small_file(self, name: str, field: Field) -> str:
+        """Return path of the only chunk of an array of small rows."""
+        return "/".join([name, *_chunk_key(field)])
 
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
         """Return rows that the file of an array of small rows has room for."""

@@ -75,6 +75,10 @@ class WithText:
         """Tie the arrays of these names together; see ``array_names``."""
         self._numbers.seal(directory, names)
 
+    def small_file(self, name: str, field: Field) -> str:
+        """Return path of the file of an array of numbers."""
+        return self._numbers.small_file(name, field)
+
     def length(self, directory: AnyPath, name: str, field: Field) -> int:
         """Return rows of an array of numbers."""
         return self._numbers.length(directory, name, field)

@@ -1,5 +1,6 @@
 """The trajectory table: one row for every trajectory of a shard, or of a dataset."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from rlx.manifest import ShardRecord
 from rlx.schema import Field, Role
 from rlx.store.array import Store
 from rlx.store.codec import NONE
+from rlx.store.raw_file import read_whole
 
 GROUP = "trajectories"
 COLUMNS = MappingProxyType(
@@ -107,6 +109,37 @@ class Trajectories:
         # Checked one by one first: a sum of damaged lengths could overflow to the right total.
         if ((table.length < 1) | (table.length > steps)).any() or table.length.sum() != steps:
             raise CorruptDatasetError(f"{directory}: the lengths of its trajectories do not add up to {steps} steps")
+        return table
+
+    @classmethod
+    def load_all(
+        cls, store: Store, directories: Sequence[str], records: Sequence[ShardRecord]
+    ) -> "Trajectories | None":
+        """Return the table of all these shards on this machine, read a column at a time: the same as of ``load`` and
+        ``concatenate``, with a tenth of the work per shard.
+
+        Returns None if ``load`` has to look: at shards that lack a column or have a damaged one, or at none.
+        """
+        counts = np.array([record.trajectories for record in records], np.int64)
+        if not len(counts) or counts.min() < 1:
+            return None
+        columns: dict[str, NDArray[Any]] = {}
+        for column, field in COLUMNS.items():
+            file = store.small_file(f"{GROUP}/{column}", field)
+            if column in _ADDED_LATER and not all(file in record.files for record in records):
+                return None
+            sizes = (counts * field.row_bytes).tolist()
+            parts = [read_whole(f"{where}/{file}", size) for where, size in zip(directories, sizes, strict=True)]
+            read = [part for part in parts if part is not None]
+            if len(read) < len(parts):
+                return None
+            # A bytearray, because arrays of a table can be written to.
+            columns[_ATTRIBUTES[column]] = np.frombuffer(bytearray().join(read), field.dtype)
+        table = cls(**columns)
+        steps = np.array([record.steps for record in records], np.int64)
+        too_long = (table.length < 1) | (table.length > np.repeat(steps, counts))
+        if too_long.any() or (np.add.reduceat(table.length, np.cumsum(counts) - counts) != steps).any():
+            return None
         return table
 
     @classmethod

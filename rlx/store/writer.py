@@ -295,24 +295,26 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
     with disk_errors(directory):
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
+        source, target = str(shard), str(directory)
         try:
+            for parent in dict.fromkeys(name.rpartition("/")[0] for name in files):
+                os.makedirs(f"{target}/{parent}", exist_ok=True)
             for name, expected in files.items():
-                _link_file(shard / name, expected, directory / name)
+                _link_file(f"{source}/{name}", expected, f"{target}/{name}")
                 progress.advance("bytes", expected.bytes)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
 
 
-def _link_file(file: Path, expected: FileRecord, name: Path) -> None:
+def _link_file(file: str, expected: FileRecord, name: str) -> None:
     """Give a file a second name; copy it where that lies elsewhere, or the file system has no hard links."""
     check_size(file, expected.bytes)
-    name.parent.mkdir(parents=True, exist_ok=True)
     try:
         # Of a symbolic link the file that it stands for: a link of a link would change with what it points at.
-        os.link(file.resolve(), name)
+        os.link(os.path.realpath(file) if os.path.islink(file) else file, name)
     except OSError:
         shutil.copyfile(file, name)
-    found = FileRecord.of(name)
+    found = FileRecord.of(Path(name))
     if found != expected:
         raise CorruptDatasetError(f"{file} is damaged: crc32c {found.crc32c}, expected {expected.crc32c}")

@@ -62,17 +62,36 @@ def test_what_an_interrupted_command_left_is_swept(half: Path) -> None:
     assert verify(half).ok
 
 
+def test_many_shards_are_listed_by_one_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data"
+    written: list[int] = []
+    save = Manifest.save
+
+    def counted(self: Manifest, dataset: Path) -> None:
+        written.append(len(self.shards))
+        save(self, dataset)
+
+    monkeypatch.setattr(Manifest, "save", counted)
+    names = [f"{number:05d}" for number in range(20)]
+    with claimed(path) as claim:
+        writer = open_writer(claim.place, described(codec=Codec.parse("zstd").to_json(), planned=names))
+        form = writer.format()
+        writer.commit_all([write_shard(writer.partial(name), name, form, SHARDS[0]) for name in names])
+    assert written == [20]
+    assert len(Dataset(path).manifest.shards) == 20
+
+
 def test_files_are_durable_before_they_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, synced = tmp_path / "data", []
     with claimed(path):
         writer = open_writer(path, described(codec=Codec.parse("zstd").to_json()))
         records = [write_shard(writer.partial(name), name, writer.format(), SHARDS[0]) for name in ("00000", "00001")]
-        monkeypatch.setattr(atomic, "sync", lambda path: synced.append((path, Manifest.load(writer.path).listed)))
+        monkeypatch.setattr(atomic, "sync", lambda path: synced.append((str(path), Manifest.load(writer.path).listed)))
         writer.save()
         writer.commit_all(records)
     for record in records:
         for name in record.files:
-            assert (writer.partial(record.name) / name, set()) in [(file, set(listed)) for file, listed in synced]
+            assert (str(writer.partial(record.name) / name), set()) in [(file, set(listed)) for file, listed in synced]
 
 
 def test_a_shard_is_listed_only_when_it_is_committed(tmp_path: Path) -> None:
