@@ -62,7 +62,9 @@ class StepReader:
         self._shards.check_lengths()
         trajectory = self.start.searchsorted(steps, side="right") - 1
         rows = steps + trajectory
-        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1] + 1)[: len(rows)])
+        begins = np.ones(len(rows), bool)
+        np.not_equal(rows[1:], rows[:-1] + 1, out=begins[1:])
+        starts = np.flatnonzero(begins)
         return Places(steps, trajectory, self._shard[trajectory], self._last[trajectory] == steps, starts)
 
     def read_all(self, places: Places, stacks: Mapping[str, int] | None = None) -> dict[str, tuple[Rows, Rows | None]]:
