@@ -27,7 +27,7 @@ class Plan:
     """The plan of how steps become batches; see ``Collector`` and ``MultiCollector`` for arguments not listed here.
 
     Args:
-        frames: of a batch, each worker's part of them; of whole episodes, how many it makes at once, if that is said.
+        frames: steps per batch of each worker; with trajs_per_batch, the steps that it makes at once, if given.
         total_frames: as there.
         trajs_per_batch: as there.
         traj_format: as there.
@@ -40,7 +40,7 @@ class Plan:
         preemptive_threshold: as there.
 
     Raises:
-        CollectError: it is not said how large batches are, or no size can be that.
+        CollectError: neither frames nor trajs_per_batch is given, or a size is invalid.
     """
 
     frames: Sequence[int] | None
@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """Orders that a worker may have at once: two, one of them ahead, unless workers run in rounds."""
+        """Tasks that a worker may have at once: two, so that it never waits, or one if workers run in rounds."""
         return 1 if self.is_sync else 2
 
     @property
@@ -95,7 +95,7 @@ class Quota:
 
 
 def quotas_for(left: int | None, lengths: Sequence[int], envs: Sequence[int]) -> list[Quota]:
-    """Return each worker's quota of the next batch, so that never more steps are made than asked for.
+    """Return each worker's quota of the next batch; together, they never exceed the remaining steps.
 
     Where not everybody can have as many as usual, those with the longest quotas get shorter ones; where not everybody
     can make one, the first workers do; where not even the first can, its first environments do.
@@ -193,11 +193,11 @@ class StepSource:
 
     @property
     def next_trajectory(self) -> int:
-        """A number that is larger than all ids that were given."""
+        """A number larger than all ids in use."""
         return max(ids.next for ids in self._ids)
 
     def take(self) -> list[QuotaSteps]:
-        """Return the next steps: a round of all workers, or those of one; empty when all steps are done."""
+        """Return the next steps: a round of all workers, or those of one; empty after ``total_frames``."""
         if self._plan.is_sync:
             return [] if self._left() == 0 else self._round()
         while True:
@@ -228,14 +228,14 @@ class StepSource:
         self._due |= self._sessions_for(workers)
 
     def drop_asked(self, workers: Iterable[int]) -> None:
-        """Drop the steps already asked from these workers as they come in, without waiting for them."""
+        """Drop the steps already requested from these workers when they arrive, without waiting for them."""
         for worker in workers:
             quotas = self._quotas[worker]
             self._asked -= sum(quota.steps for quota in quotas if quota is not None)
             self._quotas[worker] = deque([None] * len(quotas))
 
     def uncount(self, steps: int) -> None:
-        """Take back steps that were collected and are not delivered."""
+        """Subtract steps that were collected but not delivered from the count."""
         self.frames -= steps
         self._asked -= steps
 
@@ -294,7 +294,7 @@ class StepSource:
         return QuotaSteps(quota, steps, self._ids[worker].of(steps), is_start)
 
     def _left(self) -> int | None:
-        """Return steps that are yet to be asked for."""
+        """Return the number of steps not yet requested."""
         total = self._plan.total_frames
         return None if total < 0 else max(0, total - self._asked)
 

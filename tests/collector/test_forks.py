@@ -69,15 +69,18 @@ def test_the_workers_of_a_process_that_is_killed_end_although_a_fork_of_it_lives
     if parent == 0:
         actors = LocalActors()
         pid = actors.start(lambda _: lambda task: os.getpid() + task, None).call(0).result()
-        if os.fork() == 0:
+        if (fork := os.fork()) == 0:
             signal.pause()
-        os.write(writer, f"{pid} ".encode())
+        os.write(writer, f"{pid} {fork}".encode())
         os._exit(0)
     os.close(writer)
-    worker = int(os.read(reader, 100))
     os.waitpid(parent, 0)
-    while _is_running(worker):
-        time.sleep(0.05)
+    worker, fork = map(int, os.read(reader, 100).split())
+    try:
+        while _is_running(worker):
+            time.sleep(0.05)
+    finally:
+        os.kill(fork, signal.SIGKILL)  # it holds the output of the tests open
 
 
 def _is_running(pid: int) -> bool:

@@ -20,12 +20,12 @@ _TENSORDICTS = ("TensorDict", "TensorDictBase")
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy as a user names it; what it stands for is made where it is to run.
+    """Description of a policy, which is created in the process that runs it.
 
     Args:
-        text: ``random``; ``module:name`` or ``file.py:name`` of a function of observations, or of a class or
-            ``nn.Module`` that is one; a module that ``torch.export`` saved; or the state_dict of a module and what
-            makes it, ``file.pt:module:factory``.
+        text: ``random``; ``module:name`` or ``file.py:name`` of a function of observations, a class or an
+            ``nn.Module``; a file written by ``torch.export.save``; or a state_dict and the function that makes its
+            module, ``file.pt:module:factory``.
         epsilon: probability of a random action instead.
         deterministic: whether a policy that has a distribution takes its mode (or mean) instead of sampling it.
         function: the policy itself; ``text`` is then only its name.
@@ -99,12 +99,12 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
 
 
 def has_torch() -> bool:
-    """Return whether torch is imported: it takes seconds, and who does not use it shall not wait for it."""
+    """Return whether torch is already imported; importing it takes seconds."""
     return "torch" in sys.modules
 
 
 def instance(found: Any) -> Any:
-    """Return the instance of a class made without arguments; anything else as it is.
+    """Return an instance of a class, made without arguments; return other objects unchanged.
 
     Raises:
         CollectError: it needs arguments.
@@ -149,7 +149,7 @@ def takes_tensordict(function: Callable[..., Any]) -> bool:
 
 
 class UnannotatedPolicy:
-    """A function that does not say what it takes: arrays, or a TensorDict if its first call fails with arrays.
+    """A function without annotations: called with arrays, or with a TensorDict if its first call fails.
 
     Args:
         function: of observations, or of a TensorDict.
