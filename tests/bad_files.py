@@ -41,6 +41,7 @@ NAMES = {
     "rlds": "1.0.0",
     "npz": "a.npz",
     "parquet": "a.parquet",
+    "hf_parquet": "a.parquet",
     "array_record": "a",
     "lance": "a.lance",
     "mds": "a",
@@ -55,6 +56,7 @@ LAYOUTS = {
     "dopamine": "Dopamine's layout: in replay_logs for every number N of a file $store$_observation_ckpt.N.gz",
     "torchrl": "what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap",
     "parquet": "Parquet of a row a step: columns observation, action, next/reward",
+    "hf_parquet": "Parquet of a row a step: columns observation, action, next/reward",
     "npz": "arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S]",
     "mds": "an MDS dataset of a sample a step: index.json with shards",
     "lance": "a Lance dataset of a row a step: columns observation, action, next/reward",
@@ -474,6 +476,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "cut off": (at("data_000000.array_record", cut), "is damaged"),
     },
 }
+CASES["hf_parquet"] = CASES["parquet"]
 NOT_FOUND = {"missing key of dopamine", "missing file of torchrl", "missing file of mds"}
 REFUSED = {
     "unknown version of minari",
