@@ -135,7 +135,7 @@ class Digests:
 
 def pieces_of(path: Path) -> Iterator[bytes]:
     """Yield a file on this machine in pieces."""
-    with open(path, "rb", buffering=0) as file:
+    with path.open("rb", buffering=0) as file:
         while piece := file.read(_READ_BYTES):
             yield piece
 

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 SOURCE_FILES = "source"
 # Share of a core that may go to writing the manifest, which grows with every shard.
 LISTING_SHARE = 0.1
-# A shard is listed at once as long as this takes no longer: the manifest of about a hundred shards.
-CHEAP_LISTING_S = 0.02
+# A shard is listed at once as long as this takes no longer: a manifest of some hundred shards.
+CHEAP_LISTING_S = 0.002
 
 
 class DatasetWriter:

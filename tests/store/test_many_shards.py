@@ -17,6 +17,7 @@ import rlx
 from rlx.manifest import Manifest
 from rlx.manifest_values import indented
 from rlx.progress import Silent
+from rlx.store import dataset_writer
 from rlx.store.layout import shard_directory, shard_name
 from rlx.store.stores import store_named
 from rlx.store.trajectories import Trajectories
@@ -88,14 +89,16 @@ def test_operations_grow_with_the_shards(verb: str, tmp_path: Path, monkeypatch:
         write_many(folder / "data-other", shards)
         with monkeypatch.context() as patch, opened_files() as files:
             patch.setattr(Manifest, "save", counted)
+            # Nothing is listed before the end because time has passed, so that the count is the same on every machine.
+            patch.setattr(dataset_writer, "CHEAP_LISTING_S", -1.0)
+            patch.setattr(dataset_writer, "LISTING_SHARE", 1e-9)
             saves.clear()
             VERBS[verb](folder / "data-one", folder)
         opened.append(len(files))
-        written.append(sum(saves))
+        written.append(len(saves))
     once, twice = opened[1] - opened[0], opened[2] - opened[1]
     assert twice <= 2.2 * max(once, 1), opened
-    # Every writer lists its shards by shares: a manifest per shard would have 32 * 33 / 2 entries.
-    assert written[2] <= 6 * 32 * 2, written
+    assert written[2] == written[0], "manifests are written as often for few shards as for many"
 
 
 @pytest.mark.parametrize("store", ["zarr", "memmap"])
