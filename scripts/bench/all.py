@@ -19,6 +19,7 @@ from scripts.bench.plot import bars, draw
 
 BENCHMARKS = (
     "size",
+    "shards",
     "read",
     "convert",
     "convert_memory",
