@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import int64
 
-from rlx.block import Block
+from rlx.block import Block, single
 from rlx.manifest import Manifest
 from rlx.schema import Field, Role, Schema
 from rlx.store.codec import Codec
@@ -143,3 +143,20 @@ def seen(dataset: Dataset, steps: Sequence[int]) -> list[int]:
     """The first number of each step's observation: ``1000 * episode + t``."""
     numbers: list[int] = dataset[list(steps)]["observation"].flatten(1)[:, 0].to(int64).tolist()
     return numbers
+
+
+def numbered_dataset(path: Path, lengths: tuple[int, ...] = (7, 5, 11, 14)) -> Dataset:
+    """A dataset of a shard for each trajectory; actions number its steps."""
+    shards, first = [], 0
+    for episode, length in enumerate(lengths):
+        steps, ends = np.arange(first, first + length), np.zeros(length, bool)
+        columns = {
+            "observation": np.repeat(np.arange(length + 1, dtype="float32")[:, None], 3, 1),
+            "action": steps,
+            "reward": steps.astype("float32"),
+            "terminated": ends,
+            "truncated": ends,
+        }
+        shards.append([single(columns, episode=episode)])
+        first += length
+    return write_dataset(path, shards, schema=Schema.of(("float32", (3,)), ("int64", ())), codec="zstd")

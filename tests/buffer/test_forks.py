@@ -30,7 +30,7 @@ from rlx.buffer import (
 )
 from rlx.buffer.loader import unchanged
 from rlx.errors import ForkError
-from tests.buffer.test_loader import dataset
+from tests.factories import numbered_dataset
 from tests.gcs_server import GcsServer
 
 _HANG_S = 240
@@ -106,7 +106,8 @@ def test_workers_draw_batches_of_their_own_in_every_epoch(sampler: str, prefetch
 
 
 def test_workers_that_live_on_draw_on(tmp_path: Path) -> None:
-    buffers = [memory(), compressed(), ReplayBuffer(storage=DatasetStorage(dataset(tmp_path / "data")), batch_size=8)]
+    stored = DatasetStorage(numbered_dataset(tmp_path / "data"))
+    buffers = [memory(), compressed(), ReplayBuffer(storage=stored, batch_size=8)]
     for buffer in buffers:
         workers = loader([buffer], 5, persistent_workers=True)
         found = drawn(workers) + drawn(workers)
@@ -168,7 +169,7 @@ def test_a_shard_that_a_worker_takes_itself_is_not_shared_further() -> None:
 
 def test_spawned_workers_draw_batches_of_their_own(tmp_path: Path) -> None:
     with served(tmp_path) as url:
-        remote, local = rlx.open(url), dataset(tmp_path / "data")
+        remote, local = rlx.open(url), numbered_dataset(tmp_path / "data")
         buffers = [ReplayBuffer(storage=DatasetStorage(each), batch_size=8) for each in (remote, local)]
         buffers += [memory(), compressed()]
         for buffer in buffers:
@@ -182,7 +183,7 @@ def test_spawned_workers_draw_batches_of_their_own(tmp_path: Path) -> None:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The URL of a dataset on loopback."""
-    dataset(folder / "served/data")
+    numbered_dataset(folder / "served/data")
     with GcsServer(folder / "served") as server:
         yield f"{server.url}/data"
 
