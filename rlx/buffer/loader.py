@@ -502,5 +502,12 @@ def _check(batch_size: int, slice_len: int, world_size: int, prefetch: int, thre
 
 
 def unchanged(batch: Any) -> Any:
-    """Return the batch; a ``DataLoader`` that converts nothing takes it as ``collate_fn``."""
+    """Return the batch; a ``DataLoader`` that converts nothing takes it as ``collate_fn``.
+
+    Example:
+        >>> loader = rlx.loader("cartpole", batch_size=100)
+        >>> batches = torch.utils.data.DataLoader(loader, batch_size=None, collate_fn=rlx.buffer.unchanged)
+        >>> next(iter(batches)).batch_size
+        torch.Size([100])
+    """
     return batch

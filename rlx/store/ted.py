@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
@@ -16,7 +15,7 @@ from rlx.store.array import Rows
 from rlx.store.step_reader import StepReader
 
 if TYPE_CHECKING:
-    from tensordict import NonTensorStack
+    from tensordict import NonTensorStack, TensorDict
 
 
 Leaf: TypeAlias = "torch.Tensor | NonTensorStack"
@@ -132,6 +131,8 @@ def make_ted(
     for name, flags in zip(FLAGS, np.zeros((3, *trajectory.shape, 1), np.bool_), strict=True):
         _put(tree, name, flags)
     _put(tree, "collector/traj_ids", trajectory)
+    from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
+
     return TensorDict({**tree, "next": then}, trajectory.shape, names=names)
 
 

@@ -73,6 +73,7 @@ def test_every_key_is_specified() -> None:
     keys = {"format", "crc32c", *described.__dataclass_fields__, *described.shards[0].__dataclass_fields__}
     keys |= {*COLUMNS, *manifest.FileRecord.__dataclass_fields__, *schema.RESERVED, *schema.REQUIRED, *schema.Role}
     keys |= {"dtype", "shape", "role", "space"}
+    keys = {key for key in keys if not key.startswith("_")}  # kept in memory only
     assert {key for key in keys if f"`{key}`" not in TEXT and f'"{key}"' not in TEXT} == set()
 
 

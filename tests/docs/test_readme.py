@@ -40,7 +40,7 @@ def test_the_table_of_extras_is_all_that_users_can_choose() -> None:
     extras = tomllib.loads((PAGE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     table = re.search(r"^\| extra \|.*?\n\n", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert table is not None
-    named = re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in table[0].splitlines() if line))
+    named = re.findall(r"`([\w-]+)`", " ".join(line.split("|")[1] for line in table[0].splitlines() if line))
     assert sorted(named) == sorted(set(extras) - {"bench", "dev"})
 
 

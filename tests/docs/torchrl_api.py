@@ -10,7 +10,7 @@ import json
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin
 
 VERSION = "0.14.1"
 RECORD = Path(__file__).with_suffix(".json")
@@ -93,7 +93,14 @@ def _methods(cls: type) -> dict[str, list[str]]:
 def _arguments(function: Any) -> list[str]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.kind not in variadic and each.name != "self"]
+    named = [each.name for each in parameters if each.kind not in variadic and each.name != "self"]
+    # ``**options: Unpack[Options]`` are arguments too.
+    unpacked: list[Any] = [
+        get_args(each.annotation)[0].__annotations__
+        for each in parameters
+        if each.kind == inspect.Parameter.VAR_KEYWORD and get_origin(each.annotation) is Unpack
+    ]
+    return [*named, *(name for options in unpacked for name in options)]
 
 
 def written(api: Api) -> str:

@@ -108,6 +108,8 @@ def test_fields_that_differ_in_case_only(caseless: Path, tmp_path: Path) -> None
 def test_exports_of_fields_that_differ_in_case_only(caseless: Path, tmp_path: Path, format: str) -> None:
     data = _write_alike(tmp_path / "data")
     target = caseless / "target"
+    if format == "lance":
+        pytest.skip("its library cannot commit to exFAT through FUSE, which lacks hard links")
     try:
         export(data, tmp_path / "elsewhere", format, progress=Silent())
     except (ExportError, MissingExtraError):
