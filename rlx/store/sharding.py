@@ -206,7 +206,7 @@ class ShardFileReader(ChunkReader):
         try:
             self._mapped = MappedFile(path)
         except ValueError as exc:
-            raise CorruptDatasetError(f"{path} cannot be read: {exc}") from exc
+            raise CorruptDatasetError(f"{path} is empty, expected an index of {behind:,} bytes") from exc
         # A step is a hundredth of what the kernel would read around it.
         self._mapped.read_at_random()
         self.file = self._mapped.memory

@@ -269,7 +269,7 @@ def _whole(steps: Steps, spans: Sequence[Span]) -> Iterator[Episode]:
     for (lane, _, until), last in zip(spans, (ends + number).tolist(), strict=True):
         final = steps.final[lane, until - 1]
         for name, array in observation.items():
-            array[last] = final[name]
+            array[last : last + 1] = final[name]  # as rows: a text would become an array of its own
     for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         yield Episode(
             {name: array[begin + place : end + place + 1] for name, array in observation.items()},
