@@ -14,6 +14,9 @@ from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowTable, Table, TablePlace, TableRun, open_table
 from rlx.formats.lance.layout import DATA, LAYOUT, VERSIONS, lance
 
+# Lance reads up to two gigabytes ahead by default.
+_BUFFER_BYTES = 2**24
+
 
 class LanceFile:
     """An open dataset.
@@ -41,7 +44,13 @@ class LanceFile:
         wanted = list(dict.fromkeys(names))
         with _translated(self.path):
             scanned = self._dataset.to_batches(
-                columns=wanted, batch_size=size, offset=row, scan_in_order=True, batch_readahead=1, fragment_readahead=1
+                columns=wanted,
+                batch_size=size,
+                offset=row,
+                scan_in_order=True,
+                batch_readahead=1,
+                fragment_readahead=1,
+                io_buffer_size=_BUFFER_BYTES,
             )
             for batch in scanned:
                 yield {name: batch.column(name) for name in wanted}
