@@ -10,7 +10,6 @@ from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
-from rlx.files.hub import Hub
 from rlx.files.urls import HUB
 from rlx.formats.common.fields import not_taken
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
@@ -47,6 +46,9 @@ def fetched(source: str | os.PathLike[str]) -> tuple[Path, str | None]:
     """
     if not (isinstance(source, str) and source.startswith(HUB)):
         return locate(source), None
+    # Who reads a directory should not wait for what speaks HTTP.
+    from rlx.files.hub import Hub  # noqa: PLC0415
+
     location = Hub(source)
     return location.snapshot(), location.pinned
 

@@ -21,12 +21,10 @@ from rlx.files import lock
 from rlx.files.checksum import Digests, FileStat, pieces_of
 from rlx.files.directory import Directory
 from rlx.files.disk import ABSENT, check_case, file_error
-from rlx.files.hub import Hub
 from rlx.files.location import Upload, WritableLocation
 from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
-from rlx.pipeline import card
 from rlx.pipeline.report import Report, check_apart
 from rlx.pipeline.transfers import JOBS, TransferReport, transfer
 from rlx.progress import Progress
@@ -158,6 +156,10 @@ def _put_card(
     local: Dataset, location: WritableLocation, license: str | None, citation: str | None, *, is_changed: bool
 ) -> bool:
     """Put the card of a dataset of the hub, unless somebody has written one; return whether there is a new one."""
+    # Who pushes to a directory should not wait for what speaks HTTP.
+    from rlx.files.hub import Hub  # noqa: PLC0415
+    from rlx.pipeline import card  # noqa: PLC0415
+
     if not isinstance(location, Hub):
         return False
     try:
