@@ -3,12 +3,17 @@
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from _pytest.doctest import DoctestItem
 
 import rlx
+
+# Modules for other projects that are not installed cannot be imported for their examples.
+_PEERS = ("d3rlpy", "stable_baselines3", "tianshou")
+collect_ignore = [f"rlx/integrations/{name}.py" for name in _PEERS if find_spec(name) is None]
 
 _SAMPLE_RUN = Path(__file__).parent / "scripts/sample_run"
 _COMMANDS = {

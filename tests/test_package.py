@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hatch_build import compile_kernel
 from tests.conftest import SAMPLE_RUN
 from tests.docs.pages import ROOT
 
@@ -33,6 +34,15 @@ def test_the_wheel_is_small_and_has_nothing_but_the_program(built: Path) -> None
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"rlx", "rlx_cli"}
     assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
+    assert not any(name.endswith(".c") for name in zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_wheel_has_the_kernel_where_there_is_a_compiler(built: Path, tmp_path: Path) -> None:
+    has_compiler = compile_kernel(tmp_path / "frames.so")
+    (wheel,) = built.glob("*.whl")
+    assert ("rlx/store/frames.so" in zipfile.ZipFile(wheel).namelist()) == has_compiler
+    assert wheel.name.endswith("-py3-none-any.whl") != has_compiler
+    assert {file.suffix for file in built.iterdir()} == {".gz", ".whl"}
 
 
 def test_the_sdist_has_what_tests_need(built: Path) -> None:
@@ -67,9 +77,11 @@ def _run(bin_path: Path, home: Path, *words: str) -> str:
     return result.stdout
 
 
-def test_the_wheel_alone_runs(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_runs(installed: Path, built: Path, tmp_path: Path) -> None:
     where = _run(installed, tmp_path, "python", "-c", "import rlx, rlx_cli; print(rlx.__file__, rlx_cli.__file__)")
     assert str(ROOT) not in where
+    compiled = _run(installed, tmp_path, "python", "-c", "from rlx.store.kernel import kernel; print(kernel())")
+    assert ("None" in compiled) == any(wheel.name.endswith("any.whl") for wheel in built.glob("*.whl"))
     assert "rlx download Pong/5" in _run(installed, tmp_path, "rlx", "--help")
     _run(installed, tmp_path, "rlx", "collect", "CartPole-v1", "--steps", "50", "--quiet")
     _run(installed, tmp_path, "rlx", "download", "Pong/5", "--source", str(SAMPLE_RUN), "--quiet")

@@ -1,4 +1,6 @@
-"""The interface of stores for one field: rows are appended once, and then read at any index."""
+"""How the rows of a field are stored: the interface of stores, writers and readers."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +63,7 @@ class Store(Protocol):
     def writer(
         self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int = 1
     ) -> ArrayWriter:
-        """Return a writer of one field, compressed by the codec, in so many threads, if its rows are large."""
+        """Return a writer of one field, compressed by the codec in that number of threads if its rows are large."""
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Write what ties the finished arrays of a directory together."""

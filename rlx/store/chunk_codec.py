@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,12 +13,36 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
+from rlx.fork import on_fork
 from rlx.store.codec import Codec
 from rlx.store.dictionary import dictionary_metadata, zstandard_dictionary
+from rlx.store.kernel import Kernel
+from rlx.store.memory import empty_rows
 
 Bytes = bytes | memoryview
 _MIN_WINDOW_BYTES = 1024
+# Against a dictionary of whole frames, taking the first of more matches is faster and smaller than what the library
+# chooses, which weighs fewer against each other (docs/performance_details.md). Other levels are the library's.
+_GREEDY: Mapping[str, int] = MappingProxyType(
+    {"strategy": zstandard.STRATEGY_GREEDY, "min_match": 6, "target_length": 8}
+)
+_SEARCHES = MappingProxyType({6: {**_GREEDY, "search_log": 5}, **{n: {**_GREEDY, "search_log": 6} for n in (7, 8, 9)}})
+_MAX_RATIO = 1 << 16  # of a frame to its compressed bytes, at most
 _SHORT_FRAME = zstandard.ZstdCompressor().compress(b"0")
+
+
+def decompressed(frame: bytes, expected: int) -> bytes:
+    """Return the ``expected`` bytes that a zstd frame of another file than a shard's holds."""
+    # A damaged size must not fill the memory.
+    if expected > len(frame) * _MAX_RATIO:
+        raise ValueError(f"expected {expected:,} bytes in {len(frame):,}")
+    try:
+        found = zstandard.frame_content_size(frame)
+        if found != expected:
+            raise ValueError(f"expected {expected:,} bytes, found {found:,}")
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=max(1, expected))
+    except zstandard.ZstdError as exc:
+        raise ValueError(str(exc)) from exc
 
 
 class ChunkCodec(Protocol):
@@ -69,11 +94,16 @@ class ZstdChunks:
         self.level = level
         self.dictionary = dictionary
         self._local = threading.local()  # neither side of the zstandard library may be shared between threads
-        self._lock = threading.Lock()
+        self._renew_lock()
+        on_fork(self, ZstdChunks._renew_lock)
         self._digested: zstandard.ZstdCompressionDict | None = None
+        self._digested_for: dict[Kernel, int] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.chunk_bytes, self.level, self.dictionary)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def _digest(self) -> zstandard.ZstdCompressionDict | None:
         """Return the dictionary for decoding: megabytes, which all threads share."""
@@ -85,16 +115,31 @@ class ZstdChunks:
                 self._digested = digested
             return self._digested
 
+    def digested_for(self, compiled: Kernel) -> int:
+        """Return the address of the dictionary for decoding by the kernel; 0 without one. All threads share it."""
+        with self._lock:
+            if compiled not in self._digested_for:
+                self._digested_for[compiled] = compiled.digested(self, self.dictionary)
+            return self._digested_for[compiled]
+
     @property
     def _compressor(self) -> zstandard.ZstdCompressor:
         if not hasattr(self._local, "compressor"):
-            trained = zstandard_dictionary(self.dictionary) if self.dictionary else None
-            if trained is not None:
-                trained.precompute_compress(level=self.level)
-            # Without the id of the dictionary, which stands beside it: 4 bytes of every frame.
-            self._local.compressor = zstandard.ZstdCompressor(level=self.level, dict_data=trained, write_dict_id=False)
+            self._local.compressor = self._new_compressor()
         compressor: zstandard.ZstdCompressor = self._local.compressor
         return compressor
+
+    def _new_compressor(self) -> zstandard.ZstdCompressor:
+        if not self.dictionary:
+            return zstandard.ZstdCompressor(level=self.level)
+        # Without the id of the dictionary, which stands beside it: 4 bytes of every frame.
+        settings = {"write_dict_id": 0, **_SEARCHES.get(self.level, {})}
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            self.level, source_size=self.chunk_bytes, dict_size=len(self.dictionary), **settings
+        )
+        trained = zstandard_dictionary(self.dictionary)
+        trained.precompute_compress(compression_params=parameters)
+        return zstandard.ZstdCompressor(compression_params=parameters, dict_data=trained)
 
     @property
     def _decompressor(self) -> zstandard.ZstdDecompressor:
@@ -126,7 +171,6 @@ class ZstdChunks:
 
         Args:
             pieces: bytes of the file that, put together, are these frames.
-            count: how many frames they are.
         """
         # A damaged index may claim any length for every piece; what they add up to is checked before it is allocated.
         most = most_bytes(self.chunk_bytes, count)
@@ -136,7 +180,7 @@ class ZstdChunks:
                 f"compressed chunks of more than {most:,} bytes are longer than {expected} can be"
             )
         frames = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        rows = np.empty((count, self.chunk_bytes), np.uint8)
+        rows = empty_rows(count, self.chunk_bytes)
         try:
             with self._decompressor.stream_reader(frames, read_across_frames=True) as reader:
                 found = reader.readinto(rows.reshape(-1)) + len(reader.read(1))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rlx.errors import CodecError, CorruptDatasetError
+from rlx.wording import did_you_mean
 
 # Rows of fewer bytes are stored as they are: they hardly compress, and reading them stays a look into memory.
 MIN_ROW_BYTES = 1024
@@ -19,7 +20,6 @@ class Codec:
 
     Args:
         name: ``zstd-dict`` (frames against a dictionary of reference frames), ``zstd``, ``lz4`` or ``none``.
-        level: the library's compression level.
         chunk: rows a chunk; 1 with ``zstd-dict``, whose frames stay independent.
 
     Example:
@@ -33,7 +33,10 @@ class Codec:
 
     def __post_init__(self) -> None:
         if self.name not in _DEFAULTS:
-            raise CodecError(f"codec {self.name!r} is unknown: expected one of {', '.join(_DEFAULTS)}")
+            raise CodecError(
+                f"codec {self.name!r} is unknown: expected one of {', '.join(_DEFAULTS)}",
+                hint=did_you_mean(str(self.name), _DEFAULTS),  # a damaged manifest may have anything
+            )
         if not 0 <= self.level <= MAX_LEVELS[self.name]:
             raise CodecError(f"codec {self.name}: level {self.level}, expected 0 to {MAX_LEVELS[self.name]}")
         if not 1 <= self.chunk <= MAX_CHUNK or (self.name == "zstd-dict" and self.chunk != 1):
@@ -42,11 +45,7 @@ class Codec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the codec that a user means: a name, then ``level`` and ``chunk`` where they differ from the defaults.
-
-        Raises:
-            CodecError: an unknown name or setting, or a value out of range.
-        """
+        """Return the codec of a user: a name, then ``level`` and ``chunk`` where they differ from the defaults."""
         name, _, settings = text.partition(":")
         level, chunk = _DEFAULTS.get(name, (0, 1))
         values = {"level": level, "chunk": chunk}
@@ -63,11 +62,7 @@ class Codec:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """Return the codec that a manifest describes.
-
-        Raises:
-            CorruptDatasetError: it describes none.
-        """
+        """Return the codec that a manifest describes."""
         try:
             return cls(described["name"], described["level"], described["chunk"])
         except (KeyError, TypeError, CodecError) as exc:
@@ -87,9 +82,6 @@ def codec_of(store: str, codec: Codec | None) -> Codec:
     Args:
         store: ``zarr`` or ``memmap``.
         codec: the one asked for; what suits the store by default.
-
-    Raises:
-        CodecError: the store does not support it.
 
     Example:
         >>> str(codec_of("memmap", None)), codec_of("zarr", None).name

@@ -3,10 +3,11 @@
 import operator
 import os
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError, IncompleteDatasetError, SchemaMismatchError
 from rlx.files import lock
-from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic
+from rlx.files.disk_cache import DiskCache
+from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic, local, remote
 from rlx.manifest import Manifest, ShardRecord
 from rlx.schema import Role, Schema
+from rlx.store.foreign_types import space_of
 from rlx.store.layout import SHARDS, find_dataset
+from rlx.store.read_ahead import ReadAhead
 from rlx.store.shards import Shards, shard_blocks
-from rlx.store.spaces import space_of
 from rlx.store.statistics import summary
 from rlx.store.step_reader import StepReader
 from rlx.store.trajectories import Trajectories
@@ -47,6 +50,7 @@ class Dataset:
             decoded, as with any memory map.
         partial: whether to open a dataset that another process is still writing: the shards that are whole by now.
         cache_bytes: of a dataset at a URL, how many fetched bytes are kept in memory.
+        disk_cache: keeps what is fetched of a dataset at a URL on the local disk.
 
     Raises:
         DatasetNotFoundError: the dataset does not exist.
@@ -68,18 +72,20 @@ class Dataset:
         verify: bool = False,
         partial: bool = False,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
+        disk_cache: DiskCache | None = None,
     ) -> None:
-        self._root, self.manifest = find_dataset(path, cache_bytes=cache_bytes)
-        if isinstance(self._root, Path) and not partial and (writer := lock.writer_of(self._root)):
-            raise _being_written(self._root, self.manifest, writer)
+        self._root, self.manifest = find_dataset(path, cache_bytes=cache_bytes, disk=disk_cache)
+        here = local(self._root)
+        if here is not None and not partial and (writer := lock.writer_of(here)):
+            raise _being_written(here, self.manifest, writer)
         self._shards = Shards(self._root, self.manifest)
         if verify:
             self._check()
 
     def __reduce__(self) -> tuple[object, ...]:
-        if isinstance(self._root, Path):
-            return _reopen, (self._root.absolute(),)
-        return _reopen, (str(self._root), self._root.files.cache_bytes)
+        if (far := remote(self._root)) is None:
+            return _reopen, (self.path.absolute(),)
+        return _reopen, (str(far), far.files.cache_bytes, far.files.disk)
 
     def __len__(self) -> int:
         return int(self._shards.first_step[-1])
@@ -95,11 +101,10 @@ class Dataset:
         return self.where
 
     def _check(self) -> None:
-        """Raise CorruptDatasetError for the first problem, if there is one."""
-        if not isinstance(self._root, Path):
+        if self.is_remote:
             for number in range(len(self._shards.records)):
                 self._shards.verify(number)
-        elif problems := verify_dataset(self._root).problems:
+        elif problems := verify_dataset(self.path).problems:
             first = problems[0]
             where = "/".join(part for part in (first.shard, first.file) if part)
             if first.kind is Kind.UNREADABLE:
@@ -115,8 +120,8 @@ class Dataset:
         Raises:
             DatasetError: the dataset is at a URL, and so read-only.
         """
-        if isinstance(self._root, Path):
-            return self._root
+        if (here := local(self._root)) is not None:
+            return here
         raise DatasetError(
             f"{self._root} is not on this machine: expected a directory or an id",
             hint=command("rlx", "pull", self._root),
@@ -128,6 +133,11 @@ class Dataset:
         return str(self._root)
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the dataset is at a URL."""
+        return remote(self._root) is not None
+
+    @property
     def schema(self) -> Schema:
         """Schema of a step."""
         return self.manifest.schema
@@ -136,6 +146,21 @@ class Dataset:
     def steps(self) -> StepReader:
         """Reader of fields of steps as numpy arrays."""
         return StepReader(self._shards)
+
+    def reading_ahead(self) -> tuple[Self, ReadAhead] | None:
+        """Return the same dataset read through pages that can be held in memory, and what holds them.
+
+        None if it is not at a URL, or the system does not give as many addresses as it has bytes.
+        """
+        if (far := remote(self._root)) is None:
+            return None
+        try:
+            ahead = ReadAhead(far, self.manifest, self.steps)
+        except OSError:
+            return None
+        same = copy(self)
+        same.steps = ahead.steps
+        return same, ahead
 
     @property
     def trajectories(self) -> Trajectories:
@@ -267,7 +292,7 @@ class Dataset:
     @property
     def traffic(self) -> Traffic:
         """The bytes and requests fetched so far; 0 for a local dataset."""
-        return Traffic() if isinstance(self._root, Path) else self._root.files.traffic
+        return Traffic() if (far := remote(self._root)) is None else far.files.traffic
 
     @property
     def shard_names(self) -> list[str]:
@@ -316,9 +341,9 @@ class Dataset:
         yield from shard_blocks(self._shards, number, max_steps, trajectories=trajectories, steps=steps)
 
 
-def _reopen(path: Path | str, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Dataset:
-    """Return a dataset in another process: whoever sent it has chosen to read it, written or being written."""
-    return Dataset(path, partial=True, cache_bytes=cache_bytes)
+def _reopen(path: Path | str, cache_bytes: int = DEFAULT_CACHE_BYTES, disk: DiskCache | None = None) -> Dataset:
+    """Return a dataset in another process: its sender chose to read it, complete or not."""
+    return Dataset(path, partial=True, cache_bytes=cache_bytes, disk_cache=disk)
 
 
 def _being_written(path: Path, manifest: Manifest, writer: str) -> IncompleteDatasetError:
@@ -340,10 +365,6 @@ def normalize(index: Any, length: int) -> NDArray[np.int64]:
 
     Args:
         index: a slice, or a 1-d list, array or tensor of integers (negative ones count from the end) or booleans.
-        length: steps there are.
-
-    Raises:
-        IndexError: an index out of range, a mask of another length, or an array that is not 1-d.
 
     Example:
         >>> normalize([3, -1], 10), normalize(slice(None, None, 4), 10)

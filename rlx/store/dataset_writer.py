@@ -19,8 +19,21 @@ from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
-from rlx.store.layout import ASIDE, DAMAGED, NEW, SHARDS, SWEPT, partial_directory, shard_directory, shard_name
-from rlx.store.replacement import abandon, discard, settle, take_place
+from rlx.store.layout import (
+    ASIDE,
+    CITATION,
+    DAMAGED,
+    NEW,
+    SHARDS,
+    SWEPT,
+    abandon,
+    discard,
+    partial_directory,
+    settle,
+    shard_directory,
+    shard_name,
+    take_place,
+)
 from rlx.store.stores import read_dictionary
 from rlx.store.writer import ShardFormat
 
@@ -34,10 +47,9 @@ CHEAP_LISTING_S = 0.002
 
 
 class DatasetWriter:
-    """The only one who lists shards: workers write them to ``partial(name)``, it moves and commits them.
+    """The only writer of the list of shards: workers write them to ``partial(name)``, it moves and commits them.
 
     Attributes:
-        path: the dataset's directory.
         manifest: as it stands on disk, or will with the first commit.
     """
 
@@ -122,7 +134,6 @@ class Claim:
     """The right to write a dataset.
 
     Args:
-        path: the dataset's directory.
         place: where to write: the same directory, or ``.new`` in it where the dataset that is there is to be replaced.
     """
 
@@ -143,10 +154,6 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
         path: the dataset's directory.
         overwrite: whether to start afresh. The dataset that is there stays until ``Claim.finish``; without that, what
             was listed of the new one stays below ``.new`` until the next overwriting.
-
-    Raises:
-        DatasetLockedError: another process is writing it.
-        DatasetExistsError: the directory holds things that are none of rlx's.
     """
     check_no_url(path)
     _refuse_foreign(path)
@@ -191,11 +198,6 @@ def open_writer(path: Path, described: Manifest) -> DatasetWriter:
     Args:
         path: the dataset's directory.
         described: what the dataset is to be; without shards.
-
-    Raises:
-        DatasetExistsError: the directory holds another dataset.
-        DatasetError: the id has control characters in it.
-        FileAccessError: two fields would be one file, on a file system that ignores case.
     """
     _check(path, described)
     writer = DatasetWriter(path, _resumed(path, described))
@@ -211,14 +213,8 @@ def write_all(
     """Write all shards of a new dataset into a claimed place; they are listed together.
 
     Args:
-        path: the dataset's directory.
         described: what the dataset is to be; without shards and plan.
-        count: number of shards.
         write: writes shards of these names to ``partial(name)``; returns their records.
-
-    Raises:
-        DatasetError: the id has control characters in it.
-        FileAccessError: two fields would be one file, on a file system that ignores case.
     """
     names = [shard_name(number) for number in range(count)]
     writer = open_writer(path, replace(described, planned=names))
@@ -242,7 +238,7 @@ def _refuse_foreign(path: Path) -> None:
     """Raise DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
     if not is_there(path):
         return
-    own = {manifest.FILE_NAME, DAMAGED, ASIDE, NEW, SWEPT, SHARDS, lock.FILE_NAME, SOURCE_FILES}
+    own = {manifest.FILE_NAME, CITATION, DAMAGED, ASIDE, NEW, SWEPT, SHARDS, lock.FILE_NAME, SOURCE_FILES}
     foreign = ["a file"] if not path.is_dir() else sorted(set(map(_name, path.iterdir())) - own)
     if foreign:
         raise DatasetExistsError(
@@ -252,7 +248,6 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _name(entry: Path) -> str:
-    """Return the name of an entry of a dataset; that of the manifest for a half-written one."""
     is_partial = entry.name.startswith(manifest.FILE_NAME) and entry.name.endswith(".partial")
     return manifest.FILE_NAME if is_partial else entry.name
 
@@ -265,7 +260,7 @@ def _resumed(path: Path, described: Manifest) -> Manifest:
     if different := found.difference(described):
         raise DatasetExistsError(
             f"{path} holds another dataset: {different}",
-            hint="--overwrite starts afresh; or choose another directory",
+            hint="`overwrite` starts afresh; or choose another directory",
         )
     planned = sorted({*found.planned, *described.planned})
     lineage: Sequence[Mapping[str, Any]] = found.lineage
@@ -273,7 +268,7 @@ def _resumed(path: Path, described: Manifest) -> Manifest:
 
 
 def _sweep(writer: DatasetWriter) -> None:
-    """Remove what no manifest lists: shards half written, and those whose commit was interrupted."""
+    """Remove shards that no manifest lists: incomplete ones, and those whose commit was interrupted."""
     listed = writer.manifest.listed
     # Backwards, so that what an interrupted sweep left goes before anything takes its name.
     for entry in sorted((writer.path / SHARDS).iterdir(), reverse=True):

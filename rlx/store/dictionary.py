@@ -99,8 +99,6 @@ def trained_dictionary(parts: Sequence[Rows], row_bytes: int, level: int) -> byt
 
     Args:
         parts: the rows from the start of a run on, in order; possibly none.
-        row_bytes: bytes of a row.
-        level: of compression.
     """
     rows = min(REFERENCE_ROWS, sum(map(len, parts)))
     chosen = spread(rows, reference_frames(rows, row_bytes, level))
@@ -157,11 +155,7 @@ def dictionary_metadata(level: int, dictionary: bytes) -> dict[str, Any]:
 
 
 def parse_dictionary(configuration: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Return level and dictionary of a frame codec that ``zarr.json`` describes.
-
-    Raises:
-        CorruptDatasetError: the configuration is none.
-    """
+    """Return level and dictionary of a frame codec that ``zarr.json`` describes."""
     try:
         level = configuration["level"]
         if not isinstance(level, int) or not 0 <= level <= MAX_LEVELS["zstd-dict"]:

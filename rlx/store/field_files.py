@@ -1,5 +1,6 @@
 """Where the rows of a field are in memory, over all shards: rows of many shards are gathered by one numpy call."""
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from rlx.errors import CorruptDatasetError
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, Rows
 from rlx.store.chunk_codec import ZstdChunks
-from rlx.store.raw_file import MEMORY, RawFileReader, rows_at
+from rlx.store.kernel import FileTable, Kernel, address, kernel
+from rlx.store.memory import empty_rows
+from rlx.store.raw_file import FIRST_ADDRESS, MEMORY, RawFileReader, rows_at
 from rlx.store.sharding import INDEX_ENTRY_BYTES, ShardFileReader
 
 Indices = NDArray[np.int64]
@@ -20,12 +23,8 @@ _ENTRY = np.dtype([("start", "<i8"), ("length", "<i8")])
 class FieldFiles:
     """The open files of one field, by shard.
 
-    Files are added while others read. To close files, make a new table with ``without``: whoever reads from this one
-    keeps its maps alive.
-
-    Args:
-        field: the field.
-        shards: number of shards.
+    Files are added while others read. To close files, make a new table with ``without``: readers of this one
+    keep its maps alive.
 
     Attributes:
         is_direct: whether all files opened so far have rows of numbers, or chunks of one row that zstd compressed.
@@ -39,12 +38,17 @@ class FieldFiles:
         self._first = np.zeros(shards, np.int64)  # place of the first row, or of its entry in the index; 0: not open
         self._data = np.zeros(shards, np.int64)  # place of the file of compressed rows
         self._size = np.zeros(shards, np.int64)
-        self._codec = np.zeros(shards, np.int16)
+        self._rows = np.zeros(shards, np.int64)
+        self._codec = np.zeros(shards, np.int64)
         self._codecs: list[ZstdChunks] = []
         self._readers: list[ArrayReader | None] = [None] * shards
+        self._closed = shards
+        self._tables: dict[tuple[Kernel, int], tuple[FileTable, tuple[Indices, ...]]] = {}
 
     def lacks(self, shard: Indices) -> list[int]:
         """Return which of these shards [n] are not open."""
+        if not self._closed:
+            return []
         first = self._first[shard]
         return [] if first.all() else np.unique(shard[first == 0]).tolist()
 
@@ -55,29 +59,35 @@ class FieldFiles:
             place = reader.place
         elif isinstance(reader, ShardFileReader) and isinstance(reader.codec, ZstdChunks) and reader.chunk == 1:
             place, self._data[number], self._size[number] = reader.index_place, reader.place, len(reader.file)
+            self._rows[number] = len(reader.index)
             if reader.codec not in self._codecs:
                 self._codecs.append(reader.codec)
             self._codec[number] = self._codecs.index(reader.codec)
         else:
             self.is_direct = False
             place = 1
-        self._first[number] = place  # last: from now on others read it
+        was_closed = not self._first[number]
+        self._first[number] = place  # from now on others read it
+        self._closed -= was_closed
 
     def without(self, numbers: Sequence[int]) -> "FieldFiles":
         """Return a table in which these shards are closed."""
         table = FieldFiles(self._field, len(self._first))
-        table.is_direct, table._codecs, table._codec = self.is_direct, self._codecs, self._codec
-        table._first, table._data, table._size = self._first.copy(), self._data, self._size
+        table.is_direct, table._codecs = self.is_direct, self._codecs
+        # Copied, because a shard that is opened again is mapped elsewhere.
+        for name in ("_first", "_data", "_size", "_rows", "_codec"):
+            setattr(table, name, getattr(self, name).copy())
         table._readers = self._readers.copy()
         table._first[numbers] = 0
+        table._closed = int((table._first == 0).sum())
         for number in numbers:
             table._readers[number] = None
         return table
 
     @property
-    def is_compressed(self) -> bool:
-        """Whether rows are decoded, so that reading one twice costs twice as much."""
-        return bool(self._codecs)
+    def copies_repeats(self) -> bool:
+        """Whether a row that is asked for twice is read once and copied, or was not decoded anyway."""
+        return self.is_direct and (not self._codecs or kernel() is not None)
 
     def read(self, shard: Indices, local: Indices) -> Rows:
         """Return rows [n, *shape] of open shards.
@@ -85,9 +95,6 @@ class FieldFiles:
         Args:
             shard: [n] the shard of each row.
             local: [n] which of its rows.
-
-        Raises:
-            CorruptDatasetError: a compressed row is damaged.
         """
         if self._codecs:
             return self._typed(self._decoded(shard, local))
@@ -98,6 +105,24 @@ class FieldFiles:
         return rows.reshape(-1).view(self._dtype).reshape(-1, *self._field.shape)
 
     def _decoded(self, shard: Indices, local: Indices) -> NDArray[np.uint8]:
+        compiled = kernel()
+        if compiled is not None:
+            rows = empty_rows(len(local), self._field.row_bytes)
+            compiled.read(self._table(compiled), shard, local, rows)
+            return rows
+        return self._decoded_in_python(shard, local)
+
+    def _table(self, compiled: Kernel) -> int:
+        key = (compiled, len(self._codecs))
+        if key not in self._tables:
+            digested = np.array([codec.digested_for(compiled) for codec in self._codecs[: key[1]]], np.uint64)
+            arrays = (self._data, self._size, self._rows, self._codec, digested.view(np.int64))
+            table = FileTable(FIRST_ADDRESS, *map(address, arrays), self._field.row_bytes)
+            # The table has addresses of the arrays. Of two threads that make it, both use that of the first.
+            self._tables.setdefault(key, (table, arrays))
+        return ctypes.addressof(self._tables[key][0])
+
+    def _decoded_in_python(self, shard: Indices, local: Indices) -> NDArray[np.uint8]:
         codec = self._codec[shard]
         if len(self._codecs) == 1 or (codec == codec[0]).all():
             chunks: ZstdChunks = self._codecs[codec[0]]

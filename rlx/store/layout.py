@@ -1,19 +1,42 @@
-"""Where a dataset and its shards are: directories, ids and URLs, and the names inside a dataset."""
+"""Where a dataset and its shards are, and how one dataset takes the place of another: locally, or at a URL.
+
+Shards of both have the same names. So locally the new ones first move below ``shards/`` under other names, and one
+replacement of the manifest switches to them; then they get their own names by hard links, and a second replacement of
+the manifest lists these. A reader of the directory finds at any moment the old dataset or the new one. At a URL, a file
+beside the manifest claims the place for the dataset that is on its way.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from rlx.errors import DatasetNotFoundError, SourceNotFoundError
+from rlx.errors import (
+    DatasetError,
+    DatasetExistsError,
+    DatasetLockedError,
+    DatasetNotFoundError,
+    ForbiddenError,
+    SourceNotFoundError,
+)
+from rlx.files.atomic import remove, sync, sync_tree
 from rlx.files.checksum import FileStat
-from rlx.files.location import Location
+from rlx.files.disk import is_there
+from rlx.files.disk_cache import DiskCache
+from rlx.files.location import Location, WritableLocation
 from rlx.files.opening import open_location
-from rlx.files.remote_files import DEFAULT_CACHE_BYTES, AnyPath, OnePath, RemoteFiles, RemotePath
+from rlx.files.remote_files import DEFAULT_CACHE_BYTES, AnyPath, OnePath, RemoteFiles, RemotePath, small_files
 from rlx.files.urls import is_url, local_path
 from rlx.home import locate
 from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest
 
+logger = logging.getLogger(__name__)
+CITATION = "CITATION.bib"  # beside the manifest: what somebody gave with the data
 SHARDS = "shards"
 DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
 ASIDE = ".damaged"  # shards and files that repair moved out of the way
@@ -37,49 +60,35 @@ def partial_directory(dataset: Path, name: str, writer: int) -> Path:
 
 
 def find_dataset(
-    dataset: str | os.PathLike[str], *, cache_bytes: int = DEFAULT_CACHE_BYTES
+    dataset: str | os.PathLike[str], *, cache_bytes: int = DEFAULT_CACHE_BYTES, disk: DiskCache | None = None
 ) -> tuple[AnyPath, Manifest]:
     """Return where a dataset lies, and its manifest; nothing else is read.
 
     Args:
         dataset: a directory, an id below ``$RLX_HOME`` or a URL.
         cache_bytes: of a dataset at a URL, how much of what will be fetched of its files is kept in memory.
-
-    Raises:
-        DatasetNotFoundError: the location holds no dataset.
-        IncompleteDatasetError: its writing has not come as far as a manifest.
-        CorruptDatasetError: its manifest is damaged.
-        FormatVersionError: a newer rlx wrote it.
-        ForbiddenError: the server of a URL refuses.
-        DownloadError: it keeps failing.
-        MissingExtraError: a URL needs obstore, which is not installed.
+        disk: of a dataset at a URL, keeps what is fetched of its files on the local disk.
     """
     if not is_url(dataset):
         path = locate(dataset)
     elif (local := local_path(dataset)) is not None:
         path = local
     else:
-        return _find_remote(str(dataset), cache_bytes)
+        return _find_remote(str(dataset), cache_bytes, disk)
     return path, Manifest.load(path)
 
 
-def _find_remote(url: str, cache_bytes: int) -> tuple[RemotePath, Manifest]:
+def _find_remote(url: str, cache_bytes: int, disk: DiskCache | None) -> tuple[RemotePath, Manifest]:
     location = open_location(url)
     manifest = read_manifest(location)
-    lengths = {name: record.bytes for name, record in listed_files(manifest).items()}
-    return RemotePath(RemoteFiles(location, lengths, cache_bytes), PurePosixPath()), manifest
+    records = listed_files(manifest)
+    lengths = {name: record.bytes for name, record in records.items()}
+    checksums = {name: record.crc32c for name, record in records.items()}
+    return RemotePath(RemoteFiles(location, lengths, cache_bytes, disk, checksums), PurePosixPath()), manifest
 
 
 def read_manifest(location: Location) -> Manifest:
-    """Return the manifest of the dataset at a location.
-
-    Raises:
-        DatasetNotFoundError: the location holds no dataset.
-        CorruptDatasetError: its manifest is damaged.
-        FormatVersionError: a newer rlx wrote it.
-        ForbiddenError: the server refuses access.
-        DownloadError: the server keeps failing.
-    """
+    """Return the manifest of the dataset at a location."""
     try:
         raw, _ = location.get(FILE_NAME, max_bytes=MAX_BYTES)
     except SourceNotFoundError as exc:
@@ -97,8 +106,7 @@ def seen_manifest(location: Location) -> FileStat | None:
 
 
 def differing(there: Manifest, here: Manifest) -> str | None:
-    """Return why two datasets cannot lie at one location, in words;
-    None where the shards that both have are the same."""
+    """Return why two datasets cannot lie at one location; None where the shards that both have are the same."""
     if different := there.difference(here):
         return different
     ours = {record.name: record.files for record in here.shards}
@@ -111,3 +119,170 @@ def differing(there: Manifest, here: Manifest) -> str | None:
 def listed_files(manifest: Manifest) -> dict[str, FileRecord]:
     """Return every file of the shards, by its name below the dataset."""
     return {f"shards/{shard.name}/{name}": file for shard in manifest.shards for name, file in shard.files.items()}
+
+
+def small_copies(manifest: Manifest) -> tuple[str, Sequence[str]]:
+    """Return the name of the file with copies of small files that fits a manifest, and the order of these."""
+    files = listed_files(manifest)
+    return small_files(
+        {name: record.bytes for name, record in files.items()}, {name: record.crc32c for name, record in files.items()}
+    )
+
+
+def discard(path: Path) -> None:
+    """Remove what an interrupted replacement of a dataset left."""
+    swept = path / SWEPT
+    remove(swept)
+    if is_there(path / NEW):
+        # Renamed first: a worker that outlives its killed writer for a moment could add a file meanwhile.
+        shutil.rmtree((path / NEW).rename(swept))
+
+
+def abandon(path: Path) -> None:
+    """Remove what there is of a new dataset, unless shards of it are listed; those are kept, and named."""
+    place = path / NEW
+    if not is_there(place / FILE_NAME):
+        discard(path)
+    elif not _is_listed(path, _renamed(Manifest.load(place))):
+        logger.warning("%s is unchanged; finished shards of the new dataset are in %s", path, place)
+
+
+def take_place(path: Path) -> None:
+    """Replace a dataset, which the caller has claimed, by the complete one in its ``.new``."""
+    listed = Manifest.load(path / NEW)
+    under_other_names = _renamed(listed)
+    (path / SHARDS).mkdir(exist_ok=True)
+    try:
+        for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
+            (path / NEW / SHARDS / record.name).rename(path / SHARDS / renamed.name)
+        sync(path / SHARDS)
+        under_other_names.save(path)
+    except BaseException:
+        settle(path)
+        raise
+    _name(path, listed)
+
+
+def settle(path: Path) -> None:
+    """Finish, or undo, the last step of a replacement that was interrupted in it."""
+    if not is_there(path / NEW / FILE_NAME):
+        return
+    listed = Manifest.load(path / NEW)
+    under_other_names = _renamed(listed)
+    if listed.shards and _is_listed(path, under_other_names):
+        _name(path, listed)
+        return
+    if _is_listed(path, listed):
+        _keep(path / SHARDS, listed)
+        discard(path)
+        return
+    for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
+        if is_there(moved := path / SHARDS / renamed.name):
+            moved.rename(path / NEW / SHARDS / record.name)
+
+
+def _renamed(listed: Manifest) -> Manifest:
+    names = {record.name: f"new-{number:08d}" for number, record in enumerate(listed.shards)}
+    shards = [replace(record, name=names[record.name]) for record in listed.shards]
+    return replace(listed, shards=shards, planned=[names.get(name, name) for name in listed.planned])
+
+
+def _is_listed(path: Path, wanted: Manifest) -> bool:
+    try:
+        return list(Manifest.load(path).shards) == list(wanted.shards)
+    except DatasetError:
+        return False  # a damaged manifest, which is not the new one's
+
+
+def _name(path: Path, listed: Manifest) -> None:
+    under_other_names = _renamed(listed)
+    _keep(path / SHARDS, under_other_names)
+    for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
+        linked = path / SHARDS / f"{record.name}.partial"
+        shutil.copytree(path / SHARDS / renamed.name, linked, copy_function=_link)
+        sync_tree(linked)
+        linked.rename(path / SHARDS / record.name)
+    sync(path / SHARDS)
+    listed.save(path)
+    _keep(path / SHARDS, listed)
+    discard(path)
+
+
+def _link(file: str, name: str) -> None:
+    try:
+        os.link(file, name)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(file, name)
+
+
+def _keep(shards: Path, listed: Manifest) -> None:
+    names = listed.listed
+    for entry in shards.iterdir():
+        if entry.is_dir() and entry.name not in names:
+            # Renamed first: NFS and FUSE keep directories whose files somebody reads, and others need the name.
+            swept = entry if entry.suffix == ".swept" else entry.with_name(f"{entry.name}.{os.getpid()}.swept")
+            shutil.rmtree(entry.rename(swept), ignore_errors=True)
+
+
+CLAIM = "rlx.json.pushing"
+
+
+@contextmanager
+def claimed_for(location: WritableLocation, manifest: Manifest, *, overwrite: bool) -> Iterator[None]:
+    """Keep another dataset from being mixed with one that is on its way to a location.
+
+    The claim is that one's manifest. It stays when its push is interrupted, because files of it are there; a push of
+    the same dataset, or of its continuation, takes it over: that writes the same under the same names.
+
+    Args:
+        overwrite: whether to take over any claim; ``check_claim`` then fails for its previous owner.
+    """
+    seen = _seen(location, manifest, overwrite=overwrite)
+    if not location.replace(CLAIM, manifest.encode(), seen=seen):
+        raise DatasetLockedError(
+            f"{location.url}: somebody else begins to push to it at this moment", hint="run the same command again"
+        )
+    try:
+        yield
+    except DatasetExistsError:  # known before anything is sent
+        _release(location)
+        raise
+    _release(location)
+
+
+def check_claim(location: WritableLocation, manifest: Manifest) -> None:
+    """Raise DatasetLockedError if another dataset has taken the place of the one that was on its way."""
+    with suppress(SourceNotFoundError):  # somebody else has brought it there; the manifest tells
+        content, _ = location.get(CLAIM, max_bytes=MAX_BYTES)
+        if content != manifest.encode():
+            raise DatasetLockedError(
+                f"{location.url}: another push has taken over, of {_parsed(location, content).id}",
+                hint="wait for it, then inspect the result: rlx inspect " + location.url,
+            )
+
+
+def _seen(location: WritableLocation, manifest: Manifest, *, overwrite: bool) -> FileStat | None:
+    """Return the version of the claim that may be replaced; None if no claim exists."""
+    try:
+        if overwrite:
+            return location.stat(CLAIM)
+        content, seen = location.get(CLAIM, max_bytes=MAX_BYTES)
+    except SourceNotFoundError:
+        return None
+    claimed = _parsed(location, content)
+    if different := differing(claimed, manifest):
+        raise DatasetLockedError(
+            f"{location.url}: another dataset, {claimed.id}, is being pushed there, or its push was interrupted: "
+            f"{different}",
+            hint="wait for it, or run that push again; `overwrite` replaces an abandoned one",
+        )
+    return seen
+
+
+def _parsed(location: WritableLocation, content: bytes) -> Manifest:
+    return Manifest.parse(content, f"{location.url}/{CLAIM}")
+
+
+def _release(location: WritableLocation) -> None:
+    with suppress(ForbiddenError):  # who may not delete leaves a claim that says what the manifest says
+        location.delete([CLAIM])

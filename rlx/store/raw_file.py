@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
-from rlx.files.disk import file_error, reading
-from rlx.files.remote_files import AnyPath, RemotePath, length_of
+from rlx.files.disk import at_once, file_error, reading
+from rlx.files.remote_files import AnyPath, RemotePath, length_of, local, remote
 from rlx.schema import Field
 from rlx.store.array import Rows
 
@@ -35,14 +35,13 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LARGE_BYTES = 1 << 20
 _FAILED = ctypes.c_void_p(-1).value
 # The addresses that a process can have, but for the first page, which holds nothing.
-_FIRST, _LIMIT = mmap.PAGESIZE, 1 << 47
-MEMORY = memoryview((ctypes.c_char * (_LIMIT - _FIRST)).from_address(_FIRST)).cast("B").toreadonly()
+FIRST_ADDRESS, _LIMIT = mmap.PAGESIZE, 1 << 47
+MEMORY = memoryview((ctypes.c_char * (_LIMIT - FIRST_ADDRESS)).from_address(FIRST_ADDRESS)).cast("B").toreadonly()
 """The memory of this process. Only addresses of live maps may be read; any other kills the process."""
 
 
 @lru_cache(maxsize=256)
 def _windows(row_bytes: int) -> NDArray[np.void]:
-    """Return every window of memory of this size, by its first address."""
     return np.ndarray((len(MEMORY) - row_bytes,), f"V{row_bytes}", MEMORY, strides=(1,))
 
 
@@ -59,17 +58,12 @@ class MappedFile:
 
     Attributes:
         memory: all of it, read-only. Touching a page past the end of a file that was cut kills the process.
-
-    Raises:
-        ValueError: the file is empty.
-        CorruptDatasetError: the file does not exist.
-        FileAccessError: it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._name = os.fspath(path)
-        with reading(path), path.open("rb") as file:
+        with reading(path), open(path, "rb", opener=at_once) as file:
             found = os.fstat(file.fileno())
             if not found.st_size:
                 raise ValueError("cannot map an empty file")
@@ -113,19 +107,38 @@ class MappedFile:
     @property
     def place(self) -> int:
         """Where in ``MEMORY`` the file begins."""
-        return self._address - _FIRST
+        return self._address - FIRST_ADDRESS
 
     def _advise(self, advice: int, start: int, length: int) -> None:
         # Advice may be refused; reading works all the same.
         _libc.madvise(self._address + start, length, advice)
 
 
-def _map(descriptor: int, length: int) -> int:
-    """Return the address of a read-only map of a whole file.
+class MemoryFile:
+    """A part of this process's memory with the interface of ``MappedFile``.
 
-    Raises:
-        OSError: the process has as many maps as the system allows.
+    Attributes:
+        memory: all of it, read-only.
+        place: where in ``MEMORY`` it begins.
     """
+
+    def __init__(self, memory: memoryview, place: int) -> None:
+        self.memory, self.place = memory, place
+
+    def read_at_random(self) -> None:
+        """Do nothing: the kernel reads nothing ahead."""
+
+    def read_soon(self, start: int, stop: int) -> None:
+        """Do nothing: it is here."""
+
+    def release(self) -> None:
+        """Do nothing: its owner gives the memory back."""
+
+    def check_length(self) -> None:
+        """Do nothing: memory cannot be cut."""
+
+
+def _map(descriptor: int, length: int) -> int:
     address: int = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == _FAILED:
         number = ctypes.get_errno()
@@ -163,18 +176,23 @@ class RawFileWriter:
 
 
 class RawFileReader:
-    """Reader of rows of a raw file through a memory map."""
+    """Reader of rows of a raw file through a memory map.
 
-    def __init__(self, path: Path, field: Field, rows: int) -> None:
+    Args:
+        file: the file to read instead of a map, if it is remote.
+    """
+
+    def __init__(self, path: AnyPath, field: Field, rows: int, file: MemoryFile | None = None) -> None:
         dtype = np.dtype(field.dtype).newbyteorder("<")
         shape = (rows, *field.shape)
         expected = rows * field.row_bytes
-        self._mapped: MappedFile | None = None
+        self._mapped: MappedFile | MemoryFile | None = None
         if expected == 0:
             self._array: NDArray[Any] = np.empty(shape, dtype)
             return
         try:
-            self._mapped = MappedFile(path)
+            self._mapped = file if (here := local(path)) is None else MappedFile(here)
+            assert self._mapped is not None
         except ValueError as exc:
             raise CorruptDatasetError(f"{path} has 0 bytes, expected {expected:,}") from exc
         if (found := len(self._mapped.memory)) != expected:
@@ -216,7 +234,7 @@ class RangedRawReader:
     """Reader of rows of a raw file by ranges of bytes."""
 
     def __init__(self, path: RemotePath, field: Field, rows: int) -> None:
-        self._path = path
+        self.path, self.rows = path, rows
         self._dtype = np.dtype(field.dtype).newbyteorder("<")
         self._shape = field.shape
         self._row_bytes = field.row_bytes
@@ -249,23 +267,19 @@ class RangedRawReader:
         size = self._row_bytes
         if not count * size:
             return np.empty((count, *self._shape), self._dtype)
-        pieces = self._path.pieces([(start * size, stop * size) for start, stop in runs])
+        pieces = self.path.pieces([(start * size, stop * size) for start, stop in runs])
         return np.frombuffer(bytearray().join(pieces), self._dtype).reshape(count, *self._shape)
 
 
 def raw_reader(path: AnyPath, field: Field, rows: int) -> RawFileReader | RangedRawReader:
     """Return a reader of a raw file, here or far away."""
-    if isinstance(path, Path):
-        return RawFileReader(path, field, rows)
-    return RangedRawReader(path, field, rows)
+    if (far := remote(path)) is not None:
+        return RangedRawReader(far, field, rows)
+    return RawFileReader(path, field, rows)
 
 
 def raw_length(path: AnyPath, field: Field) -> int:
-    """Return rows in a raw file, which must exist.
-
-    Raises:
-        CorruptDatasetError: the file is missing, or holds a part of a row.
-    """
+    """Return rows in a raw file, which must exist."""
     try:
         found = length_of(path)
     except (FileNotFoundError, NotADirectoryError) as exc:
@@ -276,12 +290,7 @@ def raw_length(path: AnyPath, field: Field) -> int:
 
 
 def read_small(path: AnyPath, max_bytes: int) -> bytes:
-    """Return a whole file of limited size.
-
-    Raises:
-        CorruptDatasetError: it is larger.
-        OSError: it cannot be read.
-    """
+    """Return a whole file of limited size."""
     found = length_of(path)
     if found > max_bytes:
         raise CorruptDatasetError(f"{path} is damaged: expected at most {max_bytes:,} bytes")

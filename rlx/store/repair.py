@@ -14,8 +14,7 @@ from rlx.files.atomic import sync
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
-from rlx.store.layout import ASIDE, DAMAGED, SHARDS
-from rlx.store.replacement import settle
+from rlx.store.layout import ASIDE, DAMAGED, SHARDS, settle
 from rlx.store.verification import Kind, Problem, verify
 
 
@@ -68,16 +67,7 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
     one is put aside as ``rlx.json.damaged``, and the command that wrote the dataset has to start afresh.
 
     Args:
-        path: the dataset's directory, or its id.
         delete: whether to delete dropped files instead of moving them.
-        progress: reports ``bytes``.
-
-    Raises:
-        DatasetNotFoundError: the dataset does not exist.
-        IncompleteDatasetError: its writing has not come as far as a manifest.
-        FormatVersionError: a newer rlx wrote it.
-        FileAccessError: its manifest cannot be read.
-        DatasetLockedError: another process is writing it.
     """
     dataset = locate(path)
     if not (dataset / manifest.FILE_NAME).exists():
@@ -112,7 +102,6 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
 
 
 def _place(problem: Problem) -> str:
-    """Return the path of a problem's file below the dataset's directory."""
     return f"{SHARDS}/{problem.shard}/{problem.file}" if problem.shard else str(problem.file)
 
 
@@ -129,6 +118,8 @@ def _put_aside(dataset: Path, *, delete: bool) -> Repair:
 
 def _how_to_go_on(listed: Manifest) -> str:
     commands = [made["command"] for made in listed.lineage if str(made.get("command")).startswith("rlx ")]
+    if commands and commands[-1].startswith("rlx collect ") and "--resume" not in commands[-1].split():
+        return f"{commands[-1]} --resume"  # without it, collect refuses to write to what is there
     return commands[-1] if commands else "run the command that wrote the dataset again; it does what is missing"
 
 
@@ -147,7 +138,6 @@ def _clear(dataset: Path, names: Sequence[str], *, delete: bool) -> list[str]:
 
 
 def _free(wanted: Path) -> Path:
-    """Return a path that is free, beside what earlier repairs moved there."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     numbered = (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(1))
     return next(path for path in itertools.chain([wanted], numbered) if not _exists(path))

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
-from rlx.files.remote_files import AnyPath, RemotePath
+from rlx.files.remote_files import AnyPath, RemotePath, local, remote
 from rlx.schema import Field
 from rlx.store.array import Rows
 from rlx.store.chunk_codec import Bytes, ChunkCodec, ZstdChunks, most_bytes
-from rlx.store.raw_file import MappedFile, close_quietly
+from rlx.store.raw_file import MappedFile, MemoryFile, close_quietly
 
 INDEX_ENTRY_BYTES = 16
 CRC_BYTES = 4
@@ -79,7 +79,6 @@ class ShardFileWriter:
         self._drain(_WAITING_PARTS * self._threads)
 
     def _drain(self, waiting: int = 0) -> None:
-        """Write encoded parts in order until at most so many wait."""
         while len(self._encoded) > waiting:
             self._put(self._encoded.popleft().result())
 
@@ -113,12 +112,7 @@ class ShardFileWriter:
 
 
 class ChunkReader(ABC):
-    """Reader of rows of a shard file that decodes requested chunks only.
-
-    Attributes:
-        codec: what decodes a chunk.
-        chunk: rows a chunk.
-    """
+    """Reader of rows of a shard file that decodes requested chunks only."""
 
     def __init__(self, path: AnyPath, field: Field, codec: ChunkCodec, chunk: int) -> None:
         self._path = path
@@ -189,30 +183,36 @@ def _joined(located: NDArray[np.uint64]) -> list[tuple[int, int]]:
 class ShardFileReader(ChunkReader):
     """Reader of rows of a shard file through a memory map.
 
+    Args:
+        file: the file to read instead of a map, if it is remote.
+
     Attributes:
-        file: the whole file.
         index: [chunks, 2] offset and length of every chunk.
     """
 
-    def __init__(self, path: Path, field: Field, codec: ChunkCodec, *, chunk: int, rows: int) -> None:
+    def __init__(
+        self, path: AnyPath, field: Field, codec: ChunkCodec, *, chunk: int, rows: int, file: MemoryFile | None = None
+    ) -> None:
         super().__init__(path, field, codec, chunk)
         self.file = memoryview(b"")
         self.index = np.empty((0, 2), "<u8")
         if rows:
-            self._map(path, -(-rows // chunk))
+            self._map(path, -(-rows // chunk), file)
 
-    def _map(self, path: Path, chunks: int) -> None:
-        behind = chunks * INDEX_ENTRY_BYTES + CRC_BYTES
+    def _map(self, path: AnyPath, chunks: int, file: MemoryFile | None) -> None:
+        index_bytes = chunks * INDEX_ENTRY_BYTES + CRC_BYTES
         try:
-            self._mapped = MappedFile(path)
+            mapped = file if (here := local(path)) is None else MappedFile(here)
+            assert mapped is not None
+            self._mapped = mapped
         except ValueError as exc:
-            raise CorruptDatasetError(f"{path} is empty, expected an index of {behind:,} bytes") from exc
+            raise CorruptDatasetError(f"{path} is empty, expected an index of {index_bytes:,} bytes") from exc
         # A step is a hundredth of what the kernel would read around it.
         self._mapped.read_at_random()
         self.file = self._mapped.memory
-        if len(self.file) < behind:
-            raise CorruptDatasetError(f"{path} has {len(self.file):,} bytes, expected an index of {behind:,}")
-        index = self.file[len(self.file) - behind : len(self.file) - CRC_BYTES]
+        if len(self.file) < index_bytes:
+            raise CorruptDatasetError(f"{path} has {len(self.file):,} bytes, expected an index of {index_bytes:,}")
+        index = self.file[len(self.file) - index_bytes : len(self.file) - CRC_BYTES]
         self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
 
     @property
@@ -250,17 +250,17 @@ class RangedShardReader(ChunkReader):
 
     def __init__(self, path: RemotePath, field: Field, codec: ChunkCodec, *, chunk: int, rows: int) -> None:
         super().__init__(path, field, codec, chunk)
-        self._remote = path
+        self.path, self.rows = path, rows
         self._index_start = 0
         if rows:
-            behind = -(-rows // chunk) * INDEX_ENTRY_BYTES + CRC_BYTES
-            self._index_start = path.length - behind
+            index_bytes = -(-rows // chunk) * INDEX_ENTRY_BYTES + CRC_BYTES
+            self._index_start = path.length - index_bytes
             if self._index_start < 0:
-                raise CorruptDatasetError(f"{path} has {path.length:,} bytes, expected an index of {behind:,}")
+                raise CorruptDatasetError(f"{path} has {path.length:,} bytes, expected an index of {index_bytes:,}")
 
     def _located(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
         starts = (self._index_start + chunks * INDEX_ENTRY_BYTES).tolist()
-        entries = self._remote.pieces([(start, start + INDEX_ENTRY_BYTES) for start in starts])
+        entries = self.path.pieces([(start, start + INDEX_ENTRY_BYTES) for start in starts])
         located = np.frombuffer(b"".join(entries), "<u8").reshape(-1, 2)
         # A damaged index may claim any length: it is checked before all that is fetched.
         most, claimed = most_bytes(self.codec.chunk_bytes, len(chunks)), sum(located[:, 1].tolist())
@@ -269,13 +269,13 @@ class RangedShardReader(ChunkReader):
         return located
 
     def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return self._remote.pieces(ranges)
+        return self.path.pieces(ranges)
 
 
 def shard_reader(
     path: AnyPath, field: Field, codec: ChunkCodec, *, chunk: int, rows: int
 ) -> ShardFileReader | RangedShardReader:
     """Return a reader of a shard file, here or far away."""
-    if isinstance(path, Path):
-        return ShardFileReader(path, field, codec, chunk=chunk, rows=rows)
-    return RangedShardReader(path, field, codec, chunk=chunk, rows=rows)
+    if (far := remote(path)) is not None:
+        return RangedShardReader(far, field, codec, chunk=chunk, rows=rows)
+    return ShardFileReader(path, field, codec, chunk=chunk, rows=rows)

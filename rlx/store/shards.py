@@ -6,16 +6,15 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError
-from rlx.files.remote_files import AnyPath, RemotePath, each_below
+from rlx.files.remote_files import AnyPath, each_below, local, remote
 from rlx.fork import on_fork
 from rlx.manifest import FileRecord, Manifest
 from rlx.schema import Role
@@ -46,13 +45,11 @@ class Shards:
         records: the shards that have steps, in order.
         first_step: [len(records) + 1] index of the first step of each, and the number of steps.
         first_row: [len(records) + 1] the same for observations.
-        dataset: where they lie.
-        is_remote: whether that is at a URL.
     """
 
     def __init__(self, dataset: AnyPath, manifest: Manifest) -> None:
         self.dataset = dataset
-        self.is_remote = isinstance(dataset, RemotePath)
+        self.is_remote = remote(dataset) is not None
         self.schema = manifest.schema
         self.records = [record for record in manifest.shards if record.steps]
         self._store = store_named(manifest.store)
@@ -62,7 +59,7 @@ class Shards:
         self.first_row = np.concatenate([[0], np.cumsum(steps + trajectories)])
         self._open: OrderedDict[tuple[int, str], ArrayReader] = OrderedDict()
         self._whole: set[int] = set()  # shards whose files were all there, each of its length
-        self._files = {name: FieldFiles(field, len(self.records)) for name, field in self.schema.fields.items()}
+        self.tables = {name: FieldFiles(field, len(self.records)) for name, field in self.schema.fields.items()}
         self._unchecked: list[ArrayReader] = []
         self._renew_lock()
         on_fork(self, Shards._renew_lock)
@@ -74,11 +71,7 @@ class Shards:
         self._lock = threading.Lock()
 
     def array(self, number: int, name: str) -> ArrayReader:
-        """Return the reader of a field of the shard at this place in ``records``.
-
-        Raises:
-            CorruptDatasetError: a file of the shard is missing or of another length than the manifest says.
-        """
+        """Return the reader of a field of the shard at this place in ``records``."""
         # Without the lock: a look into a dict is atomic, and this is asked for every shard that a batch touches.
         array = self._open.get((number, name))
         if array is not None:
@@ -87,7 +80,7 @@ class Shards:
         opened = self._opened(number, name)
         with self._lock:
             array = self._open.setdefault((number, name), opened)
-            self._files[name].add(number, array)
+            self.tables[name].add(number, array)
             if len(self._open) > self._most_open:
                 self._close_some()
             return array
@@ -99,28 +92,22 @@ class Shards:
             del self._open[number, name]
             closed.setdefault(name, []).append(number)
         for name, numbers in closed.items():
-            self._files[name] = self._files[name].without(numbers)
+            self.tables[name] = self.tables[name].without(numbers)
 
     def files(self, name: str, shard: NDArray[np.int64]) -> FieldFiles:
         """Return the files of a field, those of these shards [n] among them unless too many are needed at once."""
-        for number in self._files[name].lacks(shard):
+        for number in self.tables[name].lacks(shard):
             self.array(number, name)
-        return self._files[name]
+        return self.tables[name]
 
     def arrays(self, number: int) -> dict[str, ArrayReader]:
-        """Return the readers of all fields of a shard.
-
-        Raises:
-            CorruptDatasetError: a file of it is missing or of another length than the manifest says.
-        """
+        """Return the readers of all fields of a shard."""
         return {name: self.array(number, name) for name in self.schema.fields}
 
     def each(self, read: Callable[[int], T], numbers: Sequence[int], *, depth: int = 0) -> list[T]:
         """Return the results of a reading function for these shards: in parallel if they are remote.
 
         Args:
-            read: the function.
-            numbers: of the shards.
             depth: 1 where the function itself reads many things at once.
         """
         return each_below(self.dataset, read, numbers, depth=depth)
@@ -140,19 +127,19 @@ class Shards:
         ended = time.monotonic()
         self._next_check = ended + min((ended - began) / CHECK_SHARE, _CHECK_S)
 
-    def each_field(self, read: Callable[[str], T], numbers: NDArray[np.int64]) -> list[T]:
-        """Return the results of a reading function for every field, in these shards: in parallel if they must be
+    def each_field(self, read: Callable[[str], T], names: Sequence[str], numbers: NDArray[np.int64]) -> list[T]:
+        """Return the results of a reading function for these fields, in these shards: in parallel if they must be
         fetched."""
-        if not isinstance(self.dataset, RemotePath):
-            return [read(name) for name in self.schema.fields]
-        files = self.dataset.files
+        if (far := remote(self.dataset)) is None:
+            return [read(name) for name in names]
+        files = far.files
         before = files.traffic.requests
         if self._is_cached:
-            found = [read(name) for name in self.schema.fields]
+            found = [read(name) for name in names]
         else:
             # Opened before, or every field would open them.
             self.each(self.arrays, np.unique(numbers).tolist())
-            found = files.at_once(read, list(self.schema.fields), depth=1)
+            found = files.at_once(read, names, depth=1)
         # A guess for the next call: threads cost as much as reading from the cache.
         self._is_cached = files.traffic.requests == before
         return found
@@ -169,12 +156,12 @@ class Shards:
         Others are checked when read.
         """
         directory = shard_directory(self.dataset, self.records[number].name)
-        if isinstance(directory, Path) and number not in self._whole:
+        if local(directory) is not None and number not in self._whole:
             self._check(number, directory)
             self._whole.add(number)
         return directory
 
-    def _check(self, number: int, directory: Path) -> None:
+    def _check(self, number: int, directory: AnyPath) -> None:
         try:
             check_sizes(str(directory), self.records[number].sizes())
         except CorruptDatasetError as exc:
@@ -202,36 +189,30 @@ class Shards:
         """Raise CorruptDatasetError unless every byte of a shard is as it was written."""
         record = self.records[number]
         directory = shard_directory(self.dataset, record.name)
-        if isinstance(directory, Path):
+        if local(directory) is not None:
             self._check(number, directory)
         for name, file in record.files.items():
             found = FileRecord.of(directory / name)
             if found != file:
                 message = f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}"
                 remedy = (
-                    "push a whole copy with --overwrite" if self.is_remote else command("rlx", "repair", self.dataset)
+                    "push a whole copy with `overwrite`" if self.is_remote else command("rlx", "repair", self.dataset)
                 )
                 raise CorruptDatasetError(message, hint=remedy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """Trajectories of a shard, as if it had no others.
 
     Args:
         number: [n] their places in the shard, ascending.
-        length: [n] how many of their steps are taken.
         start: [n] their first steps in the shard.
-        episode, from_reset, final_recorded, cut: [n] as in a Block.
+        table: the trajectories; ``length`` counts the steps that are taken.
     """
 
     number: NDArray[np.int64]
-    length: NDArray[np.int64]
     start: NDArray[np.int64]
-    episode: NDArray[np.int64]
-    from_reset: NDArray[np.bool_]
-    final_recorded: NDArray[np.bool_]
-    cut: NDArray[np.bool_]
+    table: Trajectories
 
 
 def shard_blocks(
@@ -246,16 +227,13 @@ def shard_blocks(
     it.
 
     Args:
-        shards: of the dataset.
-        number: the shard's place.
-        max_steps: of a block.
         trajectories: [n] only these, places in the shard in ascending order.
         steps: maximum number of steps in all; the last trajectory is cut there.
     """
     if max_steps < 1:
         raise ValueError(f"max_steps is {max_steps}, expected at least 1")
     chosen = _chosen(shards, number, trajectories, steps)
-    ends = np.cumsum(chosen.length)
+    ends = np.cumsum(chosen.table.length)
     position, total = 0, int(ends[-1]) if len(ends) else 0
     while position < total:
         stop = _stop(ends, position, max_steps)
@@ -266,18 +244,18 @@ def shard_blocks(
 
 
 def _chosen(shards: Shards, number: int, trajectories: NDArray[np.int64] | None, steps: int | None) -> _Chosen:
-    table = shards.table(number)
-    picked = np.arange(len(table)) if trajectories is None else trajectories
-    length, final_recorded, cut = table.length[picked], table.final_recorded[picked], table.cut[picked]
+    every = shards.table(number)
+    picked = np.arange(len(every)) if trajectories is None else trajectories
+    table = every if trajectories is None else every.pick(picked)
     if steps is not None:
-        before = np.cumsum(length) - length
+        before = table.start
         picked = picked[before < steps]
-        length, whole = np.minimum(length, steps - before)[: len(picked)], length[: len(picked)]
+        table = every.pick(picked)
+        length = np.minimum(table.length, steps - before[: len(picked)])
         # The last step of a cut trajectory is followed by the observation of its next step.
-        final_recorded = final_recorded[: len(picked)] | (length < whole)
-        cut = cut[: len(picked)] | (length < whole)
-    columns = (table.start[picked], table.episode[picked], table.from_reset[picked], final_recorded, cut)
-    return _Chosen(picked, length, *columns)
+        is_cut = length < table.length
+        table = replace(table, length=length, final_recorded=table.final_recorded | is_cut, cut=table.cut | is_cut)
+    return _Chosen(picked, every.start[picked], table)
 
 
 def _stop(ends: NDArray[np.int64], position: int, max_steps: int) -> int:
@@ -294,11 +272,10 @@ def _stop(ends: NDArray[np.int64], position: int, max_steps: int) -> int:
 
 
 def _block(shards: Shards, number: int, chosen: _Chosen, ends: NDArray[np.int64], start: int, stop: int) -> Block:
-    """Return the chosen steps from start to stop, counted among the chosen ones."""
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(ends, stop, side="left"))
     here = slice(first, last + 1)
-    before = (ends - chosen.length)[here]
+    before = (ends - chosen.table.length)[here]
     begins = np.maximum(before, start)
     lengths = np.minimum(ends[here], stop) - begins
     is_open = bool(ends[last] > stop)
@@ -312,12 +289,12 @@ def _block(shards: Shards, number: int, chosen: _Chosen, ends: NDArray[np.int64]
         name: _read(arrays[name], *rows.get(field.role, (steps, lengths)))
         for name, field in shards.schema.fields.items()
     }
-    columns = (chosen.episode[here], chosen.from_reset[here], chosen.final_recorded[here])
-    return Block(data, lengths, *columns, is_open, chosen.cut[here])
+    table = chosen.table
+    columns = (table.episode[here], table.from_reset[here], table.final_recorded[here])
+    return Block(data, lengths, *columns, is_open, table.cut[here])
 
 
 def _read(array: ArrayReader, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Rows:
-    """Return rows from each of these starts on, joined."""
     total = int(counts.sum())
     first, stop = int(starts[0]), int(starts[-1] + counts[-1])
     if stop - first == total:

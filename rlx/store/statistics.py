@@ -77,11 +77,7 @@ class Moments:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Self:
-        """Return the moments that a manifest describes.
-
-        Raises:
-            CorruptDatasetError: it describes something else.
-        """
+        """Return the moments that a manifest describes."""
         try:
             if not described["count"]:
                 return cls()
@@ -161,7 +157,6 @@ class Episodes:
         whole: how many whole episodes; None where shards that rlx 0.1.0 wrote do not say.
         pieces: how many other trajectories; None where that is unknown.
         returns: of the whole episodes; of all trajectories where it is unknown which are whole.
-        lengths: the same of their steps.
     """
 
     whole: int | None
@@ -193,13 +188,7 @@ def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:
 
 
 def statistics_of(blocks: Iterable[Block], table: Trajectories, schema: Schema) -> dict[str, Any]:
-    """Return the statistics of the trajectories of a table, as a shard of them would have them.
-
-    Args:
-        blocks: all of their steps.
-        table: the trajectories.
-        schema: what a step holds.
-    """
+    """Return the statistics of the trajectories of a table, as a shard of them would have them."""
     kept = [name for name in ("reward", "action") if name in schema.fields and not schema[name].is_text]
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in kept}
     names = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]

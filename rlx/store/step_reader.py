@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,21 +28,34 @@ class Places:
         trajectory: [n] the trajectory of each.
         shard: [n] the shard of each.
         is_last: [n] whether it is the last step of its trajectory.
-        starts: [k] which of them do not follow the one before: the first of every run of consecutive steps.
+        step: [n] which step of its shard it is.
+        observation: [n] which of the shard's observations it begins with; the next one is what it led to.
     """
 
     steps: Indices
     trajectory: Indices
     shard: Indices
     is_last: NDArray[np.bool_]
-    starts: Indices
+    step: Indices
+    observation: Indices
+
+    def part(self, start: int, stop: int) -> Places:
+        """Return where some of the steps are."""
+        here = slice(start, stop)
+        return Places(
+            self.steps[here],
+            self.trajectory[here],
+            self.shard[here],
+            self.is_last[here],
+            self.step[here],
+            self.observation[here],
+        )
 
 
 class StepReader:
     """Reader of the fields of steps.
 
     Attributes:
-        trajectories: the table of the whole dataset.
         start: [N] first step of each trajectory.
     """
 
@@ -51,27 +65,29 @@ class StepReader:
         self.start: Indices = self.trajectories.start
         self._last = self.start + self.trajectories.length - 1
         self._shard = shards.of_steps(self.start)
+        # In a shard, every earlier trajectory has an observation more than steps.
+        self._first_step = shards.first_step[self._shard]
+        self._first_row = shards.first_row[self._shard] - np.arange(len(self.start))
         self._flags = {"terminated": self.trajectories.terminated, "truncated": self.trajectories.truncated}
 
-    def locate(self, steps: Indices) -> Places:
-        """Return where these steps [n] are, all of them in range.
-
-        Raises:
-            CorruptDatasetError: a file of an open shard has been cut since it was opened.
-        """
+    def check_lengths(self) -> None:
+        """Raise CorruptDatasetError if a file of an open shard has been cut since it was opened."""
         self._shards.check_lengths()
-        trajectory = self.start.searchsorted(steps, side="right") - 1
-        rows = steps + trajectory
-        begins = np.ones(len(rows), bool)
-        np.not_equal(rows[1:], rows[:-1] + 1, out=begins[1:])
-        starts = np.flatnonzero(begins)
-        return Places(steps, trajectory, self._shard[trajectory], self._last[trajectory] == steps, starts)
 
-    def read_all(self, places: Places, stacks: Mapping[str, int] | None = None) -> dict[str, tuple[Rows, Rows | None]]:
+    def locate(self, steps: Indices) -> Places:
+        """Return where these steps [n] are, all of them in range."""
+        self.check_lengths()
+        trajectory = self.start.searchsorted(steps, side="right") - 1
+        is_last = self._last[trajectory] == steps
+        step, observation = steps - self._first_step[trajectory], steps - self._first_row[trajectory]
+        return Places(steps, trajectory, self._shard[trajectory], is_last, step, observation)
+
+    def read_all(
+        self, places: Places, stacks: Mapping[str, int] | None = None, names: Sequence[str] | None = None
+    ) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step; of observations the one that followed it, too.
 
         Args:
-            places: where the steps are.
             stacks: observations to stack, each with the number of observations in a stack, as ``read_stacks`` does.
         """
         stacked = stacks or {}
@@ -83,7 +99,8 @@ class StepReader:
                 return self.read_observations(name, places)
             return self.read(name, places), None
 
-        return dict(zip(self._shards.schema.fields, self._shards.each_field(read, places.shard), strict=True))
+        chosen = list(self._shards.schema.fields) if names is None else names
+        return dict(zip(chosen, self._shards.each_field(read, chosen, places.shard), strict=True))
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row a step (its role is ``step`` or ``next``), in the order asked
@@ -92,7 +109,15 @@ class StepReader:
             # Only the last step of a trajectory can carry a flag, so the table knows; no shard is touched.
             flags: Rows = self._flags[name][places.trajectory] & places.is_last
             return flags
-        return self._gather(name, places.shard, places.steps - self._shards.first_step[places.shard])
+        return self._gather(name, places.shard, places.step)
+
+    def ends(self, steps: Indices) -> dict[str, NDArray[np.bool_]]:
+        """Return [n] the flags of these steps, all of them in range, by name; ``done`` is either of the others."""
+        trajectory = self.start.searchsorted(steps, side="right") - 1
+        table = self.trajectories
+        is_last = steps - self.start[trajectory] == table.length[trajectory] - 1
+        terminated, truncated = table.terminated[trajectory] & is_last, table.truncated[trajectory] & is_last
+        return {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
 
     def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
         """Return [n, *shape] of an observation at each step and of the one that followed it.
@@ -100,16 +125,21 @@ class StepReader:
         An observation that is both, as within a slice, is decoded once. For consecutive steps of one trajectory the two
         results are views of the same rows.
         """
-        n, starts, shard = len(places.steps), places.starts, places.shard
-        local = places.steps + places.trajectory - self._shards.first_row[shard]
-        if len(starts) == n:
-            read = self._gather(name, np.concatenate([shard, shard]), np.concatenate([local, local + 1]))
+        n, shard, local = len(places.steps), places.shard, places.observation
+        if not n:
+            return self._gather(name, shard, local), self._gather(name, shard, local)
+        if _is_run(places):
+            read = self._gather(name, np.append(shard, shard[-1:]), np.append(local, local[-1:] + 1))
+            return read[:n], read[1:]
+        if self._are_repeats_free(name):
+            read = self._gather(name, np.concatenate((shard, shard)), np.concatenate((local, local + 1)))
             return read[:n], read[n:]
         # The last step of each run of steps is followed by an observation outside the run.
-        ends = np.append(starts[1:], n)[: len(starts)] - 1
-        read = self._gather(name, np.concatenate([shard, shard[ends]]), np.concatenate([local, local[ends] + 1]))
-        if len(starts) == 1:
-            return read[:n], read[1:]
+        row = places.steps + places.trajectory
+        ends = np.flatnonzero(np.append(row[1:] != row[:-1] + 1, True))
+        read = self._gather(name, np.concatenate((shard, shard[ends])), np.concatenate((local, local[ends] + 1)))
+        if len(ends) == n:
+            return read[:n], read[n:]
         position = np.arange(1, n + 1)
         position[ends] = np.arange(n, len(read))
         return read[:n], read.take(position, axis=0)
@@ -120,26 +150,31 @@ class StepReader:
         Where the trajectory has fewer, its first observation is repeated. Every observation is decoded once; the two
         results are views of the same rows.
         """
-        n, shard = len(places.steps), places.shard
+        n = len(places.steps)
         elapsed = places.steps - self.start[places.trajectory]
         back = np.minimum(np.arange(k - 1, -2, -1), elapsed[:, None])
-        local = ((places.steps + places.trajectory - self._shards.first_row[shard])[:, None] - back).reshape(-1)
-        shard = np.repeat(shard, k + 1)
-        shape = (n, k + 1, *self._shards.schema[name].shape)
-        row = local + self._shards.first_row[shard]
-        distinct, first, position = np.unique(row, return_index=True, return_inverse=True)
-        if len(distinct) == len(row):
+        local = (places.observation[:, None] - back).reshape(-1)
+        shard = np.repeat(places.shard, k + 1)
+        if self._are_repeats_free(name):
             read = self._gather(name, shard, local)
         else:
-            read = self._gather(name, shard[first], local[first]).take(position, axis=0)
-        read = read.reshape(shape)
+            row = local + self._shards.first_row[shard]
+            distinct, first, position = np.unique(row, return_index=True, return_inverse=True)
+            if len(distinct) == len(row):
+                read = self._gather(name, shard, local)
+            else:
+                read = self._gather(name, shard[first], local[first]).take(position, axis=0)
+        read = read.reshape(n, k + 1, *self._shards.schema[name].shape)
         return read[:, :k], read[:, 1:]
+
+    def _are_repeats_free(self, name: str) -> bool:
+        """Return whether asking twice for a row costs no more than a copy."""
+        return not self._shards.is_remote and self._shards.tables[name].copies_repeats
 
     def _gather(self, name: str, shard: Indices, local: Indices) -> Rows:
         """Return rows of one field.
 
         Args:
-            name: of the field.
             shard: [n] the shard of each.
             local: [n] which row of its shard each is.
         """
@@ -155,7 +190,6 @@ class StepReader:
         return self._by_shard(name, local, shard)
 
     def _by_shard(self, name: str, local: Indices, shard: Indices) -> Rows:
-        """Return the same, all rows of a shard at a time."""
         field = self._shards.schema[name]
         numbers = np.unique(shard).tolist()
         places = {number: np.flatnonzero(shard == number) for number in numbers}
@@ -172,6 +206,13 @@ class StepReader:
         return CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=command("rlx", "verify", dataset))
 
 
+def _is_run(places: Places) -> bool:
+    steps, trajectory = places.steps, places.trajectory
+    if steps[-1] - steps[0] != len(steps) - 1 or trajectory[0] != trajectory[-1]:
+        return False
+    return bool((steps[1:] > steps[:-1]).all())
+
+
 @dataclass(frozen=True, slots=True)
 class SelectedPlaces(Places):
     """Where steps are among the selected ones.
@@ -182,16 +223,20 @@ class SelectedPlaces(Places):
 
     whole: Places
 
+    def part(self, start: int, stop: int) -> SelectedPlaces:
+        """Return where some of the steps are."""
+        some = Places.part(self, start, stop)
+        columns = (some.steps, some.trajectory, some.shard, some.is_last, some.step, some.observation)
+        return SelectedPlaces(*columns, self.whole.part(start, stop))
+
 
 class SelectedSteps(StepReader):
     """Reader of the fields of the steps of some trajectories.
 
     Args:
-        reader: of the whole dataset.
         chosen: [n] numbers of the trajectories, ascending.
 
     Attributes:
-        trajectories: the table of these trajectories.
         start: [n] first step of each, among the selected steps.
     """
 
@@ -201,19 +246,27 @@ class SelectedSteps(StepReader):
         self.start = self.trajectories.start
         self._shift = reader.start[chosen] - self.start
 
-    def locate(self, steps: Indices) -> SelectedPlaces:
-        """Return where these steps [n] are, all of them in range.
+    def of(self, reader: StepReader) -> SelectedSteps:
+        """Return the reader of the same steps through another reader of the whole dataset."""
+        same = copy(self)
+        same._reader = reader
+        return same
 
-        Raises:
-            CorruptDatasetError: a file of an open shard has been cut since it was opened.
-        """
+    def locate(self, steps: Indices) -> SelectedPlaces:
+        """Return where these steps [n] are, all of them in range."""
         trajectory = self.start.searchsorted(steps, side="right") - 1
         whole = self._reader.locate(steps + self._shift[trajectory])
-        return SelectedPlaces(steps, trajectory, whole.shard, whole.is_last, whole.starts, whole)
+        return SelectedPlaces(steps, trajectory, whole.shard, whole.is_last, whole.step, whole.observation, whole)
 
-    def read_all(self, places: Places, stacks: Mapping[str, int] | None = None) -> dict[str, tuple[Rows, Rows | None]]:
-        """Return every field at each step; of observations the one that followed it, too."""
-        return self._reader.read_all(_whole(places), stacks)
+    def check_lengths(self) -> None:
+        """Raise CorruptDatasetError if a file of an open shard has been cut since it was opened."""
+        self._reader.check_lengths()
+
+    def read_all(
+        self, places: Places, stacks: Mapping[str, int] | None = None, names: Sequence[str] | None = None
+    ) -> dict[str, tuple[Rows, Rows | None]]:
+        """Return every field at each step, or some; of observations the one that followed it, too."""
+        return self._reader.read_all(_whole(places), stacks, names)
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row per step, in the order asked for."""

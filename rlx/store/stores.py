@@ -57,14 +57,10 @@ class MemmapStore:
         dictionary: bytes,
         threads: int = 1,  # noqa: ARG002  (nothing is compressed)
     ) -> ArrayWriter:
-        """Return a writer of one field.
-
-        Raises:
-            CodecError: a codec was asked for; this store has none.
-        """
+        """Return a writer of one field."""
         if codec.name != "none" or dictionary:
             raise CodecError(
-                f"store memmap does not support codec {codec}", hint="leave --codec out, or choose the store zarr"
+                f"store memmap does not support codec {codec}", hint="leave `codec` out, or choose the store zarr"
             )
         return _MemmapWriter(directory, name, field)
 
@@ -208,7 +204,6 @@ class _ShardedArrayWriter(_FileArray):
 
 
 def _chunk_key(field: Field) -> list[str]:
-    """Return where the only chunk of an array lies below it."""
     return ["c", *["0"] * (1 + len(field.shape))]
 
 
@@ -239,7 +234,6 @@ def _write_node(node: Path, described: Mapping[str, Any]) -> None:
 
 
 def _read_node(node: AnyPath, field: Field, rows: int) -> Mapping[str, Any]:
-    """Return the metadata of an array, whose shape and dtype are as expected."""
     path = node / NODE
     try:
         with reading(path):
@@ -253,7 +247,6 @@ def _read_node(node: AnyPath, field: Field, rows: int) -> Mapping[str, Any]:
 
 
 def _parse_sharding(path: AnyPath, described: Mapping[str, Any], field: Field) -> tuple[int, ChunkCodec]:
-    """Return rows a chunk, and the codec of a chunk, of an array in a shard file."""
     try:
         (outer,) = described["codecs"]
         if outer["name"] != "sharding_indexed":
@@ -267,7 +260,6 @@ def _parse_sharding(path: AnyPath, described: Mapping[str, Any], field: Field) -
 
 
 def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk_bytes: int) -> ChunkCodec:
-    """Return the codec after ``bytes`` in the metadata of a shard file."""
     names = [codec["name"] for codec in codecs]
     match names:
         case ["bytes"]:
@@ -283,11 +275,7 @@ def _parse_codec(codecs: Sequence[Mapping[str, Any]], chunk_bytes: int) -> Chunk
 
 
 def read_dictionary(directory: Path, name: str) -> bytes:
-    """Return the dictionary that a field of a shard was compressed against.
-
-    Raises:
-        CorruptDatasetError: its metadata are damaged, or its codec has no dictionary.
-    """
+    """Return the dictionary that a field of a shard was compressed against."""
     path = directory / name / NODE
     try:
         with reading(path):
@@ -304,11 +292,7 @@ STORES: MappingProxyType[str, Store] = MappingProxyType(
 
 
 def store_named(name: str) -> Store:
-    """Return the store that a manifest names.
-
-    Raises:
-        CorruptDatasetError: the store is unknown.
-    """
+    """Return the store that a manifest names."""
     try:
         return STORES[name]
     except KeyError as exc:

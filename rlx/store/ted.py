@@ -1,8 +1,8 @@
-"""Steps as TorchRL Episode Data: a TensorDict with ``next``, flags of shape [*B, 1]; texts are non-tensor data."""
+"""Steps as TorchRL Episode Data, one batch or several at once: a TensorDict with ``next``, flags of [*B, 1]."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
 from rlx.store.array import Rows
+from rlx.store.codec import MIN_ROW_BYTES
 from rlx.store.step_reader import StepReader
 
 if TYPE_CHECKING:
@@ -43,9 +44,6 @@ def to_rows(leaf: Any) -> Rows:
 
     Args:
         leaf: a tensor, or non-tensor data whose every value is a text; its shape is that of the rows.
-
-    Raises:
-        SchemaMismatchError: a value is neither a number nor a text.
 
     Example:
         >>> from tensordict import NonTensorData
@@ -103,7 +101,7 @@ def read_ted(
             root[name], after[name] = rows, then
         else:
             (root if schema[name].role == Role.STEP else after)[name] = rows
-    root["index"] = steps
+    root["index"] = steps.copy()  # the caller may keep the order of an epoch in it
     return make_ted(root, after, places.trajectory)
 
 
@@ -122,22 +120,116 @@ def make_ted(
         names: of the dimensions, or None where one has none; tensordict does not type those.
     """
     tree: Tree = {}
-    then: Tree = {}
     for name, rows in root.items():
-        _put(tree, name, rows)
+        put(tree, name.split("/"), to_leaf(rows))
+    then: Tree = {}
     for name, rows in after.items():
-        _put(then, name, rows[..., None] if name in SCALAR_COLUMNS else rows)
+        put(then, name.split("/"), to_leaf(rows[..., None] if name in SCALAR_COLUMNS else rows))
     then["done"] = then["terminated"] | then["truncated"]
-    for name, flags in zip(FLAGS, np.zeros((3, *trajectory.shape, 1), np.bool_), strict=True):
-        _put(tree, name, flags)
-    _put(tree, "collector/traj_ids", trajectory)
+    for name, flags in zip(FLAGS, torch.zeros((3, *trajectory.shape, 1), dtype=torch.bool).unbind(), strict=True):
+        tree[name] = flags
+    put(tree, ("collector", "traj_ids"), to_leaf(trajectory))
+    tree["next"] = then
+    shape = torch.Size(trajectory.shape)
+    if names is None and _has_tensors_only(tree):
+        return unchecked(tree, shape)
     from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
 
-    return TensorDict({**tree, "next": then}, trajectory.shape, names=names)
+    return TensorDict(tree, shape, names=names)
 
 
-def _put(tree: Tree, name: str, rows: Rows) -> None:
-    *parents, leaf = name.split("/")
-    for parent in parents:
+def put(tree: Tree, path: Sequence[str], leaf: Leaf) -> None:
+    """Put a leaf into a tree, with the parents that it lacks."""
+    for parent in path[:-1]:
         tree = tree.setdefault(parent, {})
-    tree[leaf] = to_leaf(rows)
+    tree[path[-1]] = leaf
+
+
+def _has_tensors_only(tree: Tree) -> bool:
+    return all(_has_tensors_only(leaf) if type(leaf) is dict else type(leaf) is torch.Tensor for leaf in tree.values())
+
+
+def unchecked(tree: Tree, shape: torch.Size) -> TensorDict:
+    """Return a TensorDict of tensors whose shapes begin with ``shape``, in half of the time that its checks take."""
+    from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
+
+    make = getattr(TensorDict, "_new_unsafe", None)  # not public: other versions may lack it
+    return TensorDict(tree, shape) if make is None else _made(make, tree, shape)
+
+
+def _made(make: Any, tree: Tree, shape: torch.Size) -> Any:
+    return make({key: _made(make, leaf, shape) if type(leaf) is dict else leaf for key, leaf in tree.items()}, shape)
+
+
+Path = tuple[str, ...]
+
+
+class PlannedBatches:
+    """Batches of TED, all of one shape; ``read_ted`` gives the same, one batch at a time.
+
+    Large rows are decoded when a batch is asked for. Batches share no memory, but reading one twice gives the same
+    small leaves. Threads may read at once.
+
+    Args:
+        schema: of a step; without texts.
+        steps: [batches, *shape] the steps.
+    """
+
+    def __init__(
+        self, reader: StepReader, schema: Schema, steps: NDArray[np.int64], stacks: Mapping[str, int] | None = None
+    ) -> None:
+        self._reader, self._schema, self._stacks = reader, schema, stacks or {}
+        self._shape = torch.Size(steps.shape[1:])
+        self._size = self._shape.numel()
+        self._places = reader.locate(steps.reshape(-1))
+        self._large = [
+            name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in self._stacks
+        ]
+        self._paths = _paths(schema)
+        self._leaves = self._small([name for name in schema.fields if name not in self._large])
+
+    def _small(self, names: Sequence[str]) -> dict[Path, Sequence[torch.Tensor]]:
+        """Return the leaves of all batches but the large ones: by path, one of each batch."""
+        places = self._places
+        found: dict[Path, torch.Tensor] = {}
+        for name, rows in self._reader.read_all(places, names=names).items():
+            for path, values in zip(_paths_of(self._schema, name), rows, strict=False):
+                assert values is not None
+                found[path] = torch.from_numpy(values[:, None] if name in SCALAR_COLUMNS else values)
+        found["next", "done"] = found["next", "terminated"] | found["next", "truncated"]
+        found["index",] = torch.from_numpy(places.steps)
+        found["collector", "traj_ids"] = torch.from_numpy(places.trajectory)
+        never = torch.zeros((len(FLAGS), len(places.steps), 1), dtype=torch.bool)
+        found |= {(flag,): flags for flag, flags in zip(FLAGS, never.unbind(), strict=True)}
+        # Copies: whoever changes or keeps a batch does not change or keep the others.
+        copied: Any = torch.unbind_copy  # its types lack the result
+        return {path: copied(leaf.view(-1, *self._shape, *leaf.shape[1:])) for path, leaf in found.items()}
+
+    def read(self, number: int) -> TensorDict:
+        """Return a batch."""
+        self._reader.check_lengths()
+        places = self._places.part(number * self._size, (number + 1) * self._size)
+        large: dict[Path, Rows | None] = {}
+        for name, both in self._reader.read_all(places, self._stacks, self._large).items():
+            large.update(zip(_paths_of(self._schema, name), both, strict=False))
+        tree: Tree = {}
+        for path in self._paths:
+            rows = large.get(path)
+            if rows is None:
+                put(tree, path, self._leaves[path][number])
+            else:
+                put(tree, path, torch.from_numpy(rows.reshape(*self._shape, *rows.shape[1:])))
+        return unchecked(tree, self._shape)
+
+
+def _paths_of(schema: Schema, name: str) -> list[Path]:
+    path, role = tuple(name.split("/")), schema[name].role
+    if role == Role.OBSERVATION:
+        return [path, ("next", *path)]
+    return [path if role == Role.STEP else ("next", *path)]
+
+
+def _paths(schema: Schema) -> list[Path]:
+    paths = [path for name in schema.fields for path in _paths_of(schema, name)]
+    root, after = ([path for path in paths if (path[0] == "next") == is_after] for is_after in (False, True))
+    return [*root, ("index",), *((flag,) for flag in FLAGS), ("collector", "traj_ids"), *after, ("next", "done")]

@@ -116,11 +116,7 @@ class TextWriter:
         self._offsets.append(np.zeros(1, np.int64))
 
     def append(self, rows: Rows) -> None:
-        """Add [n, *shape] texts.
-
-        Raises:
-            SchemaMismatchError: a text has no UTF-8.
-        """
+        """Add [n, *shape] texts."""
         new: list[bytes] = []
         codes = np.array([self._code(text, new) for text in rows.reshape(-1).tolist()], np.int32)
         self._codes.append(codes.reshape(rows.shape))
@@ -164,12 +160,7 @@ class TextWriter:
 
 
 class TextReader:
-    """Reader of texts; equal texts in one result are one object.
-
-    Attributes:
-        texts: entries of the shard's table.
-        bytes: of all of them.
-    """
+    """Reader of texts; equal texts in one result are one object."""
 
     def __init__(self, store: Store, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         codes, offsets, utf8 = _parts(name)

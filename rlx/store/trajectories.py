@@ -91,11 +91,7 @@ class Trajectories:
 
     @classmethod
     def load(cls, store: Store, directory: AnyPath, record: ShardRecord) -> "Trajectories":
-        """Read the table of a shard.
-
-        Raises:
-            CorruptDatasetError: a column is damaged, or the lengths do not add up to the steps.
-        """
+        """Read the table of a shard."""
         steps, count = record.steps, record.trajectories
 
         def read(column: str) -> Any:

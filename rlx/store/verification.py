@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from rlx import manifest
 from rlx.errors import CorruptDatasetError, FileAccessError
 from rlx.files.atomic import PARTIAL
-from rlx.files.remote_files import AnyPath, each_below
+from rlx.files.remote_files import AnyPath, each_below, local
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.array import Store
-from rlx.store.layout import NEW, SHARDS, SWEPT, find_dataset, shard_directory
+from rlx.store.layout import NEW, SHARDS, SWEPT, find_dataset, shard_directory, small_copies
 from rlx.store.statistics import WHOLE, table_statistics
 from rlx.store.stores import store_named
 from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in
@@ -104,16 +104,6 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
 
     Args:
         path: the dataset's directory, its id, or a URL.
-        progress: receives ``bytes``.
-
-    Raises:
-        DatasetNotFoundError: the dataset does not exist.
-        IncompleteDatasetError: its writing has not come as far as a manifest.
-        FormatVersionError: a newer rlx wrote it.
-        ForbiddenError: the server of a URL refuses.
-        DownloadError: it keeps failing.
-        FileAccessError: the manifest is here and cannot be read.
-        MissingExtraError: a URL needs obstore, which is not installed.
     """
     progress = progress or Silent()
     try:
@@ -122,7 +112,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
     except CorruptDatasetError as exc:
         return Verification(0, 0, 0, [Problem(None, manifest.FILE_NAME, str(exc))], [])
     progress.expect("bytes", listed.bytes)
-    problems, leftovers = unlisted_files(dataset, listed) if isinstance(dataset, Path) else ([], [])
+    problems, leftovers = ([], []) if (here := local(dataset)) is None else unlisted_files(here, listed)
     for record in listed.shards:
         problems += _shard_problems(shard_directory(dataset, record.name), store, listed.schema, record, progress)
     files = sum(len(record.files) for record in listed.shards)
@@ -152,6 +142,8 @@ def unlisted_files(dataset: Path, listed: Manifest) -> tuple[list[Problem], list
                     problems.append(Problem(entry.name, name, UNLISTED, Kind.UNLISTED))
         elif entry.is_dir() and not entry.is_symlink():
             leftovers.append(f"{SHARDS}/{entry.name}")  # a shard on its way, or one that was to be listed next
+        elif entry.name.startswith("small.") and not entry.is_symlink():  # downloaded with the rest of a bucket
+            leftovers += {f"{SHARDS}/{entry.name}"} - {small_copies(listed)[0]}
         else:
             problems.append(Problem(None, f"{SHARDS}/{entry.name}", UNLISTED, Kind.UNLISTED))
     return problems, leftovers
@@ -188,7 +180,7 @@ def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
     """Return the problem with a file, or None; raises OSError if it cannot be read."""
     try:
         # is_file() says no, from Python 3.14 on, where a directory above may not be searched.
-        if isinstance(path, Path) and not S_ISREG(path.stat().st_mode):
+        if (here := local(path)) is not None and not S_ISREG(here.stat().st_mode):
             return "is missing"
         found = FileRecord.of(path)
     except (FileNotFoundError, NotADirectoryError, CorruptDatasetError):
@@ -199,7 +191,6 @@ def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
 
 
 def _check_contents(directory: AnyPath, store: Store, schema: Schema, record: ShardRecord) -> None:
-    """Raise CorruptDatasetError where whole files and the manifest tell different stories."""
     for name, field, rows in _arrays(schema, record):
         store.check(directory, name, field, rows)
         store.reader(directory, name, field, rows)
@@ -223,7 +214,6 @@ def _check_contents(directory: AnyPath, store: Store, schema: Schema, record: Sh
 
 
 def _arrays(schema: Schema, record: ShardRecord) -> Iterator[tuple[str, Field, int]]:
-    """Yield name, field and number of rows of every array of a shard."""
     for name, field in schema.fields.items():
         yield name, field, record.steps + (record.trajectories if field.role == Role.OBSERVATION else 0)
     for column in columns_in(record):

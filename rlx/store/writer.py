@@ -36,9 +36,6 @@ class ShardFormat:
     """How the shards of one dataset are written; the same for all of them.
 
     Args:
-        schema: what one step holds.
-        store: name of the store.
-        codec: how large rows are compressed.
         dictionaries: of the codec ``zstd-dict``, by field.
         threads: how many threads compress the rows of a shard; the bytes do not depend on it.
     """
@@ -57,7 +54,6 @@ class ShardFormat:
 
 
 def _is_coded(row: Field) -> bool:
-    """Return whether the dataset's codec compresses a field: rows of many numbers."""
     return row.row_bytes >= MIN_ROW_BYTES and not row.is_text
 
 
@@ -117,11 +113,7 @@ class ShardWriter:
         self._segments = _Segments()
 
     def append(self, block: Block) -> None:
-        """Add the steps of a block, which continues the last one.
-
-        Raises:
-            SchemaMismatchError: the block does not fit the schema, or the open trajectory.
-        """
+        """Add the steps of a block, which continues the last one."""
         block.check(self._schema)
         self._segments.append(block)
         self._steps += block.steps
@@ -131,11 +123,7 @@ class ShardWriter:
             moments.add(block.data[name])
 
     def finish(self, name: str) -> ShardRecord:
-        """Make the shard durable and return its record.
-
-        Raises:
-            SchemaMismatchError: the last trajectory is still open.
-        """
+        """Make the shard durable and return its record."""
         for array in self._arrays.values():
             array.finish()
         table = self._table()
@@ -164,7 +152,6 @@ class ShardWriter:
         return statistics
 
     def _stored(self, name: str) -> NDArray[np.generic]:
-        """Return all rows of a field that has a row a step, as they were written."""
         reader = self._store.reader(self._directory, name, self._schema[name], self._steps)
         return reader.read_range(0, self._steps)
 
@@ -192,12 +179,11 @@ class ShardWriter:
             truncated,
             np.array(segments.from_reset, bool),
             np.array(segments.final_recorded, bool),
-            # A trajectory that ends without a flag was cut, whoever cut it.
+            # A trajectory that ends without a flag was cut.
             np.array(segments.cut, bool) | ~(terminated | truncated),
         )
 
     def _check_flags(self, last: NDArray[np.int64]) -> None:
-        """Raise SchemaMismatchError where a step in the middle of a trajectory ends its episode."""
         for name in ("terminated", "truncated"):
             flagged = np.flatnonzero(self._stored(name))
             inside = flagged[~np.isin(flagged, last)]
@@ -250,11 +236,7 @@ class _Segments:
 
 
 def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterable[Block]) -> ShardRecord:
-    """Write all blocks as one shard into a new directory of its own.
-
-    Raises:
-        DiskFullError: no space is left; partial output is removed.
-    """
+    """Write all blocks as one shard into a new directory of its own."""
     with disk_errors(directory):
         if directory.exists():
             shutil.rmtree(directory)
@@ -283,14 +265,7 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
     synced: together, those of many shards take little longer than those of one.
 
     Args:
-        shard: where the shard lies.
         files: what the manifest says of its files; every byte is held against that.
-        directory: where they are wanted.
-        progress: is advanced in ``bytes``.
-
-    Raises:
-        CorruptDatasetError: a file is missing or damaged; partial output is removed.
-        DiskFullError: no space is left for a copy; partial output is removed.
     """
     with disk_errors(directory):
         shutil.rmtree(directory, ignore_errors=True)

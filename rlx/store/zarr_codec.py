@@ -21,7 +21,6 @@ class ZstdDictCodec(BytesBytesCodec):
     """Zstandard frames against a dictionary of reference frames, with entropy tables or without.
 
     Args:
-        level: compression level.
         dictionary: entropy tables, if there are any, then the bytes of the reference frames.
     """
 

@@ -21,13 +21,15 @@ from rlx.store import shards
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
 from tests.factories import LARGE, make_block, relist, write_dataset
+from tests.kernels import reading
 
 STORES = [
-    ("zarr", "zstd-dict"),
-    ("zarr", "zstd:chunk=4"),
-    ("zarr", "zstd:chunk=1"),
-    ("zarr", "lz4"),
-    ("memmap", "none"),
+    ("zarr", "zstd-dict", "compiled"),
+    ("zarr", "zstd-dict", "python"),
+    ("zarr", "zstd:chunk=4", "python"),
+    ("zarr", "zstd:chunk=1", "compiled"),
+    ("zarr", "lz4", "python"),
+    ("memmap", "none", "python"),
 ]
 SCHEMA = Schema({**LARGE.fields, "task": Field("string", (), Role.STEP), "said": Field("string", (2,), Role.NEXT)})
 SHARDS = [[make_block([3, 5, 4], first_episode=3 * shard, schema=SCHEMA)] for shard in range(2)]
@@ -36,12 +38,12 @@ STEPS = 24
 MOST_BYTES = 16 * 2**20
 
 
-@pytest.fixture(scope="module", params=STORES, ids=lambda param: param[1])
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    store, codec = request.param
-    return write_dataset(
-        tmp_path_factory.mktemp("whole") / "data", SHARDS, schema=SCHEMA, store=store, codec=codec
-    ).path
+@pytest.fixture(scope="module", params=STORES, ids=lambda param: "-".join(param[1:]))
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    store, codec, how = request.param
+    path = tmp_path_factory.mktemp("whole") / "data"
+    with reading(how):
+        yield write_dataset(path, SHARDS, schema=SCHEMA, store=store, codec=codec).path
 
 
 @contextmanager

@@ -1,18 +1,22 @@
 """Rows gathered over all shards by one index are those that each shard's own reader gives."""
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import rlx
 from rlx.schema import Role
 from rlx.store import shards as shards_module
 from rlx.store.dataset import Dataset
+from rlx.store.ted import PlannedBatches, read_ted
 from tests.factories import LARGE, make_block, write_dataset
+from tests.kernels import HOW, reading
 
 STEPS = 24
 
@@ -23,14 +27,26 @@ def parts(folder: Path, number: int, store: str, codec: str) -> Dataset:
     return write_dataset(folder / f"part{number}", blocks, schema=LARGE, store=store, codec=codec)
 
 
-@pytest.fixture(scope="module", params=["zarr:zstd-dict", "zarr:zstd", "zarr:lz4", "memmap:none", "merged"])
-def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+@pytest.fixture(
+    scope="module",
+    params=[
+        *(f"zarr:zstd-dict:{how}" for how in HOW),
+        "zarr:zstd:python",
+        "zarr:lz4:python",
+        "memmap:none:python",
+        *(f"merged:-:{how}" for how in HOW),
+    ],
+)
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     folder = tmp_path_factory.mktemp("data")
-    if request.param != "merged":
-        return parts(folder, 0, *request.param.split(":"))
-    # Every part keeps its own dictionary.
-    rlx.merge([parts(folder, number, "zarr", "zstd-dict").path for number in range(2)], folder / "merged")
-    return Dataset(folder / "merged")
+    store, codec, how = request.param.split(":")
+    with reading(how):
+        if store != "merged":
+            yield parts(folder, 0, store, codec)
+            return
+        # Every part keeps its own dictionary.
+        rlx.merge([parts(folder, number, "zarr", "zstd-dict").path for number in range(2)], folder / "merged")
+        yield Dataset(folder / "merged")
 
 
 def check(dataset: Dataset, steps: list[int]) -> None:
@@ -56,8 +72,49 @@ def check(dataset: Dataset, steps: list[int]) -> None:
 @given(
     steps=st.lists(st.integers(0, STEPS - 1), max_size=12) | st.builds(range, st.integers(0, 9), st.integers(10, 24))
 )
+@example(steps=[])
 def test_rows_of_all_shards(dataset: Dataset, steps: list[int]) -> None:
     check(dataset, list(steps))
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.integers(0, STEPS - 1), max_size=12), k=st.integers(1, 5))
+def test_stacks_are_the_rows_before(dataset: Dataset, steps: list[int], k: int) -> None:
+    reader, found = dataset.steps, np.array(steps, np.int64)
+    stacks, after = reader.read_stacks("observation", reader.locate(found), k)
+    assert stacks.shape == after.shape == (len(steps), k, 20, 30)
+    first = reader.start[reader.start.searchsorted(found, side="right") - 1]
+    for i, (step, start) in enumerate(zip(steps, first, strict=True)):
+        back = [max(start, step - k + 1 + place) for place in range(k)]
+        now, then = reader.read_observations("observation", reader.locate(np.array(back)))
+        assert np.array_equal(stacks[i], now)
+        assert np.array_equal(after[i, -1], then[-1])
+        if k > 1:
+            assert np.array_equal(after[i, :-1], stacks[i, 1:])
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3)])
+@pytest.mark.parametrize("k", [0, 3])
+@pytest.mark.parametrize("expression", [None, "length > 3"])
+def test_planned_batches_are_those_read_one_by_one(
+    dataset: Dataset, shape: tuple[int, ...], k: int, expression: str | None
+) -> None:
+    chosen = rlx.open(dataset.path)
+    chosen = chosen if expression is None else chosen.filter(expression)
+    stacks = {"observation": k} if k else None
+    steps = np.random.default_rng(k).integers(len(chosen), size=(4, *shape))
+    steps.reshape(4, -1)[0] = np.arange(6)
+    planned = PlannedBatches(chosen.steps, chosen.schema, steps, stacks)
+    for number in (0, 3, 1, 2):
+        found, expected = (
+            planned.read(number),
+            read_ted(chosen.steps, chosen.schema, steps[number].reshape(-1), stacks).reshape(shape),
+        )
+        assert found.batch_size == expected.batch_size
+        assert [*found.keys(True, True)] == [*expected.keys(True, True)]
+        for key in expected.keys(True, True):
+            assert found[key].dtype == expected[key].dtype
+            assert torch.equal(found[key], expected[key])
 
 
 def test_threads_read_while_files_are_closed(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

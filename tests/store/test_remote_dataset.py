@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,17 +33,20 @@ from rlx.errors import (
 )
 from rlx.files.bucket import Bucket
 from rlx.files.checksum import FileStat
-from rlx.files.remote_files import PAGE_BYTES, Traffic
+from rlx.files.disk_cache import PAGE_BYTES
+from rlx.files.remote_files import Traffic, small_files
 from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
+from rlx.store.layout import listed_files
 from rlx.store.sharding import CRC_BYTES, INDEX_ENTRY_BYTES
 from rlx.store.ted import to_rows
 from tests.contracts.store import FAST_DISK, SETTINGS, assert_same_block, blocks_as_one, experiences, oracle
 from tests.factories import LARGE, make_block, relist, write_dataset
 from tests.gcs_server import Fault, GcsServer
 
+KEYS = ("bytes", "crc32c")
 KINDS = [("zarr", "zstd-dict"), ("zarr", "zstd"), ("zarr", "lz4"), ("zarr", "none"), ("memmap", "none")]
 
 
@@ -96,6 +100,15 @@ def test_any_index_reads_what_the_same_dataset_gives_here(
         assert same(remote[one], local[one])
         mask = np.array(data.draw(st.lists(st.booleans(), min_size=total, max_size=total)))
         assert same(remote[mask], local[mask])
+        ahead = remote.reading_ahead()
+        assert ahead is not None
+        steps = np.array(picked, np.int64) % total
+        held = ahead[1].hold(steps) if len(steps) else None
+        assert same(ahead[0][steps], local[steps])
+        assert same(ahead[0][cutout], local[cutout])
+        if held is not None:
+            held.release()
+        assert ahead[1].memory.bytes == 0
         # Not only the same as here: what was written.
         whole = [block for blocks in shards for block in blocks]
         assert remote[one]["next", "reward"].item() == oracle(schema, whole, one % total)["next/reward"]
@@ -150,6 +163,23 @@ def test_one_transition_costs_a_fraction_of_its_shard(large: Dataset, server: Gc
     before = remote.traffic
     assert same(remote[[1234, 1234]], large[[1234, 1234]])
     assert remote.traffic == before
+
+
+@pytest.mark.parametrize("kind", ["whole", "damaged", "cut", "forbidden", "endless"])
+def test_small_files_come_together(kind: str, large: Dataset, server: GcsServer) -> None:
+    files = listed_files(large.manifest)
+    name, names = small_files(*({name: getattr(file, key) for name, file in files.items()} for key in KEYS))
+    content = bytearray(b"".join((large.path / name).read_bytes() for name in names))
+    content[5] ^= kind == "damaged"
+    (large.path / name).write_bytes(content[: -1 if kind == "cut" else None])
+    if kind in ("forbidden", "endless"):
+        fault = Fault(status=403) if kind == "forbidden" else Fault(ignore_range=True, headers={"Content-Length": None})
+        server.fault(f"large/{name}", fault)
+    remote = rlx.open(f"{server.url}/large")
+    for column, rows in large.trajectories.columns().items():
+        assert np.array_equal(remote.trajectories.columns()[column], rows)
+    assert remote.traffic.requests == {"whole": 1, "damaged": 2}.get(kind, remote.traffic.requests)
+    assert same(remote[[5, 4000]], large[[5, 4000]])
 
 
 def test_no_field_waits_for_another(large: Dataset, server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,13 +279,9 @@ def test_datasets_that_cannot_be_had(server: GcsServer, large: Dataset, monkeypa
         rlx.open(f"{server.url}/large")
     with pytest.raises(SourceError, match="hdfs:// is not supported"):
         rlx.open("hdfs://cluster/set")
-    monkeypatch.setattr("rlx.files.bucket._import_obstore", _missing)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(MissingExtraError):
         rlx.open(f"{server.url}/large")
-
-
-def _missing() -> None:
-    raise MissingExtraError("no obstore")
 
 
 def test_a_damaged_index_is_not_believed(large: Dataset, server: GcsServer) -> None:
@@ -272,7 +298,36 @@ def test_a_damaged_index_is_not_believed(large: Dataset, server: GcsServer) -> N
     for step in (0, 1, 4):
         with pytest.raises(CorruptDatasetError, match=r"observation/c/0/0/0 is damaged|decoded|compressed"):
             remote[step]
-    assert remote.traffic.bytes - before.bytes < 200_000
+    found = remote.reading_ahead()
+    assert found is not None
+    far, ahead = found
+    for step in (0, 1):
+        held = ahead.hold(np.array([step]))
+        assert ahead.memory.bytes < 300_000
+        with pytest.raises(CorruptDatasetError, match=r"decoded|compressed"):
+            far[step]
+        held.release()
+    assert remote.traffic.bytes - before.bytes < 500_000
+
+
+def test_an_interrupted_release_leaves_nobody_waiting(
+    large: Dataset, server: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = rlx.open(f"{server.url}/large").reading_ahead()
+    assert found is not None
+    far, ahead = found
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    held = ahead.hold(np.arange(4))
+    with ahead.reading(far.steps.locate(np.arange(4)), ["action"]), monkeypatch.context() as patch:
+        patch.setattr(ahead._lock, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            held.release()
+    assert not ahead._is_dropping
+    ahead.hold(np.arange(9)).release()
+    assert same(far[:9], large[:9])
 
 
 def test_a_flipped_bit_is_found_by_verify(large: Dataset, server: GcsServer) -> None:
@@ -282,7 +337,7 @@ def test_a_flipped_bit_is_found_by_verify(large: Dataset, server: GcsServer) -> 
     path.write_bytes(content)
     with pytest.raises(CorruptDatasetError, match=r"shards/00001/action/c/0 is damaged: crc32c") as failed:
         rlx.open(f"{server.url}/large", verify=True)
-    assert failed.value.hint == "push a whole copy with --overwrite"
+    assert failed.value.hint == "push a whole copy with `overwrite`"
     with pytest.raises(CorruptDatasetError):
         list(rlx.open(f"{server.url}/large").blocks())
 

@@ -275,7 +275,7 @@ def test_tensordict_reads_a_memmap_shard(tmp_path: Path) -> None:
 def test_memmap_has_no_codec(tmp_path: Path) -> None:
     with pytest.raises(CodecError, match="store memmap does not support codec zstd") as raised:
         write_dataset(tmp_path / "data", [[make_block(schema=LARGE)]], schema=LARGE, store="memmap", codec="zstd")
-    assert raised.value.hint == "leave --codec out, or choose the store zarr"
+    assert raised.value.hint == "leave `codec` out, or choose the store zarr"
 
 
 @pytest.mark.parametrize(

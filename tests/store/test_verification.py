@@ -18,6 +18,7 @@ from rlx.errors import (
 )
 from rlx.manifest import Manifest, ShardRecord
 from rlx.store.dataset import Dataset
+from rlx.store.layout import small_copies
 from rlx.store.verification import UNLISTED, Kind, Problem, verify
 from tests.factories import LARGE, make_block, relist, write_dataset
 from tests.gcs_server import GcsServer
@@ -172,6 +173,9 @@ def test_what_interrupted_commands_left_is_no_damage(path: Path) -> None:
         (path / name).touch()
     (path / "shards" / "00002.4711.partial").mkdir()
     (path / "shards" / "00007").mkdir()
+    left.append("shards/small.0123456789abcdef")
+    for name in (left[-1], small_copies(Manifest.load(path))[0]):  # as a bucket has them: an old one, and the newest
+        (path / name).touch()
     found = verify(path)
     assert (found.ok, set(found.leftovers)) == (True, {*left, "shards/00002.4711.partial", "shards/00007"})
 

@@ -12,7 +12,7 @@ import rlx
 from rlx.collector.environment.space import schema_of
 from rlx.errors import SchemaMismatchError
 from rlx.schema import Field, Role, Schema
-from rlx.store.spaces import space_of
+from rlx.store.foreign_types import space_of
 from tests.conftest import Cli
 from tests.factories import make_block, write_dataset
 

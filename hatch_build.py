@@ -1,0 +1,76 @@
+"""Build hook: compiles ``rlx/store/frames.c`` where there is a C compiler; without one, rlx reads the same in Python.
+
+``python hatch_build.py`` compiles it in place, as an editable install does. ``RLX_KERNEL=0`` builds without it.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run by hand
+    BuildHookInterface = object
+
+SOURCE = Path(__file__).parent / "rlx/store/frames.c"
+LIBRARY = "rlx/store/frames.so"
+
+
+def compile_kernel(target: Path) -> bool:
+    """Compile the kernel; return whether that worked."""
+    if os.environ.get("RLX_KERNEL") == "0":
+        return False
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        subprocess.run(
+            [
+                *compiler,
+                "-std=c99",
+                "-O2",
+                "-s",
+                "-fno-asynchronous-unwind-tables",
+                "-shared",
+                "-fPIC",
+                "-o",
+                partial,
+                SOURCE,
+            ],
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as exc:
+        sys.stderr.write(f"rlx: no C compiler ({exc}): compressed frames will be read in Python, which is slower\n")
+        partial.unlink(missing_ok=True)
+        return False
+    partial.replace(target)
+    return True
+
+
+class KernelBuildHook(BuildHookInterface):
+    """Adds the compiled kernel to a wheel, which is then for this platform; editable installs get it in place."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile it."""
+        if version == "editable":
+            compile_kernel(Path(self.root) / LIBRARY)
+            return
+        built = Path(self.directory) / "frames.so"
+        built.parent.mkdir(parents=True, exist_ok=True)
+        if compile_kernel(built):
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data.update(pure_python=False, tag=f"py3-none-{platform}")
+            build_data["force_include"][str(built)] = LIBRARY
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Leave nothing but the wheel beside it."""
+        (Path(self.directory) / "frames.so").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(not compile_kernel(Path(__file__).parent / LIBRARY))

@@ -1,0 +1,38 @@
+"""Reading with the compiled kernel, and without it."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hatch_build import compile_kernel
+from rlx.store import kernel as kernel_module
+from rlx.store.kernel import SWITCH, kernel
+
+HOW = ("compiled", "python")
+_FOLDER = tempfile.TemporaryDirectory()  # until this process ends
+
+
+@cache
+def built() -> Path | None:
+    """The kernel, compiled once a process; None where there is no compiler."""
+    target = Path(_FOLDER.name) / "frames.so"
+    return target if compile_kernel(target) else None
+
+
+@contextmanager
+def reading(how: str) -> Iterator[None]:
+    """Read ``compiled`` or in ``python``; skips the test where that cannot be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(SWITCH, raising=False)
+        library = built() if how == "compiled" else Path("none")
+        if library is None:
+            pytest.skip("no C compiler")
+        patch.setattr(kernel_module, "LIBRARY", library)
+        kernel.cache_clear()
+        assert (kernel() is None) == (how == "python")
+        yield
+    kernel.cache_clear()

@@ -1,0 +1,119 @@
+"""The compiled kernel: what it refuses, and when rlx does without it."""
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hatch_build import compile_kernel
+from rlx.errors import CorruptDatasetError
+from rlx.store import kernel as kernel_module
+from rlx.store.dataset import Dataset
+from rlx.store.kernel import SWITCH, kernel
+from tests.factories import LARGE, make_block, relist, write_dataset
+from tests.kernels import HOW, built, reading
+
+BIG = 2**64 - 1
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "data", [[make_block([3, 5], schema=LARGE)]], schema=LARGE
+    ).path
+
+
+def with_entry(path: Path, copy: Path, row: int, start: int, length: int) -> Path:
+    """Returns a copy of a dataset with another entry of the index; the manifest agrees."""
+    shutil.copytree(path, copy)
+    (file,) = (file for file in copy.rglob("observation/**/*") if file.is_file() and file.name != "zarr.json")
+    content = bytearray(file.read_bytes())
+    index: NDArray[np.uint64] = np.frombuffer(content, "<u8", count=20, offset=len(content) - 4 - 160).reshape(10, 2)
+    index[row] = start, length
+    file.write_bytes(content)
+    relist(copy)
+    return copy
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("start", "length", "problem"),
+    [
+        (BIG, 1, "points past the end of its file"),
+        (BIG - 5, BIG, "points past the end of its file"),
+        (2**63, 100, "points past the end of its file"),
+        (0, BIG, "points past the end of its file"),
+        (0, 10**6, "points past the end of its file"),
+        (0, 0, "chunk"),
+        (0, 7, "chunk"),
+        (3, 40, "chunk"),
+    ],
+)
+def test_an_entry_that_leads_elsewhere(
+    path: Path, tmp_path: Path, how: str, start: int, length: int, problem: str
+) -> None:
+    bad = with_entry(path, tmp_path / "bad", 4, start, length)
+    with reading(how):
+        whole, dataset = Dataset(path), Dataset(bad)
+        assert (dataset[[0, 1]]["observation"] == whole[[0, 1]]["observation"]).all()
+        with pytest.raises(CorruptDatasetError, match=problem) as caught:
+            dataset[[0, 5, 3]]
+        assert caught.value.hint == f"rlx verify {bad}"
+
+
+def test_threads_decode_at_once(path: Path) -> None:
+    with reading("compiled"):
+        dataset = Dataset(path)
+        expected, wrong = dataset[:]["observation"], []
+
+        def read() -> None:
+            for _ in range(50):
+                wrong.extend([1] if (dataset[[7, 0, 5, 5]]["observation"] != expected[[7, 0, 5, 5]]).any() else [])
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def test_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="rlx")
+    library = built()
+    if library is None:
+        pytest.skip("no C compiler")
+    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.setattr(kernel_module, "LIBRARY", library)
+    kernel.cache_clear()
+    assert kernel() is not None
+    for name, value, message in (
+        ("LIBRARY", tmp_path / "none", ""),
+        ("_VERSION", 0, "has version 2, expected 0"),
+        ("_ZSTD_MODULES", ("rlx.none", "none.none"), "none of rlx.none, none.none has libzstd"),
+    ):
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(kernel_module, name, value)
+            kernel.cache_clear()
+            assert kernel() is None
+            assert message in caplog.text
+    monkeypatch.setenv(SWITCH, "0")
+    kernel.cache_clear()
+    assert kernel() is None
+    assert not compile_kernel(tmp_path / "frames.so")
+    monkeypatch.delenv(SWITCH)
+    kernel.cache_clear()
+
+
+def test_without_a_compiler_there_is_a_notice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
+    assert not compile_kernel(tmp_path / "frames.so")
+    assert "compressed frames will be read in Python" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,56 @@
+"""Memory of rows is used again, but never while anybody can see it."""
+
+import gc
+import threading
+
+import numpy as np
+import torch
+
+from rlx.store import memory
+from rlx.store.memory import empty_rows
+
+
+def test_it_is_used_again_when_nobody_refers_to_it() -> None:
+    memory._kept.clear()
+    first = empty_rows(40, 7056)
+    first[:] = 1
+    place = first.__array_interface__["data"][0]
+    part = torch.from_numpy(first).view(4, 10, 84, 84)[1:2]
+    del first
+    gc.collect()
+    assert not memory._kept
+    other = empty_rows(40, 7056)
+    other[:] = 2
+    assert bool((part == 1).all())
+    del part
+    gc.collect()
+    again = empty_rows(39, 7056)  # as much, rounded
+    assert again.__array_interface__["data"][0] == place
+    assert again.shape == (39, 7056)
+    assert (other == 2).all()
+
+
+def test_little_is_kept() -> None:
+    memory._kept.clear()
+    rows = [empty_rows(40 + 40 * n, 7056) for n in range(20)] + [empty_rows(10, 10), empty_rows(5000, 7056)]
+    del rows
+    gc.collect()
+    assert len(memory._kept) == 8
+    assert sum(map(len, memory._kept)) <= 8 * 2**23
+
+
+def test_threads_get_memory_of_their_own() -> None:
+    wrong = []
+
+    def use(number: int) -> None:
+        for _ in range(200):
+            rows = empty_rows(20, 7056)
+            rows[:] = number
+            wrong.extend([number] if (np.asarray(rows) != number).any() else [])
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
