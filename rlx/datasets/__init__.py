@@ -7,16 +7,14 @@ dataset.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rlx.torchrl_names import no_such_name
+from rlx.package_names import lazy_names, no_such_name
 
 if TYPE_CHECKING:
     from rlx.datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay
     from rlx.datasets.minari import MinariExperienceReplay as MinariExperienceReplay
 
-__all__ = ["AtariDQNExperienceReplay", "MinariExperienceReplay"]
-
-# Imported when first asked for: torch takes seconds.
-_HOME = {"AtariDQNExperienceReplay": "rlx.datasets.atari_dqn", "MinariExperienceReplay": "rlx.datasets.minari"}
+_HOME = lazy_names(__name__)
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.compose import Transform
 from rlx.datasets.base import DatasetExperienceReplay, Download, is_complete
 from rlx.errors import DatasetNotFoundError, PartialError
-from rlx.formats.rl_unplugged import layout as rl_unplugged
+from rlx.formats import rl_unplugged
 from rlx.home import home
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.download import download as download_run
@@ -122,7 +122,7 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
     def _fetch(self, dataset_id: str, path: Path, *, source: str | None, num_procs: int, overwrite: bool) -> None:
         shards = None if self._max_runs is None else tuple(range(self._max_runs))
         if not overwrite and (path / FILE_NAME).exists():
-            # Whoever chose some of the shards is not to get fifty.
+            # If only some shards were chosen, the others are not fetched.
             planned = Manifest.load(path).planned
             shards = tuple(int(name) for name in planned if name.isdecimal() and shard_name(int(name)) == name)
         options = Options(

@@ -19,7 +19,7 @@ from rlx.buffer.transform.compose import Transform
 from rlx.datasets.base import DatasetExperienceReplay, Download, is_complete
 from rlx.errors import DatasetNotFoundError, SourceNotFoundError
 from rlx.files.atomic import whole
-from rlx.formats.minari.layout import ID, MAIN_DATA
+from rlx.formats.minari.layout import ID, METADATA
 from rlx.formats.minari.reader import find_runs
 from rlx.home import home
 from rlx.pipeline.convert import convert
@@ -201,7 +201,7 @@ def datasets_path() -> Path:
 
 def _convert(dataset_id: str, destination: Path, *, overwrite: bool) -> None:
     source = datasets_path() / dataset_id
-    if not (source / "data" / MAIN_DATA).is_file():
+    if not (source / "data" / METADATA).is_file():
         raise SourceNotFoundError(f"Minari has no dataset {dataset_id} in {datasets_path()}", hint=_hint(dataset_id))
     options = Options(jobs=1, overwrite=overwrite, command=f"rlx convert {dataset_id} --from minari")
     report = convert(source, destination, options, source_format="minari", progress=Silent())

@@ -24,13 +24,7 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
     the next process removes that of a killed one.
 
     Args:
-        path: a file or a directory, there already or not.
         check: raises if what lies at ``path`` must not be replaced; is called before anything is written.
-
-    Raises:
-        DatasetLockedError: another process is writing the same target.
-        DatasetExistsError: another program has written there since ``check``.
-        DiskFullError: no space is left.
     """
     check_no_url(path)
     path = Path(os.path.abspath(path))  # "." and ".." have names too
@@ -64,10 +58,9 @@ def _remove_empty(*directories: Path) -> None:
 
 
 def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = None) -> None:
-    """Write a file in one step: whoever looks sees the old one or the new one.
+    """Write a file in one step: readers see the old one or the new one.
 
     Args:
-        path: of the file; its directory exists.
         pieces: its content. If they raise, the old file stays.
         partial: where the bytes lie until they are complete, beside the file; ``NAME.partial`` by default.
     """

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from rlx.errors import DownloadError, ForbiddenError, MissingExtraError, SourceError, SourceNotFoundError
+from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError, imported
 from rlx.files.checksum import FileStat
 from rlx.files.location import FORKED, RESUME_HINT, Content, WritableLocation, checked_name
 from rlx.files.retry import RetryPolicy, TransientError
@@ -95,11 +95,7 @@ def endpoint(scheme: str) -> str | None:
 
 
 def store_for(url: str, policy: RetryPolicy) -> ObjectStore:
-    """Return obstore's store for a URL, configured by the environment.
-
-    Raises:
-        SourceError: something is missing or wrong in the URL or in the environment.
-    """
+    """Return obstore's store for a URL, configured by the environment."""
     from obstore import store  # noqa: PLC0415  (an extra)
     from obstore.exceptions import BaseError  # noqa: PLC0415
 
@@ -158,10 +154,6 @@ class Bucket(WritableLocation):
     Args:
         url: ``s3://bucket/prefix``, ``gs://``, ``az://container/prefix``, ``http://`` or ``https://``.
         retry: how failures are met; what fails before the first byte of an answer is tried again by obstore.
-
-    Raises:
-        SourceError: the URL is none.
-        MissingExtraError: obstore is not installed.
     """
 
     def __init__(self, url: str, *, retry: RetryPolicy | None = None) -> None:
@@ -174,7 +166,7 @@ class Bucket(WritableLocation):
         self.is_read_only = parts.scheme in ("http", "https")
         self._shown = without_secrets(url).rstrip("/")
         self._address = url.rstrip("/")
-        _import_obstore()
+        imported("obstore", "datasets at a URL need obstore", "cloud")
 
     def __repr__(self) -> str:
         return f"Bucket({self.url!r})"
@@ -353,15 +345,6 @@ class Bucket(WritableLocation):
             version=meta["version"],
             modified=meta["last_modified"].isoformat(),
         )
-
-
-def _import_obstore() -> None:
-    try:
-        import obstore  # noqa: F401, PLC0415
-    except ImportError as exc:
-        raise MissingExtraError(
-            "datasets at a URL need obstore, which is not installed", hint="pip install 'rlx[cloud]'"
-        ) from exc
 
 
 # Its threads do not survive a fork, and a call of it would crash the child.

@@ -1,4 +1,4 @@
-"""Files by version, length and checksum: what is expected of one, and what has arrived."""
+"""Versions, lengths and checksums of files: the expected ones, and those of the bytes that arrived."""
 
 from __future__ import annotations
 
@@ -65,8 +65,6 @@ class FetchedFile:
     """A file that lies on this machine, whole and verified.
 
     Args:
-        path: where it lies.
-        bytes: its length.
         crc32c: of its bytes, eight hex digits; None for one that was there already and was not read.
         transferred: how many bytes had to be transferred.
     """
@@ -85,9 +83,6 @@ class Digests:
 
     Args:
         expected: of a file whose MD5 or SHA-256, which are slow, are to be compared; its CRC-32C always is.
-
-    Attributes:
-        bytes: how many bytes there were.
 
     Example:
         >>> digests = Digests()

@@ -18,11 +18,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class Directory(WritableLocation):
-    """The files below a directory.
-
-    Args:
-        directory: its path; ``put`` makes it if need be.
-    """
+    """The files below a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory: Path = directory
@@ -104,7 +100,7 @@ class Directory(WritableLocation):
                     break  # something else is in it, or it is gone
 
     def sweep(self, below: str) -> None:
-        """Remove what a killed ``put`` left half written; for whoever holds the lock of the directory."""
+        """Remove incomplete files of a killed ``put``; the caller must hold the lock of the directory."""
         for folder in (self.directory, *(Path(folder) for folder, _, _ in os.walk(self._path(below)))):
             for left in folder.glob(f"*{PARTIAL}"):
                 if left.is_file() and not left.is_symlink():

@@ -9,8 +9,9 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 from rlx.errors import (
     CorruptDatasetError,
@@ -47,8 +48,7 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
     """Return the error of this project that an error of the operating system is.
 
     Args:
-        exc: the error.
-        path: what it is about, where the error does not say.
+        path: the path, if the error does not name it.
 
     Example:
         >>> error = file_error(PermissionError(errno.EACCES, "Permission denied", "pong"))
@@ -68,15 +68,24 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
     return FileAccessError(message, hint=hint or None)
 
 
-def check_readable(path: Path) -> None:
-    """Raise unless a file can be opened, before a decoder reports any failure to read it as damage.
+def at_once(path: str, flags: int) -> int:
+    """Open without waiting: a pipe in the place of a file has 0 bytes."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        FileAccessError: it is there and cannot be read.
-    """
+
+def opened_file(path: Path) -> BinaryIO:
+    """Open a file for reading."""
+    file = open(path, "rb", opener=at_once)  # noqa: SIM115  (its caller closes it)
+    if S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise FileAccessError(f"{path} is not a regular file")
+
+
+def check_readable(path: Path) -> None:
+    """Raise unless a file can be opened, before a decoder reports any failure to read it as damage."""
     try:
-        path.open("rb").close()
+        opened_file(path).close()
     except OSError as exc:
         if exc.errno in ABSENT:
             raise SourceNotFoundError(f"{path} is missing") from exc
@@ -85,12 +94,7 @@ def check_readable(path: Path) -> None:
 
 @contextmanager
 def reading(path: object) -> Iterator[None]:
-    """Translate what the operating system says when a file of a dataset is read.
-
-    Raises:
-        CorruptDatasetError: the file does not exist.
-        FileAccessError: it is there and cannot be read.
-    """
+    """Translate what the operating system says when a file of a dataset is read."""
     try:
         yield
     except OSError as exc:
@@ -101,11 +105,7 @@ def reading(path: object) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Translate the operating system's word for a full disk, or a full quota.
-
-    Raises:
-        DiskFullError: no space is left on the disk of the path.
-    """
+    """Translate the operating system's word for a full disk, or a full quota."""
     try:
         yield
     except OSError as exc:
@@ -173,20 +173,24 @@ _MAX_BYTES = 2**24
 
 
 def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
-    """Return the object that a file of limited size holds.
-
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        FileAccessError: it cannot be read.
-        CorruptShardError: it is larger than any such file, no JSON, or no object.
-    """
+    """Return the object that a file of limited size holds."""
     check_readable(path)
+    if (size := path.stat().st_size) > max_bytes:
+        raise CorruptShardError(f"{path}: expected at most {max_bytes:,} bytes, found {size:,}")
+    return parse_object(path.read_bytes(), path)
+
+
+def parse_object(text: str | bytes, place: object) -> Mapping[str, Any]:
+    """Return the object that JSON has; raises CorruptShardError, which names the place, if it is not JSON or no object.
+
+    Example:
+        >>> parse_object('{"fps": 50}', "info.json")
+        {'fps': 50}
+    """
     try:
-        if (size := path.stat().st_size) > max_bytes:
-            raise CorruptShardError(f"{path}: expected at most {max_bytes:,} bytes, found {size:,}")
-        found = json.loads(path.read_bytes())
+        found = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise CorruptShardError(f"{path}: expected JSON, found: {exc}") from exc
+        raise CorruptShardError(f"{place}: expected JSON, found: {exc}") from exc
     if not isinstance(found, dict):
-        raise CorruptShardError(f"{path}: expected an object, found {found!r:.80}")
+        raise CorruptShardError(f"{place}: expected an object, found {found!r:.80}")
     return found

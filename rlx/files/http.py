@@ -35,7 +35,6 @@ class HttpFiles(Location):
 
     Args:
         address: URL of the directory; a query is sent along with every request.
-        retry: how failures are met.
         connect_timeout_s: longest wait for a connection.
         read_timeout_s: longest silence of a server.
     """
@@ -84,11 +83,16 @@ class HttpFiles(Location):
         return {"Accept-Encoding": "gzip"}
 
     def _ask(self, session: requests.Session, method: str, name: str, headers: Mapping[str, str]) -> requests.Response:
+        return self._request(session, method, name, self._address_of(name), {**self._headers(), **headers})
+
+    def _request(
+        self, session: requests.Session, method: str, name: str, address: str, headers: Mapping[str, str]
+    ) -> requests.Response:
         try:
             return session.request(
                 method,
-                self._address_of(name),
-                headers={**self._headers(), **headers},
+                address,
+                headers=headers,
                 stream=True,
                 timeout=(self.connect_timeout_s, self.read_timeout_s),
             )
@@ -129,8 +133,11 @@ class HttpFiles(Location):
             raise SourceNotFoundError(f"{url}: no such file (HTTP {status})")
         error = DownloadError(f"{url}: expected HTTP 200, found {status} {response.reason}", hint=RESUME_HINT)
         if status in (408, 429) or status >= 500:
-            raise TransientError(error, response.headers.get("Retry-After"))
+            raise TransientError(error, self._retry_after(response.headers))
         raise error
+
+    def _retry_after(self, headers: Mapping[str, str]) -> str | None:
+        return headers.get("Retry-After")
 
     def _forbidden(self, status: int, url: str) -> ForbiddenError:
         if _CLOSED_BUCKET in self.address:

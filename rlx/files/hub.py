@@ -5,11 +5,15 @@ Endpoint, token, cache and offline mode are those of huggingface_hub: ``HF_ENDPO
 turns it off.
 """
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
@@ -19,30 +23,35 @@ import requests
 from rlx.errors import (
     DownloadError,
     ForbiddenError,
-    MissingExtraError,
     SourceError,
     SourceNotFoundError,
+    imported,
 )
 from rlx.files.checksum import FileStat, pieces_of
 from rlx.files.http import HttpFiles, HttpSession
 from rlx.files.location import RESUME_HINT, Content, Upload, WritableLocation, checked_name
 from rlx.files.retry import Cancel, RetryPolicy, TransientError
-from rlx.files.urls import HUB
+from rlx.files.urls import HUB, TAG
+from rlx.progress import Progress
 from rlx.wording import harmless, without_secrets
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitInfo, CommitOperation, CommitOperationAdd, DatasetInfo, HfApi
+    from huggingface_hub import CommitInfo, CommitOperation, CommitOperationAdd, HfApi
 
-TAG = "rlx"
+logger = logging.getLogger(__name__)
+
 _MAIN = "main"
 _ADDRESS = re.compile(
     r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:pr|convert)/[^/]+|[^/]+))?(?P<path>/.*)?"
 )
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _REFS = re.compile(r"refs/(?:pr|convert)/")
-_ORGANISATION = re.compile(r"hf://datasets/([\w.-]+)/?")
 _SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
 _RESET_S = re.compile(r";\s*t=(\d{1,9})")
 _LOGIN = "hf auth login, or set HF_TOKEN to a token that may {}"
+_CONCURRENT = 8
+_CONNECT_S = 10.0
+_SILENCE_S = 60.0
 DEFAULT_RETRY = RetryPolicy(first_delay_s=0.5)
 T = TypeVar("T")
 
@@ -52,9 +61,7 @@ class HubAddress:
     """The place of a dataset on the hub.
 
     Args:
-        repo: ``ORG/NAME`` of a dataset repository.
         revision: branch, tag or commit; None for the main branch.
-        path: of the dataset in the repository, empty for its root.
     """
 
     repo: str
@@ -96,15 +103,11 @@ class HubAddress:
 class Hub(WritableLocation):
     """The files of a dataset on the hub.
 
-    The revision is resolved by the first answer, and all later requests read that commit. What is written stays
-    invisible until ``replace`` commits it.
+    The revision is resolved by the first answer, and all later requests read that commit. Written files stay
+    invisible until ``replace`` commits them.
 
     Args:
         url: ``hf://datasets/ORG/NAME[@REV][/PATH]``.
-        retry: how failures are met.
-
-    Attributes:
-        address: the parts of the URL.
 
     Raises:
         SourceError: the URL is of another form.
@@ -124,6 +127,7 @@ class Hub(WritableLocation):
         self._additions: dict[str, CommitOperationAdd] = {}
         self._deletions: set[str] = set()
         self._sessions = threading.local()
+        self._stored: dict[str, tuple[str, FileStat]] = {}
 
     def __repr__(self) -> str:
         return f"Hub({self.url!r})"
@@ -137,6 +141,10 @@ class Hub(WritableLocation):
     def page(self) -> str:
         """URL of the repository for browsers."""
         return f"{_endpoint()}/datasets/{self.address.repo}"
+
+    def public_url(self, name: str) -> str:
+        """Return the URL at which a browser gets a file."""
+        return f"{self.page}/resolve/{self.address.revision or _MAIN}/{self._in_repo(name)}"
 
     @property
     def pinned(self) -> str:
@@ -179,6 +187,7 @@ class Hub(WritableLocation):
             self.retry,
             hub=self.address,
             kept=session,
+            stored=self._stored,
         )
 
     @property
@@ -190,9 +199,9 @@ class Hub(WritableLocation):
 
     def _cached(self, name: str) -> Path | None:
         """Return the file of huggingface_hub's cache, where the commit is known or the hub may not be asked."""
-        from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415
+        from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
 
-        offline = constants.HF_HUB_OFFLINE
+        offline = _is_offline()
         if self._commit is None and not offline:
             return None
         found = try_to_load_from_cache(
@@ -213,39 +222,34 @@ class Hub(WritableLocation):
 
     def list(self, below: str) -> Iterator[FileStat]:
         """Yield the files in a directory and in those below it."""
-        from huggingface_hub import RepoFile  # noqa: PLC0415
+        return self._files(self._in_repo(below))
 
+    def _files(self, below: str) -> Iterator[FileStat]:
+        revision = quote(self._revision, safe="")
+        route = f"datasets/{self.address.repo}/tree/{revision}" + (f"/{quote(below)}" if below else "")
         try:
-            entries = self._ask(
-                lambda api: list(
-                    api.list_repo_tree(
-                        self.address.repo,
-                        self._in_repo(below),
-                        recursive=True,
-                        revision=self._revision,
-                        repo_type="dataset",
-                    )
-                )
-            )
+            entries = self._ask(lambda api: list(_listed(api, route, recursive=True, expand=False)))
         except SourceNotFoundError:
             return
         skipped = len(self.address.path) + 1 if self.address.path else 0
         for entry in entries:
-            if isinstance(entry, RepoFile):
-                name = checked_name(entry.path[skipped:])
-                sha256 = entry.lfs.sha256 if entry.lfs is not None else None
-                yield FileStat(name, self._where(name), bytes=entry.size, sha256=sha256)
+            if entry.get("type") == "file":
+                name = checked_name(entry["path"][skipped:])
+                sha256 = entry["lfs"]["oid"] if entry.get("lfs") else None
+                yield FileStat(name, self._where(name), bytes=entry["size"], sha256=sha256)
 
-    def snapshot(self) -> Path:
+    def snapshot(self, progress: Progress | None = None) -> Path:
         """Return a directory with all files, fetched into the cache of huggingface_hub as far as they are not there.
 
         Raises:
-            SourceNotFoundError: there is no such dataset or revision.
+            SourceNotFoundError: the dataset or revision does not exist.
             ForbiddenError: it is private, or gated.
             DownloadError: the hub keeps failing.
         """
         from huggingface_hub import snapshot_download  # noqa: PLC0415
 
+        if progress is not None and not _is_offline():
+            self._fill_cache(progress)
         path = self.address.path
         below = [path, f"{path}/*"] if path else None
 
@@ -257,12 +261,49 @@ class Hub(WritableLocation):
                 allow_patterns=below,
                 endpoint=_endpoint(),
                 token=api.token,
+                library_name="rlx",
             )
 
         found = Path(self._ask(fetch))
         with self._lock:
             self._commit = found.name  # snapshots are directories named by their commit
-        return found / path if path else found
+        if not (found / path).exists():
+            raise SourceNotFoundError(f"{self.url}: no such file or directory")
+        return found / path
+
+    def cached_files(self) -> Sequence[tuple[FileStat, bool]]:
+        """Return all files of the location, and whether each is in the cache of huggingface_hub."""
+        self._commit = self._head()
+        return [(file, self._cached(file.name) is not None) for file in self._files(self.address.path)]
+
+    def _fill_cache(self, progress: Progress) -> None:
+        from huggingface_hub import hf_hub_download  # noqa: PLC0415
+
+        self._commit = self._head()
+        files = list(self._files(self.address.path))
+        progress.expect("bytes", sum(file.bytes or 0 for file in files))
+
+        def fetch(file: FileStat) -> None:
+            self._ask(
+                lambda api: hf_hub_download(
+                    self.address.repo,
+                    self._in_repo(file.name),
+                    repo_type="dataset",
+                    revision=self._revision,
+                    endpoint=_endpoint(),
+                    token=api.token,
+                    library_name="rlx",
+                )
+            )
+            progress.advance("bytes", file.bytes or 0)
+
+        with ThreadPoolExecutor(_CONCURRENT) as pool:
+            try:
+                for _ in pool.map(fetch, files):
+                    pass
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     # ---- writing
 
@@ -361,6 +402,19 @@ class Hub(WritableLocation):
         """
         self._ask(lambda api: api.create_repo(self.address.repo, repo_type="dataset", private=private, exist_ok=True))
 
+    def tagged(self, version: str) -> str | None:
+        """Return the commit that a tag of the repository names."""
+        try:
+            refs = self._ask(lambda api: api.list_repo_refs(self.address.repo, repo_type="dataset"))
+        except SourceNotFoundError:
+            return None
+        return next((tag.target_commit for tag in refs.tags if tag.name == version), None)
+
+    def tag(self, version: str) -> None:
+        """Tag the commit that was written last, or the newest."""
+        commit = self._commit or self._head()
+        self._ask(lambda api: api.create_tag(self.address.repo, tag=version, revision=commit, repo_type="dataset"))
+
     def _head(self) -> str:
         info = self._ask(
             lambda api: api.dataset_info(self.address.repo, revision=self.address.revision, files_metadata=False)
@@ -391,16 +445,15 @@ class _Resolving(HttpFiles):
     """The addresses of the hub that lead to the files of a revision, wherever they are stored.
 
     Args:
-        hub: the dataset, for messages.
-        kept: the session of this thread.
+        stored: where the hub has led to for a file, by its address, and what the hub said of the file. Such a URL holds
+            for about an hour, so that most reads take one request, and not the hub's redirect as well.
     """
 
     hub: HubAddress = field(kw_only=True)
     kept: HttpSession = field(kw_only=True)
+    stored: dict[str, tuple[str, FileStat]] = field(kw_only=True)
 
     def _session(self) -> AbstractContextManager[requests.Session]:
-        from contextlib import nullcontext  # noqa: PLC0415
-
         return nullcontext(self.kept)
 
     def _headers(self) -> dict[str, str]:
@@ -410,6 +463,24 @@ class _Resolving(HttpFiles):
         # It goes to the hub alone: requests drops it where an answer leads to another host.
         return {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
 
+    def _ask(self, session: requests.Session, method: str, name: str, headers: Mapping[str, str]) -> requests.Response:
+        address = self._address_of(name)
+        known = self.stored.get(address) if method == "GET" else None
+        if known is not None:
+            # No token: the URL itself is signed. It has no If-Match either: the storage has ETags of its own.
+            kept = {key: value for key, value in headers.items() if key != "If-Match"}
+            response = self._request(session, method, name, known[0], {"Accept-Encoding": "identity", **kept})
+            if response.status_code in (200, 206) or response.status_code >= 500:
+                return response
+            response.close()  # the signature has expired
+            self.stored.pop(address, None)
+        response = HttpFiles._ask(self, session, method, name, headers)
+        if response.history and response.status_code in (200, 206):
+            stat = self._describe(response, name)
+            if stat.sha256 is not None and (stat.version or " ") in address:  # the file of a commit, which stays
+                self.stored[address] = (response.url, stat)
+        return response
+
     def _where(self, name: str) -> str:
         return f"{self.hub}/{name}"
 
@@ -418,14 +489,16 @@ class _Resolving(HttpFiles):
         code, said = response.headers.get("X-Error-Code", ""), response.headers.get("X-Error-Message", "")
         if status in (401, 403, 404):
             raise _refusal(str(self.hub), name, status, code, said)
-        if status == 429 and "Retry-After" not in response.headers:
-            reset = _RESET_S.search(response.headers.get("RateLimit", ""))
-            error = DownloadError(f"{self._where(name)}: too many requests (HTTP 429)", hint=RESUME_HINT)
-            raise TransientError(error, reset and reset[1])
         HttpFiles._check_status(self, response, name)
+
+    def _retry_after(self, headers: Mapping[str, str]) -> str | None:
+        return _retry_after(headers)
 
     def _describe(self, response: requests.Response, name: str) -> FileStat:
         """Return what the hub says, rather than the storage it leads to."""
+        known = self.stored.get(self._address_of(name))
+        if known is not None and response.url == known[0] and not response.history:
+            return known[1]
         stat = HttpFiles._describe(self, response, name)
         first = (response.history or [response])[0].headers
         etag = first.get("X-Linked-ETag") or first.get("ETag") or stat.etag
@@ -443,38 +516,55 @@ class _Resolving(HttpFiles):
 
 def check_installed() -> None:
     """Raise MissingExtraError unless huggingface_hub is installed."""
-    try:
-        import huggingface_hub  # noqa: F401, PLC0415
-    except ImportError as exc:
-        raise MissingExtraError(
-            f"{HUB} needs huggingface_hub, which is not installed", hint="pip install 'rlx[hub]'"
-        ) from exc
+    imported("huggingface_hub", f"{HUB} needs huggingface_hub", "hub")
 
 
-def organisation_of(url: str) -> str | None:
-    """Return the name in ``hf://datasets/ORG``; None for any other URL.
+def repositories(
+    *, author: str | None = None, search: str | None = None, tag: str | None = None, limit: int | None = None
+) -> list[str]:
+    """Return datasets of the hub as ``ORG/NAME``.
 
-    Example:
-        >>> organisation_of("hf://datasets/farama-minari"), organisation_of("hf://datasets/me/pong")
-        ('farama-minari', None)
-    """
-    found = _ORGANISATION.fullmatch(url)
-    return found and found[1]
-
-
-def datasets_of(organisation: str) -> "list[DatasetInfo]":
-    """Return the datasets of an organisation or a user that rlx has pushed.
+    Args:
+        author: only those of this organisation or user.
+        search: only those with this text in their names.
+        tag: only those with this tag; ``rlx`` is on those that rlx has pushed.
+        limit: at most this many.
 
     Raises:
         ForbiddenError: the token is refused.
         DownloadError: the hub keeps failing.
     """
     check_installed()
+    wanted = {"author": author, "search": search, "filter": tag, "limit": limit, "full": tag == TAG or None}
+    where = f"{HUB}{author or ''}".rstrip("/")
 
-    def listed(api: "HfApi") -> "list[DatasetInfo]":
-        return list(api.list_datasets(author=organisation, filter=TAG, full=True))
+    def listed(api: "HfApi") -> list[str]:
+        return [str(entry.get("id")) for entry in islice(_listed(api, "datasets", **wanted), limit)]
 
-    return DEFAULT_RETRY.run(lambda: asked(f"{HUB}{organisation}", listed), Cancel())
+    found = DEFAULT_RETRY.run(lambda: asked(where, listed), Cancel())
+    odd = [name for name in found if not _REPO.fullmatch(name)]
+    if odd:
+        logger.warning("%s: left out %s: not names of datasets", where, ", ".join(odd))
+    return [name for name in found if name not in odd]
+
+
+def _listed(api: "HfApi", route: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a list, page by page.
+
+    ``HfApi`` does so too, but waits as long as a server asks for, and retries every request that is retried here.
+    """
+    hub: Any = import_module("huggingface_hub.utils")
+
+    url: str | None = f"{api.endpoint}/api/{route}"
+    query: dict[str, Any] | None = {key: value for key, value in parameters.items() if value is not None}
+    while url is not None:
+        answer = hub.get_session().get(url, params=query, headers=hub.build_hf_headers(library_name="rlx"))
+        hub.hf_raise_for_status(answer)
+        entries = answer.json()
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DownloadError(f"{url}: expected a list of entries, found {type(entries).__name__}")
+        yield from entries
+        url, query = answer.links.get("next", {}).get("url"), None
 
 
 def asked(where: str, request: "Callable[[HfApi], T]") -> T:
@@ -490,6 +580,7 @@ def asked(where: str, request: "Callable[[HfApi], T]") -> T:
     api = HfApi(endpoint=_endpoint(), library_name="rlx")
     try:
         with _quiet:
+            _watch_requests()
             return request(api)
     except OfflineModeIsEnabled as exc:
         raise DownloadError(f"{where}: HF_HUB_OFFLINE is set") from harmless(exc)
@@ -501,6 +592,35 @@ def asked(where: str, request: "Callable[[HfApi], T]") -> T:
         raise SourceError(f"{where}: {' '.join(str(exc).split())}") from harmless(exc)
     except Exception as exc:
         raise _foreign(where, exc) from harmless(exc)
+
+
+def _watch_requests() -> None:
+    """Have the client of huggingface_hub, which waits for ever, give up as all other clients of rlx do."""
+    session = import_module("huggingface_hub.utils").get_session()
+    for event, hook in (("request", _limit_silence), ("response", _raise_if_passing)):
+        if hook not in session.event_hooks[event]:
+            session.event_hooks = {**session.event_hooks, event: [*session.event_hooks[event], hook]}
+
+
+def _limit_silence(request: Any) -> None:
+    if _is_ours(request):
+        given = request.extensions.get("timeout", {})
+        limits = {"connect": _CONNECT_S, "read": _SILENCE_S, "write": _SILENCE_S, "pool": _SILENCE_S}
+        request.extensions["timeout"] = {key: min(limit, given.get(key) or limit) for key, limit in limits.items()}
+
+
+def _raise_if_passing(response: Any) -> None:
+    if _is_ours(response.request) and (response.status_code == 429 or response.status_code >= 500):
+        from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+        # huggingface_hub would wait for as long as the hub asks.
+        raise HfHubHTTPError(f"HTTP {response.status_code}", response=response)
+
+
+def _is_ours(request: Any) -> bool:
+    """Return whether a request is of rlx, and not of others in this process; the storage is not told whose it is."""
+    agent = request.headers.get("User-Agent", "")
+    return _quiet.is_inside and (agent.startswith("rlx/") or "hf_hub/" not in agent)
 
 
 def _foreign(where: str, exc: BaseException) -> BaseException:
@@ -533,9 +653,14 @@ def _error(where: str, exc: Any) -> Exception:
     said = headers.get("X-Error-Message") or getattr(exc, "server_message", None) or ""
     error = DownloadError(f"{where}: HTTP {status}" + (f": {said}" if said else ""), hint=RESUME_HINT)
     if status in (408, 409, 429) or status >= 500:
-        reset = _RESET_S.search(headers.get("RateLimit", ""))
-        return TransientError(error, headers.get("Retry-After") or (reset and reset[1]))
+        return TransientError(error, _retry_after(headers))
     return error
+
+
+def _retry_after(headers: Mapping[str, str]) -> str | None:
+    """Return when to ask again: the hub says it in either of two headers."""
+    reset = _RESET_S.search(headers.get("RateLimit", ""))
+    return headers.get("Retry-After") or (reset and reset[1])
 
 
 def _refusal(where: str, name: str | None, status: int, code: str, said: str) -> SourceError:
@@ -568,6 +693,11 @@ class _Quiet:
         self._inside = 0
         self._enable = False
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether any thread asks."""
+        return self._inside > 0
+
     def __enter__(self) -> None:
         from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars  # noqa: PLC0415
 
@@ -588,6 +718,12 @@ class _Quiet:
 
 
 _quiet = _Quiet()
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    return bool(constants.HF_HUB_OFFLINE)
 
 
 def _endpoint() -> str:

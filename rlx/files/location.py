@@ -1,13 +1,14 @@
 """A location: the files below a URL or a directory, and what all kinds of it share: retries, resume, checksums."""
 
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rlx.errors import CorruptShardError, DownloadError, SourceError
-from rlx.files.checksum import FetchedFile, FileStat
+from rlx.errors import CorruptShardError, DiskFullError, DownloadError, SourceError
+from rlx.files.checksum import Digests, FetchedFile, FileStat
 from rlx.files.disk import disk_errors
 from rlx.files.partial import Partial, intact_file
 from rlx.files.retry import Cancel, RetryPolicy, TransientError
@@ -30,7 +31,6 @@ class Content:
     """The answer to one request for the bytes of a file.
 
     Args:
-        stat: metadata of the file.
         start: offset of the first byte; 0 where the server knows no ranges.
         pieces: the bytes; raises TransientError if the connection breaks.
         interrupt: wakes a thread that waits for the next piece.
@@ -52,7 +52,6 @@ class Location(ABC):
     another request may succeed.
 
     Attributes:
-        retry: how failures are met.
         directory: of a location on this machine; None elsewhere.
     """
 
@@ -65,7 +64,6 @@ class Location(ABC):
         """URL, without any password or token, or path, for messages and records."""
 
     def _where(self, name: str) -> str:
-        """Return URL or path of a file, for messages."""
         return f"{self.url}/{name}"
 
     @abstractmethod
@@ -79,8 +77,6 @@ class Location(ABC):
         """Return the bytes of a file from start to stop, by one request.
 
         Args:
-            name: of the file.
-            start: offset of the first byte.
             stop: offset after the last byte; None for the end of the file.
             seen: raise ChangedError unless it is this version, where the server can compare.
         """
@@ -178,8 +174,6 @@ class Location(ABC):
         threads at once, for different files.
 
         Args:
-            name: of the file: it becomes ``directory / name``.
-            directory: where to put it.
             progress: is advanced in ``bytes``; reports each byte once.
             expected: length and checksum, where they are known; by default those that the server tells.
             cancel: stops the transfer.
@@ -201,21 +195,35 @@ class Location(ABC):
             before = partial.offset
             progress.advance("bytes", before)
             self.retry.run(
-                lambda: self._fetch_rest(name, partial, expected, progress, cancel),
+                lambda: self._fetch_rest(name, directory, partial, expected, progress, cancel),
                 cancel,
                 reached=lambda: partial.furthest,
             )
             return FetchedFile(path, partial.offset, partial.crc32c, partial.furthest - before)
 
     def _fetch_rest(
-        self, name: str, partial: Partial, expected: FileStat | None, progress: Progress, cancel: Cancel
+        self,
+        name: str,
+        directory: Path,
+        partial: Partial,
+        expected: FileStat | None,
+        progress: Progress,
+        cancel: Cancel,
     ) -> None:
         if not partial.is_complete:
             try:
                 with self._open(name, partial.offset, seen=partial.expected if partial.offset else None) as answer:
                     self._place(name, answer, partial, expected)
                     wanted = partial.expected.bytes if partial.expected else None
+                    # A server that tells a checksum but no length could otherwise send until the disk is full.
+                    room = partial.offset + shutil.disk_usage(directory).free // 2
                     for piece in self._pieces(name, answer, cancel, at_most=wanted):
+                        if wanted is None and partial.offset + len(piece) > room:
+                            partial.discard()
+                            raise DiskFullError(
+                                f"{self._where(name)}: the server tells no length, and it has more than {room:,} "
+                                f"bytes, half the free room in {directory}"
+                            )
                         progress.advance("bytes", partial.append(piece))
             except ChangedError:
                 partial.discard()
@@ -268,10 +276,7 @@ class Upload:
     """A local file on its way to a location.
 
     Args:
-        name: of the file at the location.
-        path: of the local file.
         pieces: reads it; raises if the bytes are not those.
-        bytes: its length.
         crc32c: of its bytes, eight hex digits.
     """
 
@@ -295,12 +300,38 @@ class WritableLocation(Location):
     is_atomic: bool = False
     max_batch: int = 1
 
+    @property
+    def page(self) -> str | None:
+        """URL of the page on which browsers see the location's README.md; None if it has none."""
+        return None
+
     def create(self, *, private: bool | None = None) -> None:
         """Make what has to exist before files can be put; most locations need nothing.
 
         Args:
             private: whether only its owners may read it, where the location can tell.
         """
+
+    def tagged(self, version: str) -> str | None:  # noqa: ARG002
+        """Return the commit that a version names, where the location keeps versions."""
+        return None
+
+    def tag(self, version: str) -> None:
+        """Let a version name the state that was read or written last, where the location keeps versions."""
+
+    def sweep(self, below: str) -> None:
+        """Remove incomplete files of killed processes in a directory, where the location shows any."""
+
+    def public_url(self, name: str) -> str:
+        """Return the URL at which a browser gets a file of a location with a page."""
+        return self._where(name)
+
+    def put_contents(self, files: Mapping[str, bytes]) -> None:
+        """Write small files by few requests."""
+        for name, content in files.items():
+            digests = Digests()
+            digests.update(content)
+            self.put(name, [content], bytes=len(content), crc32c=digests.crc32c)
 
     def put_all(self, files: Sequence[Upload]) -> None:
         """Write files, each as ``put`` does."""

@@ -1,9 +1,8 @@
-"""File locks: one writer per dataset or file, named by its pid to whoever comes second.
+"""File locks: one writer per dataset or file, whose pid the error for a second one names.
 
 A lock ends with its process, however that ends. A leftover lock file does not lock others out.
 """
 
-import fcntl
 import os
 import platform
 import time
@@ -15,6 +14,11 @@ from typing import TextIO
 from rlx.errors import DatasetError, DatasetLockedError, EngineError
 from rlx.files.disk import FULL
 
+try:
+    import fcntl
+except ImportError as exc:  # the first module of rlx that needs it
+    raise ImportError("rlx locks files as POSIX does, which Windows cannot: use WSL 2 or rlx's container") from exc
+
 FILE_NAME = ".lock"
 _LOOKS = 20
 _LOOK_S = 0.01
@@ -22,12 +26,7 @@ _LOOK_S = 0.01
 
 @contextmanager
 def writing(dataset: Path) -> Iterator[None]:
-    """Hold the right to write a dataset, whose directory is created if needed.
-
-    Raises:
-        DatasetLockedError: another process holds it; its pid is in the message.
-        DatasetError: the directory cannot be made or written.
-    """
+    """Hold the right to write a dataset, whose directory is created if needed."""
     is_new = not dataset.exists()
     with _acquired(dataset / FILE_NAME, dataset):
         try:
@@ -43,15 +42,10 @@ def writing(dataset: Path) -> Iterator[None]:
 def held(file: Path, target: Path) -> Iterator[None]:
     """Hold the right to write what a lock file stands for.
 
-    The file may be deleted while it is locked; whoever waits for it then makes another.
+    The file may be deleted while it is locked; the next to lock it then makes another.
 
     Args:
-        file: the lock file; its directory is created if needed.
         target: the file or dataset to write, for messages.
-
-    Raises:
-        DatasetLockedError: another process holds it; its pid is in the message.
-        DatasetError: the lock file cannot be made or written.
     """
     with _acquired(file, target):
         yield
@@ -61,9 +55,6 @@ def check_seen(dataset: Path) -> None:
     """Check that this machine sees a dataset that a process, perhaps of another machine, is writing.
 
     Otherwise a worker would write into a directory of the same name that no other machine sees.
-
-    Raises:
-        EngineError: the dataset's lock file is not there; names this machine.
     """
     if not (dataset / FILE_NAME).exists():
         raise EngineError(
@@ -86,7 +77,6 @@ def writer_of(dataset: Path) -> str | None:
 
 
 def _acquired(path: Path, target: Path) -> TextIO:
-    """Return the locked file, with our pid in it."""
     owner = "unknown"
     # A reader that looks holds the lock for a moment, a writer for longer.
     for _ in range(_LOOKS):

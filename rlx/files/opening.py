@@ -19,16 +19,11 @@ def open_location(location: str | os.PathLike[str], *, retry: RetryPolicy | None
 
     Args:
         location: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file://`` or a directory.
-        retry: how failures of a server are met.
-
-    Raises:
-        SourceError: the URL is invalid, or of an unknown kind.
-        MissingExtraError: a URL, and obstore (for ``hf://``: huggingface_hub) is not installed.
     """
     path = local_path(location)
     if path is not None:
         return Directory(path.absolute())
-    # Both need extras, and whoever has a directory does without.
+    # Both need extras, which a directory does not.
     if split_url(str(location)).scheme == "hf":
         from rlx.files.hub import Hub  # noqa: PLC0415
 
@@ -46,12 +41,6 @@ def open_source(source: str, *, retry: RetryPolicy | None = None) -> Location:
 
     Args:
         source: as of ``open_location``; of a directory, it must exist.
-        retry: how failures of a server are met.
-
-    Raises:
-        SourceNotFoundError: the directory does not exist.
-        SourceError: the URL is invalid, or of an unknown kind.
-        MissingExtraError: a bucket, and obstore is not installed.
 
     Example:
         >>> open_source("https://host/atari").url
@@ -74,7 +63,7 @@ def _is_public() -> bool:
 
 
 def _http(url: str, retry: RetryPolicy | None) -> Location:
-    # Whoever reads a directory should not wait for requests and its four dependencies to load.
+    # Reading a directory should not load requests and its four dependencies.
     from rlx.files.http import HttpFiles  # noqa: PLC0415
 
     if not split_url(url).hostname:

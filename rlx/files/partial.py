@@ -19,11 +19,7 @@ _SIDECAR_MAX_BYTES = 1 << 16
 
 
 class Partial:
-    """The beginning of one file. At most one may be open for a path.
-
-    Args:
-        path: of the file, when it will be whole.
-    """
+    """The beginning of one file. At most one may be open for a path."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,11 +83,7 @@ class Partial:
         self._digests, self.expected = Digests(), None
 
     def finish(self) -> None:
-        """Give the file its name.
-
-        Raises:
-            CorruptShardError: its bytes are not those expected; they are discarded.
-        """
+        """Give the file its name."""
         assert self._file is not None
         assert self.expected is not None
         if problem := self._digests.differences(self.expected):

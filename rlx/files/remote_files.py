@@ -1,34 +1,41 @@
 """The files of a dataset at a location, of which only the parts that are asked for are fetched.
 
-Files are fetched in pages, which a cache keeps. Pages that are needed together and lie close to each other come by one
-request; requests of one call run concurrently.
+Files are fetched in pages, which a cache in memory keeps, and perhaps one on the local disk. Pages that are needed
+together and lie close to each other come by one request; requests of one call run concurrently. Small files, such as
+the tables of trajectories, come together, by one request, where a push has put copies of them into one file.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
 
-from rlx.errors import CorruptDatasetError, DownloadError, SourceNotFoundError
+import google_crc32c
+
+from rlx.errors import CorruptDatasetError, DownloadError, ForbiddenError, SourceNotFoundError
 from rlx.files.checksum import FileStat
 from rlx.files.checksum import pieces_of as local_pieces
+from rlx.files.disk_cache import PAGE_BYTES, DiskCache, key_of
 from rlx.files.location import FORKED, Location
 from rlx.fork import ThisProcessOnly
 
-# Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste
-# little, and where neighbours are wanted they are fetched together anyhow.
-PAGE_BYTES = 1 << 14
 # A request takes as long as some hundred kilobytes: this many pages in between are fetched rather than skipped.
 _MAX_GAP = 4
 _MAX_RUN = 256
 _REQUESTS = 64
 _BELIEVED_BYTES = 1 << 24
+# What a request costs is the transfer of some hundred kilobytes; all small files together take one of 4 MB at most.
+_SMALL_BYTES = 1 << 15
+_ALL_SMALL_BYTES = _MAX_RUN * PAGE_BYTES
+_VERSION_PAGE = -1  # holds the version of which the disk cache keeps the pages
 DEFAULT_CACHE_BYTES = 256 * 2**20
 
 Range = tuple[int, int]
@@ -77,7 +84,7 @@ class PageCache:
             return page
 
     def put(self, key: PageKey, page: bytes) -> None:
-        """Keep a page, and let go of others until there is room; one that is larger than the cache is not kept."""
+        """Keep a page, and drop others until it fits; a page that is larger than the cache is not kept."""
         with self._lock:
             self.bytes -= len(self._pages.pop(key, b""))
             if len(page) > self.max_bytes:
@@ -89,25 +96,52 @@ class PageCache:
                 self.bytes -= len(oldest)
 
 
+def small_files(lengths: Mapping[str, int], checksums: Mapping[str, str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the file with copies of small files, which depends on their content, and the order of these.
+
+    Example:
+        >>> small_files({"b": 2, "a": 2, "large": 10**6}, {"a": "00000000", "b": "00000000", "large": "00000000"})
+        ('shards/small.05519ee2e916fa0e', ['a', 'b'])
+    """
+    names, total, digest = list[str](), 0, blake2b(digest_size=8)
+    for length, name in sorted((length, name) for name, length in lengths.items() if length <= _SMALL_BYTES):
+        total += length
+        if total > _ALL_SMALL_BYTES:
+            break
+        names.append(name)
+        digest.update(f"{name} {length} {checksums[name]}\n".encode())
+    return f"shards/small.{digest.hexdigest()}", names
+
+
 class RemoteFiles:
     """The files of a dataset at a location. It can be shared between threads, not with a forked process.
 
     Args:
-        location: where they lie.
-        lengths: of every file, by its name.
         cache_bytes: of pages that are kept in memory.
-
-    Attributes:
-        location: where they lie.
-        cache_bytes: as given.
+        disk: keeps pages, too.
+        checksums: of every file; with them, pages of a file that was replaced are not taken from the disk, and copies
+            of small files are read together.
     """
 
-    def __init__(self, location: Location, lengths: Mapping[str, int], cache_bytes: int) -> None:
+    def __init__(
+        self,
+        location: Location,
+        lengths: Mapping[str, int],
+        cache_bytes: int,
+        disk: DiskCache | None = None,
+        checksums: Mapping[str, str] | None = None,
+    ) -> None:
         self.location = location
         self.cache_bytes = cache_bytes
-        self._lengths = lengths
+        self.disk = disk
+        self._lengths = dict(lengths)
+        self._checksums = checksums or {}
+        self._small: Mapping[str, memoryview] | None = None
+        self._small_lock = threading.Lock()
         self._cache = PageCache(cache_bytes)
         self._versions: dict[str, str | None] = {}
+        self._noted: dict[str, str | None] = {}
+        self._from_disk: set[str] = set()
         self._traffic = Traffic()
         self._lock = threading.Lock()
         self._here = ThisProcessOnly(*FORKED)
@@ -126,7 +160,6 @@ class RemoteFiles:
 
         Args:
             read: the function; it may call this with a lower depth only.
-            items: what to call it with.
             depth: 0 or 1.
         """
         self._here.check()
@@ -135,31 +168,51 @@ class RemoteFiles:
         return list(self._waiting[depth].map(read, items))
 
     def length(self, name: str) -> int:
-        """Return bytes of a file, as the manifest has it.
-
-        Raises:
-            CorruptDatasetError: it lists no such file.
-        """
+        """Return bytes of a file, as the manifest has it."""
         if name not in self._lengths:
             raise CorruptDatasetError(f"{self.location.url}/{name} is missing: the manifest lists no such file")
         return self._lengths[name]
 
     def pieces(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
-        """Return the bytes of a file in these ranges; bytes after its end are left out, as of a memory map.
-
-        Raises:
-            CorruptDatasetError: it is not there, of another length than the manifest says, or has changed meanwhile.
-            ForbiddenError: the server refuses access.
-            DownloadError: the server keeps failing.
-        """
+        """Return the bytes of a file in these ranges; bytes after its end are left out, as of a memory map."""
         self._here.check()
         length = self.length(name)
         within = [(min(start, length), min(stop, length)) for start, stop in ranges]
+        if length <= _SMALL_BYTES and (copied := self._copies().get(name)) is not None:
+            return [copied[start:stop] for start, stop in within]
         if sum(stop - start for start, stop in within) > _BELIEVED_BYTES and name not in self._versions:
             # Before anything is made as large as a manifest says, which may be anybody's.
             self._check(name, self._stat(name))
         pages = self._pages(name, within)
         return [_cut(pages, start, stop) for start, stop in within]
+
+    def _copies(self) -> Mapping[str, memoryview]:
+        """Return the small files that lie together, each with the checksum that it should have."""
+        with self._small_lock:  # all threads wait for one request
+            if self._small is None:
+                self._small = self._read_small() if self._checksums else {}
+            return self._small
+
+    def _read_small(self) -> Mapping[str, memoryview]:
+        together, names = small_files(self._lengths, self._checksums)
+        total = sum(self._lengths[name] for name in names)
+        if total > self.cache_bytes:
+            return {}
+        self._lengths[together] = total
+        try:
+            wanted = range(-(-total // PAGE_BYTES))
+            pages = {number: page for _, number, page in self.fetch([(together, wanted)])}
+            content = b"".join(pages[number] for number in wanted)
+        except (CorruptDatasetError, ForbiddenError, DownloadError):
+            # Absent: S3 forbids to tell those who may not list, and some servers answer with a page of their own.
+            return {}
+        copies, start = dict[str, memoryview](), 0
+        for name in names:
+            copy = content[start : start + self._lengths[name]]
+            start += len(copy)
+            if f"{google_crc32c.value(copy):08x}" == self._checksums[name]:
+                copies[name] = memoryview(copy)
+        return copies
 
     def stream(self, name: str) -> Iterator[bytes]:
         """Yield a whole file in pieces, past the cache."""
@@ -185,17 +238,49 @@ class RemoteFiles:
             }
         )
         found = {number: page for number in numbers if (page := self._cache.get((name, number))) is not None}
-        runs = _runs([number for number in numbers if number not in found])
-        fetch = self._requests.map if len(runs) > 1 else map
-        for (first, _), content in zip(runs, fetch(lambda run: self._fetch(name, run), runs), strict=True):
-            for offset in range(0, len(content), PAGE_BYTES):
-                number = first + offset // PAGE_BYTES
-                found[number] = content[offset : offset + PAGE_BYTES]
-                self._cache.put((name, number), found[number])
+        for _, number, page in self.fetch([(name, [number for number in numbers if number not in found])]):
+            found[number] = page
+            self._cache.put((name, number), page)
         return found
 
+    def fetch(self, wanted: Sequence[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, int, bytes]]:
+        """Yield pages as file, number and content, past the cache in memory; more than those that were asked for, in
+        gaps between them.
+        """
+        self._here.check()
+        runs: list[tuple[str, Range]] = []
+        for name, numbers in wanted:
+            missing = []
+            for number in numbers:
+                page = self._on_disk(name, number)
+                if page is None:
+                    missing.append(number)
+                else:
+                    yield name, number, page
+            runs += [(name, run) for run in _runs(missing)]
+        fetch = self._requests.map if len(runs) > 1 else map
+        for (name, (first, _)), content in zip(runs, fetch(lambda run: self._fetch(*run), runs), strict=True):
+            for offset in range(0, len(content), PAGE_BYTES):
+                yield name, first + offset // PAGE_BYTES, content[offset : offset + PAGE_BYTES]
+
+    def _on_disk(self, name: str, number: int) -> bytes | None:
+        if self.disk is None:
+            return None
+        if name not in self._noted:
+            noted = self.disk.get(self._key(name, _VERSION_PAGE), None)
+            self._noted[name] = None if noted is None else noted.decode()
+        page = self.disk.get(self._key(name, number), self._versions.get(name) or self._noted[name])
+        expected = min(PAGE_BYTES, self._lengths[name] - number * PAGE_BYTES)
+        if page is None or len(page) != expected:
+            return None
+        self._from_disk.add(name)
+        return page
+
+    def _key(self, name: str, number: int) -> bytes:
+        # With the checksum of the manifest, a file that was replaced since has other keys.
+        return key_of(number, self.location.url, name, self._lengths[name], self._checksums.get(name))
+
     def _fetch(self, name: str, run: Range) -> bytes:
-        """Return the content of a run of pages, by one request."""
         start, stop = run[0] * PAGE_BYTES, min(run[1] * PAGE_BYTES, self._lengths[name])
         try:
             content, stored = self.location.read(name, start, stop)
@@ -206,6 +291,12 @@ class RemoteFiles:
             raise
         self._count(1, len(content))
         self._check(name, stored)
+        if self.disk is not None:
+            chance = random.random()
+            for number in range(*run):
+                offset = number * PAGE_BYTES - start
+                page = content[offset : offset + PAGE_BYTES]
+                self.disk.put(self._key(name, number), page, stored.etag, chance=chance)
         return content
 
     def _stat(self, name: str) -> FileStat:
@@ -222,7 +313,13 @@ class RemoteFiles:
             raise DownloadError(f"{url}: the server does not tell its length")
         if stored.bytes != self._lengths[name]:
             raise CorruptDatasetError(f"{url} has {stored.bytes:,} bytes, expected {self._lengths[name]:,}")
-        if self._versions.setdefault(name, stored.etag) != stored.etag:
+        noted = self._noted.get(name)
+        version = stored.etag or ""
+        if self.disk is not None and version != (noted or "") and name not in self._versions:
+            # A server may have answered with an older file of the same length before, or with no ETag from now on.
+            self.disk.put(self._key(name, _VERSION_PAGE), version.encode()[:PAGE_BYTES], None, chance=0)
+        before = noted if name in self._from_disk else None
+        if self._versions.setdefault(name, before or stored.etag) != stored.etag:
             raise CorruptDatasetError(f"{url} has changed since it was first read", hint="open the dataset again")
 
     def _missing(self, name: str) -> CorruptDatasetError:
@@ -248,7 +345,6 @@ def _runs(numbers: Sequence[int]) -> list[Range]:
 
 
 def _cut(pages: Mapping[int, bytes], start: int, stop: int) -> memoryview:
-    """Return the bytes from start to stop of a file some of whose pages are given."""
     if start >= stop:
         return memoryview(b"")
     first, last = start // PAGE_BYTES, (stop - 1) // PAGE_BYTES
@@ -258,12 +354,7 @@ def _cut(pages: Mapping[int, bytes], start: int, stop: int) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class RemotePath:
-    """A path below a dataset.
-
-    Args:
-        files: of the dataset.
-        inner: the path below it; that of the dataset itself has no parts.
-    """
+    """A path below a dataset."""
 
     files: RemoteFiles
     inner: PurePosixPath
@@ -280,11 +371,7 @@ class RemotePath:
 
     @property
     def length(self) -> int:
-        """Bytes of the file, as the manifest has it.
-
-        Raises:
-            CorruptDatasetError: it lists no such file.
-        """
+        """Bytes of the file, as the manifest has it."""
         return self.files.length(str(self.inner))
 
     def pieces(self, ranges: Sequence[Range]) -> list[memoryview]:
@@ -304,13 +391,18 @@ AnyPath: TypeAlias = Path | RemotePath
 OnePath = TypeVar("OnePath", Path, RemotePath, AnyPath)  # where a path goes in, one of the same kind comes out
 
 
-def length_of(path: AnyPath) -> int:
-    """Return bytes of a file.
+def local(path: AnyPath) -> Path | None:
+    """Return a path on this machine; None for one at a URL."""
+    return path if isinstance(path, Path) else None
 
-    Raises:
-        OSError: a local file that cannot be found.
-        CorruptDatasetError: a remote file that the manifest does not list.
-    """
+
+def remote(path: AnyPath) -> RemotePath | None:
+    """Return a path at a URL; None for one on this machine."""
+    return path if isinstance(path, RemotePath) else None
+
+
+def length_of(path: AnyPath) -> int:
+    """Return bytes of a file."""
     return path.stat().st_size if isinstance(path, Path) else path.length
 
 
@@ -320,14 +412,7 @@ def pieces_of(path: AnyPath) -> Iterator[bytes]:
 
 
 def each_below(path: AnyPath, read: Callable[[T], R], items: Sequence[T], *, depth: int = 0) -> list[R]:
-    """Return the results of a reading function below a path for every item: in parallel if the path is remote.
-
-    Args:
-        path: of the dataset, or of anything in it.
-        read: the function; it may call this with a lower depth only.
-        items: what to call it with.
-        depth: 0 or 1.
-    """
+    """Return the results of a reading function below a path for every item: in parallel if the path is remote."""
     if isinstance(path, RemotePath):
         return path.files.at_once(read, items, depth=depth)
     return [read(item) for item in items]

@@ -18,7 +18,7 @@ from rlx.wording import duration
 
 
 class Cancel:
-    """A ``threading.Event`` that also wakes whoever is blocked: a stalled server must not hold up Ctrl-C.
+    """A ``threading.Event`` that also wakes a blocked thread: a stalled server must not hold up Ctrl-C.
 
     Example:
         >>> cancel, woken = Cancel(), []
@@ -145,13 +145,8 @@ class RetryPolicy:
 
         Args:
             attempt: is called until it raises no TransientError.
-            cancel: stops the attempts and the waits between them.
             reached: how far any attempt got; one that gets further than all before it resets the count, so that a long
                 transfer over a bad line ends.
-
-        Raises:
-            SourceError: the error of the last attempt, when too many in a row failed.
-            concurrent.futures.CancelledError: ``cancel`` was set.
         """
         attempts, furthest = self.attempts_of(cancel), reached()
         while True:
@@ -184,12 +179,7 @@ class Attempts:
         self._since = time.monotonic()
 
     def failed(self, transient: TransientError) -> None:
-        """Wait until the next attempt.
-
-        Raises:
-            SourceError: the error of this attempt, if too many in a row failed or took too long.
-            concurrent.futures.CancelledError: it was cancelled.
-        """
+        """Wait until the next attempt."""
         self._cancel.check()
         policy = self._policy
         self._failures += 1

@@ -6,22 +6,24 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from rlx.errors import SourceError
-from rlx.wording import without_secrets
+from rlx.errors import UrlError
+from rlx.wording import did_you_mean, without_secrets
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BUCKETS = ("s3", "gs", "az", "hf", "http", "https")
 HUB = "hf://datasets/"
+TAG = "rlx"  # of the hub's datasets that rlx has pushed
+_ORGANISATION = re.compile(rf"{HUB}([\w.-]+)/?")
 _MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
 
 
 def check_no_url(path: str | os.PathLike[str]) -> None:
-    """Raise SourceError for a path that is a URL, or was meant as one: no directory of such a name is made by mistake.
+    """Raise UrlError for a path that is a URL, or was meant as one: no directory of such a name is made by mistake.
 
     Example:
         >>> check_no_url("s3:/bucket/pong")
         Traceback (most recent call last):
-        rlx.errors.SourceError: s3:/bucket/pong is a mistyped URL: expected s3://bucket/pong
+        rlx.errors.UrlError: s3:/bucket/pong is a mistyped URL: expected s3://bucket/pong
     """
     text = os.fspath(path)
     found = _MISTYPED.match(text)
@@ -30,7 +32,7 @@ def check_no_url(path: str | os.PathLike[str]) -> None:
     shown = without_secrets(text)
     meant = f"{found[0].rstrip(':/').lower()}://{without_secrets(text[found.end() :].lstrip('/'))}"
     wanted = f"a mistyped URL: expected {meant}" if isinstance(path, str) else f"no directory, but the URL {meant}"
-    raise SourceError(
+    raise UrlError(
         f"{shown} is {wanted}",
         hint=f"rlx push writes to a URL; ./{shown} is a directory of that name",
     )
@@ -39,20 +41,17 @@ def check_no_url(path: str | os.PathLike[str]) -> None:
 def split_url(url: str) -> SplitResult:
     """Return the parts of a URL.
 
-    Raises:
-        SourceError: its host or port is invalid.
-
     Example:
         >>> split_url("http://host:99999/set")
         Traceback (most recent call last):
-        rlx.errors.SourceError: http://host:99999/set is not a URL: expected a host, perhaps with a port up to 65535
+        rlx.errors.UrlError: http://host:99999/set is not a URL: expected a host, perhaps with a port up to 65535
     """
     with suppress(ValueError):
         parts = urlsplit(url)
         _ = parts.port, parts.hostname  # which parses them
         return parts
     # What urllib says may quote a part of a password.
-    raise SourceError(
+    raise UrlError(
         f"{url} is not a URL: expected a host, perhaps with a port up to 65535",
         hint="percent-encode special characters of the password, such as %2F for a slash" if "@" in url else None,
     )
@@ -68,11 +67,19 @@ def is_url(location: str | os.PathLike[str]) -> bool:
     return isinstance(location, str) and _SCHEME.match(location) is not None
 
 
+def organisation_of(url: str) -> str | None:
+    """Return the name in ``hf://datasets/ORG``; None for any other URL.
+
+    Example:
+        >>> organisation_of("hf://datasets/farama-minari"), organisation_of("hf://datasets/me/pong")
+        ('farama-minari', None)
+    """
+    found = _ORGANISATION.fullmatch(url)
+    return found and found[1]
+
+
 def local_path(location: str | os.PathLike[str]) -> Path | None:
     """Return the path that a location means; None for one on a server.
-
-    Raises:
-        SourceError: a URL that is mistyped, or of an unknown kind.
 
     Example:
         >>> local_path("file:///data/a%20b").as_posix()
@@ -84,9 +91,12 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
     parts = split_url(str(location))
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise SourceError(f"{without_secrets(str(location))} is on another machine: expected file:///path")
+            raise UrlError(f"{without_secrets(str(location))} is on another machine: expected file:///path")
         return Path(unquote(parts.path))
     if parts.scheme not in BUCKETS:
-        known = ", ".join(f"{scheme}://" for scheme in (*BUCKETS, "file"))
-        raise SourceError(f"{parts.scheme}:// is not supported: expected one of {known}, or a directory")
+        known = [f"{scheme}://" for scheme in (*BUCKETS, "file")]
+        raise UrlError(
+            f"{parts.scheme}:// is not supported: expected one of {', '.join(known)}, or a directory",
+            hint=did_you_mean(parts.scheme, (*BUCKETS, "file")),
+        )
     return None

@@ -192,7 +192,7 @@ HOW: dict[str, dict[str, Any]] = {
     "step by step": {"chunksize": 0},
     "three chunks": {"num_chunks": 3},
     "two workers": {"num_workers": 2, "chunksize": 500, "mp_start_method": "fork"},
-    "replaced workers, which are spawned": {"num_workers": 1, "num_chunks": 3, "max_tasks_per_child": 1},
+    "replaced workers, which are spawned": {"num_workers": 1, "num_chunks": 2, "max_tasks_per_child": 1},
 }
 
 

@@ -136,7 +136,7 @@ def test_it_is_converted_once(cache: Path, tmp_path: Path) -> None:
     MinariExperienceReplay("x-v0", 3, root=tmp_path / "root")
     (cache / "x-v0/data/main_data.hdf5").unlink()
     assert len(MinariExperienceReplay("x-v0", 3, root=tmp_path / "root", download=False)) == 12
-    with pytest.raises(SourceNotFoundError, match="Minari has no dataset x-v0"):
+    with pytest.raises(SourceNotFoundError, match=r"main_data\.hdf5 is missing"):
         MinariExperienceReplay("x-v0", 3, root=tmp_path / "root", download="force")
 
 

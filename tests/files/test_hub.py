@@ -1,16 +1,20 @@
 """Datasets of the hub, by the real client of huggingface_hub against a hub on loopback."""
 
 import shutil
+import time
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
 
 from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError
-from rlx.files.hub import Hub, HubAddress, datasets_of, organisation_of
+from rlx.files.hub import Hub, HubAddress, asked, repositories
 from rlx.files.location import Location
-from rlx.files.retry import RetryPolicy
+from rlx.files.retry import Cancel, RetryPolicy
+from rlx.files.urls import TAG, organisation_of
 from rlx.progress import Silent
 from tests.contracts.location import LARGE, LocationContract, get, put
 from tests.hub_server import Fault, HubServer, Request
@@ -157,6 +161,77 @@ def test_too_many_requests_are_tried_again(hub: HubServer, headers: dict[str, st
     assert len(refused) == 2
 
 
+class Waits(Cancel):
+    """Remembers how long it was to wait, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return False
+
+
+@pytest.mark.parametrize("fault", [Fault(429, {"Retry-After": "99999999"}), Fault(503), Fault(cut=5)])
+def test_the_hub_decides_no_wait_of_its_own(hub: HubServer, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub sleeps for as long as it is asked to, and retries what is retried here."""
+    waits = Waits()
+    monkeypatch.setattr("rlx.files.hub.Cancel", lambda: waits)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", pytest.fail)
+    hub.add("me/pong", {"x/a": b"a"})
+    hub.faults = lambda request: fault if request.path.startswith("/api/") else None
+    policy = RetryPolicy(attempts=3)
+    location = Hub("hf://datasets/me/pong", retry=policy)
+    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", policy)
+    for ask in (lambda: repositories(author="me"), lambda: list(location.list("x")), location._head):
+        before, waits.seconds = len(hub.requests), []
+        with pytest.raises(DownloadError):
+            ask()
+        assert len(hub.requests) - before == 3
+        assert len(waits.seconds) == 2
+        assert max(waits.seconds) <= policy.max_retry_after_s
+
+
+def test_requests_of_others_are_theirs(hub: HubServer) -> None:
+    hub.add("me/pong", {"a": b"a"})
+    agents = []
+
+    def other(api: HfApi) -> None:
+        agents.append(api.dataset_info("me/pong"))
+        with pytest.raises(HfHubHTTPError, match=r"Server error .503"):  # its own words
+            HfApi(endpoint=hub.url).dataset_info("me/pong")
+
+    hub.faults = lambda request: (
+        None if "rlx/" in request.headers.get("User-Agent", request.headers.get("user-agent", "")) else Fault(503)
+    )
+    asked("hf://datasets/me/pong", other)
+    assert agents[0].id == "me/pong"
+
+
+def test_a_hub_that_stalls_is_given_up(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.files.hub._SILENCE_S", 0.05)
+    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", QUICK)
+    hub.add("me/pong", {"a": b"a"})
+
+    def stall(request: Request) -> None:
+        if request.path.startswith("/api/"):
+            time.sleep(0.2)
+
+    hub.faults = stall
+    location = Hub("hf://datasets/me/pong", retry=QUICK)
+    for ask in (lambda: repositories(author="me"), location._head):
+        with pytest.raises(DownloadError, match="timed out"):
+            ask()
+
+
+def test_names_that_no_dataset_has_are_left_out(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("me/pong", "me/a\x1b[31m", "me/a/b"):
+        hub.add(name, {})
+    assert repositories(author="me") == ["me/pong"]
+    assert "me/a/b: not names of datasets" in caplog.text
+
+
 @pytest.mark.parametrize("route", ["/preupload/", "/commit/", ".git/info/lfs", "/lfs/"])
 def test_a_hub_that_fails_once_is_asked_again(hub: HubServer, route: str) -> None:
     hub.add("me/pong", {})
@@ -225,7 +300,7 @@ def test_the_datasets_of_an_organisation_that_rlx_made(hub: HubServer) -> None:
     hub.add("me/pong", {"README.md": b"---\ntags:\n- rlx\n---\n"})
     hub.add("me/text", {"README.md": b"---\ntags:\n- text\n---\n"})
     hub.add("you/pong", {"README.md": b"---\ntags:\n- rlx\n---\n"})
-    assert [each.id for each in datasets_of("me")] == ["me/pong"]
+    assert repositories(author="me", tag=TAG) == ["me/pong"]
 
 
 @pytest.mark.parametrize(
@@ -249,3 +324,20 @@ def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(SourceError, match=r"expected hf://datasets/|not a relative path"):
         HubAddress.parse(url)
     assert organisation_of("hf://datasets/me") == "me"
+
+
+def test_the_storage_is_asked_directly_until_its_signature_expires(hub: HubServer) -> None:
+    content = bytes(range(256)) * 40
+    commit = hub.add("me/pong", {"a": content})
+    location = Hub(f"hf://datasets/me/pong@{commit}")
+    assert location.read("a", 0, 10)[0] == content[:10]
+    hub.requests.clear()
+    found, stat = location.read("a", 5000, 5100)
+    assert (found, stat.sha256, stat.bytes) == (content[5000:5100], sha256(content).hexdigest(), len(content))
+    (request,) = hub.requests
+    assert request.path.startswith("/cdn/")
+    assert "Authorization" not in request.headers
+    expired = iter([Fault(403)])
+    hub.faults = lambda request: next(expired, None) if "/cdn/" in request.path else None
+    assert location.read("a", 7, 9)[0] == content[7:9]
+    assert [request.path.split("/")[1] for request in hub.requests[1:]] == ["cdn", "datasets", "cdn"]

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import google_crc32c
 import pytest
 import requests
 
-from rlx.errors import CorruptShardError, DownloadError, RlxError
+from rlx.errors import CorruptShardError, DiskFullError, DownloadError, RlxError
 from rlx.files.bucket import Bucket
 from rlx.files.checksum import FileStat
 from rlx.files.http import HttpFiles
@@ -68,6 +69,15 @@ def test_a_file_of_a_known_length(tmp_path: Path, length: int | None) -> None:
         location.fetch("a", tmp_path, Silent(), expected=expected)
     assert location.sent == 3000
     assert sum(path.stat().st_size for path in tmp_path.iterdir() if path.suffix != ".json") <= 2500
+
+
+def test_a_file_of_an_unknown_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=5000))
+    location = Endless()
+    with pytest.raises(DiskFullError, match="endless/a: the server tells no length, and it has more than 2,500 bytes"):
+        location.fetch("a", tmp_path, Silent())
+    assert location.sent == 3000
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_stream_and_a_range() -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from rlx.errors import CorruptDatasetError
 from rlx.files import remote_files
+from rlx.files.disk_cache import PAGE_BYTES
 from rlx.files.opening import open_location
-from rlx.files.remote_files import PAGE_BYTES, PageCache, RemoteFiles, Traffic
+from rlx.files.remote_files import PageCache, RemoteFiles, Traffic
 
 CONTENT = {"a": bytes(range(256)) * 9, "b/c": bytes(range(255, -1, -1)) * 3 + b"end", "empty": b""}
 LARGE = bytes(range(251)) * 4000
