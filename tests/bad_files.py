@@ -13,7 +13,7 @@ import google_crc32c
 import lance
 import numpy as np
 
-from rlx.formats.common.tfrecord import masked
+from rlx.formats.common.record_files import masked
 from tests.array_record_files import changed_records
 from tests.damage import (
     Damage,
@@ -168,6 +168,13 @@ def lance_data(path: Path) -> None:
     cut(file)
 
 
+def lance_footer(path: Path) -> None:
+    """A count of buffers that Lance would allocate gigabytes for."""
+    (file,) = path.glob("data/*")
+    content = file.read_bytes()
+    file.write_bytes(content[:-16] + b"\xff\xff\xff\xdf" + content[-12:])
+
+
 def records(key: str, change: Any, first: int = 0) -> Damage:
     """Of ArrayRecord, from a record on."""
 
@@ -292,7 +299,10 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
             lengths(lambda rows: [rows[0] + 1, *rows[1:]]),
             "expected 24 rows, as its episodes are long",
         ),
-        "unknown version": (info(codebase_version="v2.1"), "codebase_version: expected v3.0, found 'v2.1'"),
+        "unknown version": (
+            info(codebase_version="v1.6"),
+            "codebase_version: expected v2.0, v2.1 or v3.0, found 'v1.6'",
+        ),
         "objects": (steps("next.reward", texts), "next.reward: expected"),
         "NaN seen": (
             steps("observation.state", value(NAN, 9)),
@@ -325,7 +335,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
     "rlds": {
         "missing key": (example("reward", None), "record 0: steps/reward: expected 5 rows, found none"),
         "unequal lengths": (example("action", lambda rows: rows[:-2]), "steps/action: expected 5 rows, found 4"),
-        "another file format": (described(fileFormat="riegeli"), "fileFormat: expected tfrecord, found 'riegeli'"),
+        "another file format": (described(fileFormat="riegeli"), "fileFormat: expected tfrecord or array"),
         "objects": (
             example("reward", lambda rows: [b"x"] * len(rows)),
             "steps/reward: expected float32[] per step, found",
@@ -459,6 +469,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
             "next/reward: expected finite numbers, found inf",
         ),
         "cut off": (lance_data, ".lance: expected "),
+        "too many buffers": (lance_footer, ".lance: expected at most "),
     },
     "array_record": {
         "missing key": (records("actions", None), "record 0: action is missing"),

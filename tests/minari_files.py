@@ -32,6 +32,7 @@ def write_dataset(
     action: gymnasium.Space[Any] | None = None,
     with_infos: bool = True,
     jpeg: bool = False,
+    data_format: str = "hdf5",
     **described: Any,
 ) -> Path:
     """The directory of a new dataset below a Minari root, of random steps."""
@@ -48,7 +49,7 @@ def write_dataset(
             episodes,
             observation_space=observation,
             action_space=chosen,
-            data_format="hdf5",
+            data_format=data_format,
             **({"jpeg_encoding": jpeg} if _CHOOSES_JPEG else {}),
             **described,
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlx.formats.rl_unplugged.layout import shard_file
+from rlx.formats.rl_unplugged import shard_file
 from scripts.rlu_writer import Episode, tf_example, write_shard
 
 

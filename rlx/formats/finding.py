@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from rlx.errors import SourceError, SourceNotFoundError
+from rlx.errors import OptionError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
 from rlx.formats.common.provenance import LocalRun, with_spaces
 from rlx.formats.registry import formats, readable
-from rlx.wording import command
+from rlx.wording import command, did_you_mean
 
 _SHOWN_NAMES = 20
 _SHOWN_BYTES = 8
@@ -36,11 +36,7 @@ class FormatChoice:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Return the choice that ``FORMAT`` or ``FORMAT:option=value,...`` means.
-
-        Raises:
-            SourceError: an option has no value.
-        """
+        """Return the choice that ``FORMAT`` or ``FORMAT:option=value,...`` means."""
         if text is None:
             return cls(None)
         name, _, rest = text.partition(":")
@@ -48,28 +44,23 @@ class FormatChoice:
         for part in filter(None, rest.split(",")):
             option, is_given, value = part.partition("=")
             if not (option and is_given and value):
-                raise SourceError(f"{text!r}: expected FORMAT:option=value, found {part!r}")
+                raise OptionError(f"{text!r}: expected FORMAT:option=value, found {part!r}")
             options[option] = value
         return cls(name, options)
 
     def read(self, known: Mapping[str, type[int]] | Mapping[str, type[str]]) -> dict[str, int | str]:
-        """Return the options in their own types.
-
-        Args:
-            known: type of every option that the format has.
-
-        Raises:
-            SourceError: the format has no such option, or the value is not of its type.
-        """
+        """Return the options in their own types."""
         found: dict[str, int | str] = {}
         for option, value in self.options.items():
             if option not in known:
                 expected = f"expected {', '.join(known)}" if known else "it has none"
-                raise SourceError(f"--from {self.name} has no option {option!r}: {expected}")
+                raise OptionError(
+                    f"`from_` {self.name} has no option {option!r}: {expected}", hint=did_you_mean(option, known)
+                )
             try:
                 found[option] = known[option](value)
             except ValueError as exc:
-                raise SourceError(f"--from {self.name}: {option}={value}: expected a whole number") from exc
+                raise OptionError(f"`from_` {self.name}: {option}={value}: expected a whole number") from exc
         return found
 
 
@@ -77,12 +68,7 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
     """Return the runs at a path or a few levels below, of one layout or of any.
 
     Args:
-        path: a file or a directory.
         layout: name of a readable format, perhaps with options: ``torchrl:time_dim=0``.
-
-    Raises:
-        SourceError: the path is not of the layout, where that is a format of one dataset; or the layout is unknown, or
-            has no such option.
     """
     choice = FormatChoice.parse(layout)
     known = readable()
@@ -98,12 +84,7 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
 
 
 def find_run(directory: Path, id: str | None, layout: str | None = None) -> LocalRun:
-    """Return the one run of a directory, or the one of this id.
-
-    Raises:
-        SourceNotFoundError: no run was found, or more than one.
-        SourceError: the path resembles a format, but lacks the part that the message names.
-    """
+    """Return the one run of a directory, or the one of this id."""
     runs = find_runs(directory, layout)
     name = FormatChoice.parse(layout).name
     if not runs and (resembled := name or _resembled(directory)) is not None and readable()[resembled].opens:
@@ -124,7 +105,7 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
     """Return the error for a path that resembles no format; raises another if it cannot be read."""
     if layout is not None:
         return SourceNotFoundError(f"no run found in {path}; {formats()[layout].layout}")
-    hint = f"--from {'|'.join(readable())} gives a diagnosis"
+    hint = f"`from_` {'|'.join(readable())} gives a diagnosis"
     if not path.is_file():
         return SourceNotFoundError(
             f"no run found in {path}: expected files such as Pong/run_5-00000-of-00050, "

@@ -1,4 +1,4 @@
-"""The table of formats, from the folders in ``rlx.formats``: each describes itself by ``FORMAT``.
+"""The table of formats, from the folders in ``rlx.formats``: each describes itself by ``FORMAT``, or ``FORMATS``.
 
 The table needs no reader and no writer, and so none of the packages that they import.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlx import formats as package
 from rlx.errors import UnknownFormatError
+from rlx.wording import did_you_mean
 
 if TYPE_CHECKING:
     from rlx.formats.common.exporter import DatasetExporter, DirectoryExporter, Exporter
@@ -35,8 +36,8 @@ class Format:
 
     ``reader.py`` of a folder has ``open_<name>(path, **options)`` and, if a path holds one dataset,
     ``recognises(path)``, or, if it may hold several runs, ``find_runs(path)``. ``writer.py`` has ``DATASETS``, the
-    exporter of datasets, and ``BATCHES``, that of batches. ``layout.py`` has the names that both know, and ``LAYOUT``
-    for messages.
+    exporter of datasets, and ``BATCHES``, that of batches. Names that both know are in ``__init__.py``, or
+    in ``layout.py`` where they need more.
 
     Args:
         name: that users give.
@@ -48,6 +49,8 @@ class Format:
         is_hdf5: whether it is a file of HDF5, or has one.
         writes: what rlx writes in it.
         suffixes: other suffixes than the name for files of batches.
+        layout: the expected layout, for messages.
+        writer: name of the module that writes it.
     """
 
     name: str
@@ -58,11 +61,8 @@ class Format:
     is_hdf5: bool = False
     writes: Sequence[Literal["datasets", "batches"]] = ()
     suffixes: Sequence[str] = ()
-
-    @property
-    def layout(self) -> str:
-        """The expected layout, for messages."""
-        return str(import_module(f"{self.folder}.layout").LAYOUT)
+    layout: str = ""
+    writer: str = "writer"
 
     @property
     def opens(self) -> bool:
@@ -74,7 +74,14 @@ class Format:
         return self.reads == "dataset" and bool(self._reader.recognises(path))
 
     def open(self, path: Path, **options: int | str) -> LocalRun:
-        """Return the dataset at a path; raises SourceError if it is damaged, or of another format."""
+        """Return the dataset at a path.
+
+        Raises:
+            SourceNotFoundError: the path does not exist.
+            CorruptShardError: a part is missing, holds no numbers, or has more or fewer rows than another.
+            SourceError: it is of another format or version, or has no step.
+            MissingExtraError: what reads the format is not installed.
+        """
         found: LocalRun = getattr(self._reader, f"open_{self.name}")(path, **options)
         return found
 
@@ -101,20 +108,21 @@ class Format:
 
     @property
     def _writer(self) -> ModuleType:
-        return import_module(f"{self.folder}.writer")
+        return import_module(f"{self.folder}.{self.writer}")
 
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """Return all formats by name, in the order of their folders' names.
+    """Return all formats by name, sorted.
 
     Example:
         >>> formats()["d4rl"].reads, formats()["pt"].writes
         ('dataset', ('batches',))
     """
     folders = [found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg and found.name != "common"]
-    described = [import_module(f"{package.__name__}.{folder}").FORMAT for folder in sorted(folders)]
-    return MappingProxyType({one.name: one for one in described})
+    found = [import_module(f"{package.__name__}.{folder}") for folder in folders]
+    described = [one for each in found for one in getattr(each, "FORMATS", None) or [each.FORMAT]]
+    return MappingProxyType({one.name: one for one in sorted(described, key=lambda one: one.name)})
 
 
 def readable() -> Mapping[str, Format]:
@@ -141,4 +149,7 @@ def format_of(path: Path) -> str:
     for name, one in known.items():
         if suffix in (name, *one.suffixes):
             return name
-    raise UnknownFormatError(f"{path.name}: expected a name that ends in .{', .'.join(known)}", hint="or give --format")
+    raise UnknownFormatError(
+        f"{path.name}: expected a name that ends in .{', .'.join(known)}",
+        hint=did_you_mean(suffix, known) or "or give `format`",
+    )

@@ -15,13 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def export(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
-    """Write batches to a file, or directory, that is there when all of it is; one that was there is replaced.
-
-    Raises:
-        DatasetExistsError: the path exists and holds something else than this format.
-        DiskFullError: no space is left.
-        MissingExtraError: the format needs a package that is not installed.
-    """
+    """Write batches to a file, or directory, that is there when all of it is; one that was there is replaced."""
     is_directory = isinstance(exporter, DirectoryExporter)
     if path.is_dir() and not (is_directory and (path / "zarr.json").is_file()):
         raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
@@ -45,22 +39,10 @@ def export_dataset(
     Losses of the format are logged as a warning before anything is written.
 
     Args:
-        experience: what to write.
-        destination: the file or directory to be.
         exporter: ``datasets`` of the format.
-        overwrite: whether to replace an existing export of the same format.
-        progress: receives ``steps``.
 
     Returns:
         what the format could not hold.
-
-    Raises:
-        ExportError: the format cannot hold the experience at all.
-        DatasetExistsError: something is there already.
-        DatasetLockedError: another process is writing the same destination.
-        DiskFullError: no space is left; partial output is removed.
-        CorruptDatasetError: a shard is damaged; partial output is removed.
-        MissingExtraError: the format needs a package that is not installed.
     """
 
     def check() -> None:
@@ -80,7 +62,7 @@ def _check_actions(schema: Schema, exporter: DatasetExporter) -> None:
     if not any(map(is_action, schema)):
         raise ExportError(
             f"{exporter.title} holds an action per step, found only {', '.join(schema)}",
-            hint="--to zarr keeps steps without actions",
+            hint="`to` zarr keeps steps without actions",
         )
 
 
@@ -88,7 +70,7 @@ def _check_free(destination: Path, exporter: DatasetExporter, *, overwrite: bool
     if not is_there(destination) and not destination.is_symlink():
         return
     if not overwrite:
-        raise DatasetExistsError(f"{destination} is there already", hint="--overwrite replaces it")
+        raise DatasetExistsError(f"{destination} is there already", hint="`overwrite` replaces it")
     if not exporter.owns(destination):
         raise DatasetExistsError(
             f"{destination} is not of {exporter.title}; expected a new name, or one of that format to replace"

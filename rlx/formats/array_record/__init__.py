@@ -5,6 +5,25 @@
 
 from rlx.formats.registry import Format
 
+SUFFIX = ".array_record"
+FILE = "data_{:06d}" + SUFFIX
+# Of a directory of p(doom)'s splits: the environment, and how many actions it has.
+METADATA = "metadata.json"
+LENGTH, VIDEO = "sequence_length", "raw_video"
+# p(doom)'s names of fields; any other key has the field's own name.
+KEYS = {VIDEO: "observation", "actions": "action", "rewards": "reward"}
+FLAGS = ("terminated", "truncated")
+# Of an observation, what it was after the last step; in the last record of a trajectory.
+FINAL = "final/"
+# A dict that rlx adds to each of its records, and its keys.
+TRAJECTORY = "rlx"
+NUMBER, START, IS_LAST, EPISODE = "trajectory", "start", "is_last", "episode"
+FROM_RESET, FINAL_RECORDED, CUT = "from_reset", "final_recorded", "cut"
+LAYOUT = (
+    "expected ArrayRecord files, *.array_record, whose records are pickled dicts of arrays of T steps: sequence_length "
+    "T, raw_video or observation [T, ...], actions [T, ...], rewards [T]"
+)
+
 FORMAT = Format(
     "array_record",
     __name__,

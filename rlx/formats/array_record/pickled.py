@@ -37,9 +37,6 @@ class _Draft:
 def parse(data: bytes) -> dict[str, Any]:
     """Return the dict that was pickled: its arrays, and its other values as they are; objects of other types are None.
 
-    Raises:
-        MalformedRecordError: it is damaged, or has other than plain values.
-
     Example:
         >>> import pickle
         >>> found = parse(pickle.dumps({"sequence_length": 2, "actions": np.arange(2, dtype=np.int8)}))
@@ -56,8 +53,6 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 class _Machine:
-    """The stack and the memo of a pickle that is being read."""
-
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
         self._at = 0
@@ -91,7 +86,6 @@ class _Machine:
         return str(self._take(end + 1 - self._at)[:-1], "ascii")
 
     def _popped(self) -> list[Any]:
-        """Return the values since the last mark, which are taken from the stack."""
         start = len(self._stack) - 1 - next(n for n, value in enumerate(reversed(self._stack)) if value is _MARK)
         values = self._stack[start + 1 :]
         del self._stack[start:]
@@ -179,7 +173,6 @@ def _function(module: str, name: str) -> _Draft:
 
 
 def _called(function: _Draft, arguments: Any) -> _Draft:
-    """Return the draft of what a function of numpy would return."""
     match function.function:
         case "call dtype":
             name = arguments[0]

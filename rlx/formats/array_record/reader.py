@@ -18,8 +18,7 @@ import numpy as np
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, SourceNotFoundError
 from rlx.files.disk import read_object
-from rlx.formats.array_record.file import RecordFile, is_array_record, opened
-from rlx.formats.array_record.layout import (
+from rlx.formats.array_record import (
     CUT,
     EPISODE,
     FINAL,
@@ -48,6 +47,7 @@ from rlx.formats.common.fields import (
     not_taken_note,
 )
 from rlx.formats.common.provenance import SCHEMA, read_notes_beside
+from rlx.formats.common.record_files import RecordFile, is_array_record, opened
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode
 from rlx.formats.common.source import block_steps, id_of
 from rlx.schema import TEXT, Field, Role, Schema
@@ -61,13 +61,7 @@ class ArrayRecords:
     """One directory.
 
     Args:
-        root: the directory.
-        id: its name.
-        schema: what one step holds.
-        notes: the notes that rlx wrote, and the data that are not recorded or were left out.
         keys: where a record keeps every field but the flags; fields that are not recorded have none.
-        names: of the files, a shard each.
-        counts: records of each file.
     """
 
     root: Path
@@ -87,12 +81,7 @@ class ArrayRecords:
         return [self.names[shard]]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a file.
-
-        Raises:
-            SourceNotFoundError: the file is missing.
-            CorruptShardError: it is damaged, a record is not of the schema, or has NaN in it.
-        """
+        """Yield the steps of a file."""
         first, expected = sum(self.counts[:shard]), self.counts[shard]
         with expecting(LAYOUT), opened(self.root / self.names[shard]) as file:
             if file.count != expected:
@@ -112,8 +101,6 @@ class ArrayRecords:
 
 @dataclass(slots=True)
 class _Trajectory:
-    """The trajectory of the records that rlx wrote, so far."""
-
     number: int | None = None
     steps: int = 0
     is_open: bool = False
@@ -148,8 +135,6 @@ def _pieces(steps: Steps, number: int, schema: Schema, dropped: Counter[str]) ->
 
 
 class _From:
-    """The rows of a record from one on."""
-
     def __init__(self, steps: Steps, first: int) -> None:
         self._steps = steps
         self._first = first
@@ -204,16 +189,9 @@ def open_array_record(
     """Return the dataset in a directory of ArrayRecord files, or in one file.
 
     Args:
-        path: of the directory or file.
         height: pixels of a frame of ``raw_video``; by default those of a square.
         width: the same.
         channels: bytes of a pixel of ``raw_video``; by default 1 or 3, whichever gives a square.
-
-    Raises:
-        SourceNotFoundError: the path does not exist, or has no such file.
-        CorruptShardError: a file is damaged, or the first record is not of this layout.
-        SourceError: the shape of frames is unknown.
-        MissingExtraError: array-record is not installed.
     """
     path = path.absolute()
     root, names = (path, _names(path)) if path.is_dir() else (path.parent, [path.name])
@@ -283,14 +261,13 @@ def _frame(
             return (high, wide) if depth == 1 else (high, wide, depth)
     raise SourceError(
         f"{place}: {VIDEO}: expected square frames of 1 or 3 channels, found {size:,} bytes a frame",
-        hint="--from array_record:height=H,width=W,channels=C",
+        hint="`from_` array_record:height=H,width=W,channels=C",
     )
 
 
 def _fields(
     record: Record, frame: tuple[int, ...] | None, notes: Mapping[str, Any], place: str
 ) -> tuple[dict[str, Field], ExtraFields]:
-    """Return the fields of a record but for the flags, and why the other keys are not taken."""
     count, noted = length_of(record, place), notes.get(SCHEMA, {})
     extras = ExtraFields(FLAGS)
     for key, value in record.items():
@@ -325,7 +302,6 @@ def _kind(value: Any, count: int, name: str, noted: Mapping[str, Any]) -> RowTyp
 
 
 def _role(name: str, noted: Mapping[str, Any]) -> Role:
-    """Return the noted role of a field, else that of its name."""
     try:
         return Role(noted[name]["role"])
     except (KeyError, TypeError, ValueError):

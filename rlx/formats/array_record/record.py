@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.formats.array_record.layout import FINAL, FLAGS, LENGTH, TRAJECTORY, VIDEO
+from rlx.formats.array_record import FINAL, FLAGS, LENGTH, TRAJECTORY, VIDEO
 from rlx.formats.common.fields import check_field
 from rlx.schema import TEXT, Schema
 
@@ -21,19 +21,12 @@ class Steps:
     """The steps of one record.
 
     Args:
-        record: its arrays by key.
-        schema: what one step holds.
         keys: of every field but the flags; fields that are not recorded have none.
-        place: location of the record, for messages.
 
     Attributes:
         count: T.
         piece: which piece of which trajectory it is, if rlx wrote it.
         flags: [T] of each flag.
-
-    Raises:
-        CorruptShardError: the record has no length, or no flag per step. ``rows`` and ``after`` raise it if a field is
-            missing, or is not of the schema.
     """
 
     def __init__(self, record: Record, schema: Schema, keys: Mapping[str, str], place: str) -> None:
@@ -92,7 +85,6 @@ def flags_of(values: Any, count: int, place: str) -> NDArray[np.bool_]:
 
 
 def _rows(key: str, value: Any, count: int, shape: tuple[int, ...]) -> Array | None:
-    """Return the rows of a value of a record, texts as objects; None where it has none."""
     if isinstance(value, np.ndarray) and value.ndim:
         return value.reshape(-1) if shape == () and value.shape == (count, 1) else value
     if isinstance(value, bytes) and key == VIDEO:

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.formats.array_record.file import array_record
-from rlx.formats.array_record.layout import (
+from rlx.formats.array_record import (
     CUT,
     EPISODE,
     FILE,
@@ -30,6 +29,7 @@ from rlx.formats.array_record.layout import (
 )
 from rlx.formats.common.exporter import Experience, Piece, small_pieces
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
+from rlx.formats.common.record_files import array_record
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 
@@ -67,7 +67,6 @@ class ArrayRecordExporter:
 
 
 def _files(experience: Experience) -> Iterator[Iterator[Piece]]:
-    """Yield the pieces of each file; a trajectory is in one file."""
     pieces = small_pieces(experience.blocks(), experience.schema)
     following = next(pieces, None)
 
@@ -112,7 +111,6 @@ def _keys(schema: Schema) -> dict[str, str]:
 
 
 def _is_video(field: Field) -> bool:
-    """Return whether rows are frames [H, W] or [H, W, C] of bytes."""
     if field.dtype != "uint8" or field.role != Role.OBSERVATION:
         return False
     return len(field.shape) == 2 or (len(field.shape) == 3 and field.shape[-1] in _CHANNELS)
@@ -141,7 +139,6 @@ def _record(piece: Piece, schema: Schema, keys: dict[str, str], *, cut: bool) ->
 
 
 def _plain(rows: Any) -> Any:
-    """Return rows as they are pickled: texts as one list."""
     return rows.reshape(-1).tolist() if rows.dtype == object else rows.copy()
 
 

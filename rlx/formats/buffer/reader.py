@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
@@ -21,11 +20,11 @@ from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.rows.scan import Recording
 from rlx.formats.common.rows.ted_fields import ted_fields
 from rlx.formats.common.rows.ted_run import NUMBERS, Leaf, Place, RowRuns, TedRun, make_run, scanned
+from rlx.store.chunk_codec import decompressed
 
 _MANIFEST = "buffer.json"
 _STATE = "state.pt"
 _FORMAT, _VERSION = "rlx.buffer", 1
-_MAX_RATIO = 1 << 16
 _KEPT_BLOCKS = 2
 _NAME = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -37,8 +36,6 @@ class BufferLeaves:
     """The leaves of a dumped buffer.
 
     Args:
-        root: the buffer's directory.
-        folder: name of the directory with the files.
         numbers: number of the file of every leaf, by TED path.
         steps: [b] steps in each block.
         sizes: [b, leaves] compressed bytes of each leaf in each block.
@@ -110,17 +107,10 @@ class _BlockLeaf:
     def _decoded(self, block: int) -> NDArray[Any]:
         size, steps = int(self._sizes[block]), int(self._steps[block])
         expected = steps * math.prod(self._shape) * self._dtype.itemsize
-        # No frame is so much larger than what it is compressed to: a damaged size must not fill the memory.
-        if expected > size * _MAX_RATIO:
-            raise CorruptShardError(f"{self.place}: expected {expected:,} bytes in block {block}, found {size:,}")
         self._file.seek(int(self._places[block]))
-        frame = self._file.read(size)
         try:
-            found = zstandard.frame_content_size(frame)
-            if found != expected:
-                raise CorruptShardError(f"{self.place}: expected {expected:,} bytes in block {block}, found {found:,}")
-            raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=max(1, expected))
-        except zstandard.ZstdError as exc:
+            raw = decompressed(self._file.read(size), expected)
+        except ValueError as exc:
             raise CorruptShardError(f"{self.place}: block {block} is damaged: {exc}") from exc
         return np.frombuffer(raw, self._dtype).reshape(steps, *self._shape)
 
@@ -137,13 +127,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(_LAYOUT)
 def open_buffer(path: Path) -> TedRun:
-    """Return the steps of a dumped buffer, lane by lane, oldest first.
-
-    Raises:
-        SourceNotFoundError: the path holds no checkpoint, or a file of it is missing.
-        CorruptShardError: it is damaged.
-        SourceError: it has no step, or its steps are in a dataset.
-    """
+    """Return the steps of a dumped buffer, lane by lane, oldest first."""
     path = path.absolute()
     manifest = read_object(path / _MANIFEST)
     if (manifest.get("format"), manifest.get("version")) != (_FORMAT, _VERSION):
@@ -176,7 +160,6 @@ def _runs(steps: NDArray[np.int64], lanes: int) -> RowRuns:
 
 
 def _described(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, RowType | None], BufferLeaves]:
-    """Return dtype and shape of the rows of every leaf, None where numpy has no such rows; and the leaves."""
     try:
         folder = str(manifest["files"])
         kinds: dict[str, RowType | None] = {}
@@ -194,11 +177,7 @@ def _described(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, RowTy
 
 
 def _state(path: Path) -> tuple[int, bool]:
-    """Return how many lanes a buffer has, and whether all that was ever written is still there.
-
-    Raises:
-        SourceError: the buffer is over a dataset, which has the steps.
-    """
+    """Return how many lanes a buffer has, and whether all that was ever written is still there."""
     import torch  # noqa: PLC0415  (workers, which get what is found here, do without)
 
     check_readable(path)

@@ -62,7 +62,7 @@ class DatasetExporter(Protocol):
         Args:
             experience: whose ``losses`` were asked for before.
             path: where to write; nothing is there yet.
-            destination: what it will be called once it is whole.
+            destination: its path once it is complete.
             progress: is advanced in ``steps``.
 
         Raises:
@@ -83,7 +83,6 @@ def common_losses(
     """Return losses that several formats share, as far as this experience has them to lose.
 
     Args:
-        experience: the data to export.
         final: whether the format has no place for final observations.
         unrecorded: whether it has none for that one was not recorded.
         truncation: whether it has none for truncations.
@@ -123,6 +122,22 @@ def observation_fields(schema: Schema) -> list[str]:
 def action_fields(schema: Schema) -> list[str]:
     """Return names of ``action``, or of the parts it has."""
     return [name for name in schema.names(Role.STEP) if name.split("/")[0] == "action"]
+
+
+def only_action(schema: Schema, holds: str, *, discrete: bool = False, floats: bool = False) -> str:
+    """Return the name of the action, if it is the only one and a whole number, or a vector or number of floats.
+
+    Args:
+        holds: what the format holds per step, for the error otherwise.
+    """
+    names = action_fields(schema)
+    if len(names) == 1:
+        field = schema[names[0]]
+        kind = field.numpy_dtype.kind
+        if (discrete and kind in "iu" and field.shape == ()) or (floats and kind == "f" and len(field.shape) <= 1):
+            return names[0]
+    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
+    raise ExportError(f"{holds} per step, found {found}", hint="`to` minari holds actions of any kind")
 
 
 def check_names(title: str, schema: Schema) -> None:
@@ -168,11 +183,6 @@ class Piece:
 
     Args:
         data: an array for every field: [n, ...], observations [n + 1, ...].
-        trajectory: how many trajectories came before.
-        start: how many steps of the trajectory came before.
-        is_last: whether the trajectory ends here.
-        episode: the source's number of the episode.
-        from_reset: whether the trajectory starts with the first step of its episode.
         final_recorded: whether its final observation was recorded; known in the last piece.
         cut: whether its recording stops although the environment did not end it; known in the last piece.
     """
@@ -307,9 +317,6 @@ class DirectoryExporter(Protocol):
 def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
     """Return the columns of a TensorDict [n].
 
-    Raises:
-        SchemaMismatchError: an entry is neither numbers nor text.
-
     Example:
         >>> import torch
         >>> from tensordict import TensorDict
@@ -332,14 +339,10 @@ def gathered(batches: Iterable[Columns]) -> dict[str, NDArray[Any]]:
 
 
 def without_nul(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
-    """Return the texts [n, ...] of a column, for a format that marks the end of a text with NUL.
-
-    Raises:
-        SchemaMismatchError: a text has a NUL.
-    """
+    """Return the texts [n, ...] of a column, for a format that marks the end of a text with NUL."""
     if any("\0" in text for text in rows.flat):
         raise SchemaMismatchError(
-            f"{name} has a text with a NUL character, which {file} cannot hold", hint="use --format jsonl or parquet"
+            f"{name} has a text with a NUL character, which {file} cannot hold", hint="use `format` jsonl or parquet"
         )
     return rows
 

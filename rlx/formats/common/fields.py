@@ -100,7 +100,6 @@ class ExtraFields:
         known: the fields that the format itself names.
 
     Attributes:
-        fields: the extra ones.
         keys: the key of each in the file, by the field's name.
         not_taken: reason by key of everything that is no field.
 
@@ -130,7 +129,6 @@ class ExtraFields:
             key: where the file keeps it.
             name: what the field is to be called.
             kind: dtype and shape of a row; None if its values are neither numbers nor text.
-            role: of the field.
         """
         if kind is None:
             return self.leave(key, NOT_NUMBERS_OR_TEXT)

@@ -45,9 +45,6 @@ def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np
         read: returns the next bytes of the stream, as many as asked for.
         text: whether the array may be one of texts.
 
-    Raises:
-        MalformedNpyError: it is none, or one of objects, texts or columns.
-
     Example:
         >>> import io
         >>> file = io.BytesIO()
@@ -80,15 +77,7 @@ class NpyStream:
         path: the file; not closed before ``close`` or the end of the ``with`` block.
 
     Attributes:
-        dtype: of the array.
-        shape: of the array; ``shape[0]`` rows.
         row: the next row that ``read_into`` gives.
-
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        CorruptShardError: it is no gzip file, no array of numbers, or claims more than a file of its size can
-            hold. Every method raises it where the file is damaged; the checksum is known only after
-            ``finish``.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,28 +1,35 @@
-"""Parquet read with care: rows in batches, and every failure of the library names the file."""
+"""Parquet read with care: rows in batches, and every failure of the library names the file.
 
+Several files are read as one, in order, as the hub's library ``datasets`` writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlx.errors import CorruptShardError
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable
-from rlx.store.arrow import pyarrow
+from rlx.formats.common.source import begins_with
+from rlx.store.foreign_types import pyarrow
 
 _BUFFER_BYTES = 2**18
 _MAGIC = b"PAR1"
+# train-00000-of-00003.parquet, perhaps with a hash; 0000.parquet of the hub's own conversions.
+_NUMBERED = re.compile(r"(?:(?P<split>.+?)-)?(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
+_MAX_FILES = 100_000
+_SHOWN = 20
 
 
 class ParquetFile:
-    """An open file.
-
-    Attributes:
-        path: of the file.
-        rows: in it.
-        names: of its columns.
-    """
+    """An open file."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path = path
@@ -37,11 +44,7 @@ class ParquetFile:
         return int(self._groups[self._group(row)])
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
-        """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row.
-
-        Raises:
-            CorruptShardError: a column is missing, or cannot be decoded.
-        """
+        """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row."""
         if missing := [name for name in names if name not in self.names]:
             raise CorruptShardError(f"{self.path}: {missing[0]} is missing")
         groups, wanted = range(self._group(row), self._file.num_row_groups), list(dict.fromkeys(names))
@@ -66,6 +69,11 @@ class ParquetFile:
             statistics = [group.column(number).statistics for group in groups for number in columns]
             return all(one is not None and one.has_null_count and not one.null_count for one in statistics)
 
+    def schema(self, names: Sequence[str]) -> Any:
+        """Return Arrow's schema of some columns."""
+        arrow, _ = pyarrow()
+        return arrow.schema([self._file.schema_arrow.field(name) for name in names])
+
     def note(self, key: str) -> bytes | None:
         """Return the file's metadata under a key."""
         said: bytes | None = (self._file.schema_arrow.metadata or {}).get(key.encode())
@@ -77,22 +85,12 @@ class ParquetFile:
 
 def is_parquet(path: Path) -> bool:
     """Return whether a path is that of a file that begins like Parquet, whole or damaged."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+    return begins_with(path, _MAGIC)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[ParquetFile]:
-    """Yield the open file.
-
-    Raises:
-        SourceNotFoundError: none was found.
-        FileAccessError: it cannot be read.
-        CorruptShardError: it is no Parquet, or shorter than it was written.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Yield the open file."""
     check_readable(path)
     _, parquet = pyarrow()
     with translated(path):
@@ -121,3 +119,105 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except (arrow.ArrowException, OSError, ValueError, LookupError) as exc:
         raise CorruptShardError(f"{path} is damaged: {str(exc).splitlines()[0][:200]}") from exc
+
+
+class ParquetParts:
+    """Open files of the same columns; reads one after the other."""
+
+    def __init__(self, path: Path, parts: Sequence[Path]) -> None:
+        self._parts = parts
+        starts = [0]
+        self.names: Sequence[str] = ()
+        for part in parts:
+            with opened(part) as file:
+                if starts[1:] and file.names != self.names:
+                    raise CorruptShardError(
+                        f"{part}: expected the columns of {parts[0].name}, {', '.join(self.names)[:200]}, "
+                        f"found {', '.join(file.names)[:200]}"
+                    )
+                self.names = file.names
+                starts.append(starts[-1] + file.rows)
+        self._starts = np.array(starts)
+        self.rows = int(starts[-1])
+        self.path = parts[0] if len(parts) == 1 else path
+
+    def group_start(self, row: int) -> int:
+        """Return first row of the row group that has a row."""
+        number, first = self._place(row)
+        with opened(self._parts[number]) as file:
+            return first + file.group_start(row - first)
+
+    def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
+        """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row."""
+        number, first = self._place(row)
+        for place, part in enumerate(islice(self._parts, number, None)):
+            with opened(part) as file:
+                self.path = part
+                yield from file.batches(names, size, row - first if place == 0 else 0)
+
+    def is_uniform(self, name: str) -> bool:
+        """Return whether the files say that every row of a column has a value, and lists are all as long."""
+        for part in self._parts:
+            with opened(part) as file:
+                if not file.is_uniform(name):
+                    return False
+        return True
+
+    def _place(self, row: int) -> tuple[int, int]:
+        number = min(int(np.searchsorted(self._starts, row, side="right")) - 1, len(self._parts) - 1)
+        return number, int(self._starts[number])
+
+
+@contextmanager
+def opened_parts(path: Path, parts: Sequence[Path]) -> Iterator[ParquetParts]:
+    """Yield files as one."""
+    yield ParquetParts(path, parts)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the Parquet files in a directory, or in its directory ``data``; none in a dataset of LeRobot."""
+    if not path.is_dir() or (path / "meta").exists():
+        return []
+    found = sorted(islice(path.glob("*.parquet"), _MAX_FILES)) or sorted(
+        islice(path.glob("data/*.parquet"), _MAX_FILES)
+    )
+    return [file for file in found if file.is_file()]
+
+
+def parts_of(path: Path, split: str | None) -> tuple[Path, ...]:
+    """Return the files of a dataset in order: the file itself, or those of one split of a directory."""
+    if not path.is_dir():
+        return (path,)
+    splits: dict[str, list[Path]] = defaultdict(list)
+    for file in files_of(path):
+        splits[_split_of(file)].append(file)
+    if not splits:
+        raise SourceNotFoundError(f"{path} has no *.parquet")
+    shown = ", ".join([*list(splits)[:_SHOWN], *(["..."] if len(splits) > _SHOWN else [])])
+    if split is None and len(splits) > 1:
+        raise SourceError(f"{path} has several splits: {shown}", hint=f"`from_` parquet:split={next(iter(splits))}")
+    chosen = next(iter(splits)) if split is None else split
+    if chosen not in splits:
+        raise SourceError(f"{path} has no split {chosen}, found {shown}")
+    _check_series(path, splits[chosen])
+    return tuple(splits[chosen])
+
+
+def _split_of(file: Path) -> str:
+    if (found := _NUMBERED.fullmatch(file.stem)) is not None:
+        return found["split"] or "all"
+    return "all" if file.stem.isdecimal() else file.stem
+
+
+def _check_series(path: Path, files: Sequence[Path]) -> None:
+    found = [match for file in files if (match := _NUMBERED.fullmatch(file.stem)) is not None]
+    if not found:
+        return
+    counts = {int(match["count"]) for match in found}
+    numbers = {int(match["number"]) for match in found}
+    if len(counts) > 1 or len(numbers) < len(files):
+        raise SourceError(f"{path}: expected one series of numbered files, found {files[0].name} and {files[-1].name}")
+    count = counts.pop()
+    missing = next((number for number in range(min(count, _MAX_FILES)) if number not in numbers), None)
+    if missing is not None:
+        raise SourceNotFoundError(f"{path}: number {missing} of {count} files is missing, found {files[0].name}")

@@ -1,7 +1,7 @@
-"""Pictures of observations: where they keep their channels, and PNG and JPEG files of them."""
+"""Pictures of observations: where they keep their channels, and PNG, JPEG and WebP files of them."""
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import imagecodecs
@@ -20,7 +20,10 @@ _HEADER = struct.Struct(">4x4sIIBB")
 _COLOUR_TYPES = {0: 1, 2: 3, 4: 2, 6: 4}  # by PNG's colour types
 _JPEG = b"\xff\xd8\xff"
 _JPEG_WITHOUT_SIZE = frozenset({0xC4, 0xC8, 0xCC, *range(0xD0, 0xD8), 0x01})
-_FAILURES = (imagecodecs.PngError, imagecodecs.Jpeg8Error, ValueError)
+_RIFF, _WEBP = b"RIFF", b"WEBP"
+_WEBP_BYTES = 30  # as many as tell the size
+_WEBP_ALPHA, _WEBP_ANIMATED = 0x10, 0x02
+_FAILURES = (imagecodecs.PngError, imagecodecs.Jpeg8Error, imagecodecs.WebpError, ValueError)
 Rows = NDArray[np.generic]
 
 
@@ -29,7 +32,6 @@ class Arranged:
     """Rows of a field as a format wants them.
 
     Args:
-        shape: of one row.
         arrange: makes rows [n, *shape] of the field's.
     """
 
@@ -115,15 +117,33 @@ def is_jpeg(file: bytes | memoryview) -> bool:
     return bytes(file[: len(_JPEG)]) == _JPEG
 
 
+def lossy_encoding(file: bytes | memoryview) -> str | None:
+    """Return JPEG or WebP if a file is a picture in that encoding and lossy; None otherwise."""
+    if is_jpeg(file):
+        return "JPEG"
+    content = bytes(file)
+    return "WebP" if _is_webp(content) and b"VP8L" not in _webp_chunks(content) else None
+
+
+def lossy_notes(encodings: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """Return the notes of fields whose pictures are lossy, by the encoding of each.
+
+    Example:
+        >>> lossy_notes({"observation/top": "JPEG", "observation/side": None})
+        {'lossy_jpeg': ['observation/top']}
+    """
+    found: dict[str, list[str]] = {}
+    for name, encoding in encodings.items():
+        if encoding is not None:
+            found.setdefault(f"lossy_{encoding.lower()}", []).append(name)
+    return found
+
+
 def decode_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return the picture [H, W, C] in a file.
 
     Args:
-        file: a PNG or a JPEG.
         shape: that it is to have.
-
-    Raises:
-        MalformedPictureError: it is damaged, neither PNG nor JPEG, not of 8 bits a channel, or of another shape.
     """
     content = bytes(file)
     claimed = picture_shape(content)
@@ -131,7 +151,7 @@ def decode_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[
         raise MalformedPictureError(f"expected a picture of {list(shape)}, found {list(claimed)}")
     decode = imagecodecs.jpeg8_decode if is_jpeg(content) else imagecodecs.png_decode
     try:
-        picture: NDArray[np.uint8] = decode(content)
+        picture: NDArray[np.uint8] = (imagecodecs.webp_decode if _is_webp(content) else decode)(content)
     except _FAILURES as exc:
         raise MalformedPictureError(f"expected a whole picture, found: {exc}") from exc
     if picture.dtype != np.uint8 or picture.size != np.prod(shape):
@@ -139,17 +159,35 @@ def decode_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[
     return picture.reshape(shape)
 
 
+def decode_deep_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    """Return the picture [H, W, C] in a PNG of 16 bits a channel."""
+    content = bytes(file)
+    if (claimed := _png_shape(content, 16)) != shape:
+        raise MalformedPictureError(f"expected a picture of {list(shape)}, found {list(claimed)}")
+    try:
+        picture: NDArray[np.uint16] = imagecodecs.png_decode(content)
+    except _FAILURES as exc:
+        raise MalformedPictureError(f"expected a whole picture, found: {exc}") from exc
+    if picture.dtype != np.uint16 or picture.size != np.prod(shape):
+        raise MalformedPictureError(f"expected uint16{list(shape)}, found {picture.dtype}{list(picture.shape)}")
+    return picture.reshape(shape)
+
+
 def picture_shape(content: bytes) -> tuple[int, ...]:
-    """Return the shape [H, W, C] that a file of a picture claims; raises MalformedPictureError if it is none."""
+    """Return the shape [H, W, C] that a file of a picture claims; raises MalformedPictureError for another file."""
+    if _is_webp(content):
+        return _webp_shape(content)
     return _jpeg_shape(content) if is_jpeg(content) else _png_shape(content)
 
 
-def _png_shape(content: bytes) -> tuple[int, ...]:
+def _png_shape(content: bytes, bits: int = 8) -> tuple[int, ...]:
     if content[: len(_SIGNATURE)] != _SIGNATURE or len(content) < len(_SIGNATURE) + _HEADER.size:
-        raise MalformedPictureError(f"expected a PNG or a JPEG, found {content[:8].hex()}")
+        raise MalformedPictureError(f"expected a PNG, a JPEG or a WebP, found {content[:8].hex()}")
     kind, width, height, depth, colour = _HEADER.unpack_from(content, len(_SIGNATURE))
-    if kind != b"IHDR" or depth != 8 or colour not in _COLOUR_TYPES:
-        raise MalformedPictureError(f"expected a PNG of 8 bits a channel, found depth {depth} of colour type {colour}")
+    if kind != b"IHDR" or depth != bits or colour not in _COLOUR_TYPES:
+        raise MalformedPictureError(
+            f"expected a PNG of {bits} bits a channel, found depth {depth} of colour type {colour}"
+        )
     return height, width, _COLOUR_TYPES[colour]
 
 
@@ -163,3 +201,32 @@ def _jpeg_shape(content: bytes) -> tuple[int, ...]:
             return height, width, channels
         at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
     raise MalformedPictureError("expected a JPEG, found no header of a frame")
+
+
+def _is_webp(content: bytes) -> bool:
+    return content[:4] == _RIFF and content[8:12] == _WEBP
+
+
+def _webp_chunks(content: bytes) -> Iterator[bytes]:
+    at = 12
+    while at + 8 <= len(content):
+        yield content[at : at + 4]
+        at += 8 + int.from_bytes(content[at + 4 : at + 8], "little")
+        at += at % 2  # chunks are padded to even sizes
+
+
+def _webp_shape(content: bytes) -> tuple[int, ...]:
+    """Return the shape in the header of the first chunk: of a lossy, a lossless or an extended file."""
+    kind = content[12:16]
+    if len(content) < _WEBP_BYTES and kind != b"VP8L":
+        raise MalformedPictureError(f"expected a WebP, found {len(content)} bytes")
+    if kind == b"VP8 ":
+        width, height = (size & 0x3FFF for size in struct.unpack_from("<HH", content, 26))
+        return height, width, 3
+    if kind == b"VP8L" and len(content) >= 25:
+        bits = int.from_bytes(content[21:25], "little")
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3
+    if kind != b"VP8X" or content[20] & _WEBP_ANIMATED:
+        raise MalformedPictureError(f"expected a WebP of one picture, found {kind!r}")
+    width, height = (int.from_bytes(content[at : at + 3], "little") + 1 for at in (24, 27))
+    return height, width, 4 if content[20] & _WEBP_ALPHA else 3

@@ -1,4 +1,4 @@
-"""What rlx notes in the files of other formats that it writes: whose data they are, what was lost, the fields.
+"""What rlx notes in the files of other formats that it writes: the source, the losses, the fields.
 
 Reading trusts the notes no more than any other part of a file.
 """
@@ -139,13 +139,7 @@ class LocalRun(Source, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpacedRun:
-    """A run, whose fields have the spaces that were noted.
-
-    Args:
-        run: as its format tells of it.
-        schema: its fields, with spaces.
-        notes: its notes, without them.
-    """
+    """A run, whose fields have the spaces that were noted."""
 
     run: LocalRun
     schema: Schema

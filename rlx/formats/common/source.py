@@ -1,4 +1,9 @@
-"""The seam between other projects' files and rlx: what a source says of itself, and how it is read."""
+"""The seam between other projects' files and rlx: what a source says of itself, and how it is read.
+
+Whatever reads a file of any format raises SourceNotFoundError if it is missing, FileAccessError if it cannot be read,
+and CorruptShardError, which names it, if a part is missing, damaged, of another type or length than it should be, or
+has NaN where numbers must be finite.
+"""
 
 import re
 from collections import Counter
@@ -94,6 +99,29 @@ def batch_rows(schema: Schema) -> int:
     They do where blocks are put together of them, where each is compared with the next, and in Parquet's lists.
     """
     return max(1, min(MAX_BLOCK_STEPS, _MAX_BATCH_BYTES // schema.row_bytes))
+
+
+def begins_with(path: Path, signature: bytes) -> bool:
+    """Return whether a path is that of a file that begins with these bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(signature)) == signature
+
+
+class EpisodeGroups:
+    """A source whose shards are groups of whole episodes, about 100,000 steps each.
+
+    Attributes:
+        first_episodes: first episode of every shard, and the number of episodes.
+    """
+
+    __slots__ = ()
+    first_episodes: tuple[int, ...]
+
+    def shards(self) -> Sequence[int]:
+        """Return numbers of the groups."""
+        return range(len(self.first_episodes) - 1)
 
 
 @dataclass(frozen=True, slots=True)

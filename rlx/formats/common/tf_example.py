@@ -14,7 +14,7 @@ from typing import IO, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.tfrecord import framed
+from rlx.formats.common.record_files import framed
 
 Feature: TypeAlias = list[memoryview] | NDArray[np.int64] | NDArray[np.float32]
 
@@ -40,9 +40,6 @@ def parse_example(record: bytes, *, max_values: int = MAX_VALUES) -> dict[str, F
     Args:
         record: the message.
         max_values: of all features; more are an error.
-
-    Raises:
-        MalformedExampleError: the bytes do not parse, or hold more values.
 
     Example:
         >>> parse_example(bytes.fromhex("0a0c0a0a0a016112051a030a0105"))
@@ -96,12 +93,7 @@ def _bytes_list(values: memoryview, budget: int) -> list[memoryview]:
 
 
 def _float_list(values: memoryview, budget: int) -> NDArray[np.float32]:
-    parts: list[memoryview] = []
-    for number, wire, content in _fields(values):
-        if number == 1 and wire in (_BYTES, _FIXED32):
-            parts.append(content)
-            _check_budget(len(parts), budget)
-    data = b"".join(parts)
+    data = _packed(values, _FIXED32, budget)
     if len(data) % 4:
         raise MalformedExampleError(f"packed floats: expected a multiple of 4 bytes, found {len(data):,}")
     _check_budget(len(data) // 4, budget)
@@ -109,20 +101,21 @@ def _float_list(values: memoryview, budget: int) -> NDArray[np.float32]:
 
 
 def _int64_list(values: memoryview, budget: int) -> NDArray[np.int64]:
-    # A packed list is the concatenation of what an unpacked one holds value by value.
+    return unpack_varints(_packed(values, _VARINT, budget), budget)
+
+
+def _packed(values: memoryview, single: int, budget: int) -> bytes:
+    """Return the bytes of a list of numbers; a packed list is the concatenation of the values of an unpacked one."""
     parts: list[memoryview] = []
     for number, wire, content in _fields(values):
-        if number == 1 and wire in (_BYTES, _VARINT):
+        if number == 1 and wire in (_BYTES, single):
             parts.append(content)
             _check_budget(len(parts), budget)
-    return unpack_varints(b"".join(parts), budget)
+    return b"".join(parts)
 
 
 def unpack_varints(packed: bytes, budget: int = MAX_VALUES) -> NDArray[np.int64]:
     """Return the integers of a packed list of varints, negative ones in two's complement.
-
-    Raises:
-        MalformedExampleError: one is cut off or longer than ten bytes, or there are more than ``budget``.
 
     Example:
         >>> unpack_varints(b"\\x05\\xac\\x02" + b"\\xff" * 9 + b"\\x01")
@@ -145,7 +138,6 @@ def unpack_varints(packed: bytes, budget: int = MAX_VALUES) -> NDArray[np.int64]
 
 
 def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
-    """Yield contents of the fields that have this number and are length-delimited."""
     return (content for number, wire, content in _fields(data) if number == wanted and wire == _BYTES)
 
 
@@ -173,7 +165,6 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return the number that starts at a place, and the place after it."""
     value = 0
     for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
         if at >= end:
@@ -250,7 +241,6 @@ class ExampleSpool:
             file.truncate()
 
     def _entry(self, name: str) -> tuple[bytes, int]:
-        """Return the bytes before the values of a feature, and the length of both."""
         size = self._files[name].tell()
         # Numbers are one field, packed; each text was written with a head of its own.
         before = b"" if self._kinds[name] == BYTES_LIST else _head(1, size)

@@ -3,7 +3,14 @@
 ``reader.open_d3rlpy`` opens one, ``writer.D3rlpyExporter`` writes it.
 """
 
-from rlx.formats.d3rlpy.layout import KEYS
 from rlx.formats.registry import Format
 
-FORMAT = Format("d3rlpy", __name__, reads="dataset", marks=KEYS, is_hdf5=True, writes=("datasets",))
+VERSION = "2.1"
+KEYS = ("version", "num_episodes", "columns")
+COLUMNS = ("observations", "actions", "rewards", "terminated")
+LAYOUT = (
+    "expected d3rlpy's layout: version 2.1, num_episodes, columns, and for every episode i "
+    "observations_<i> [T, ...], actions_<i> [T, A], rewards_<i> [T, 1], terminated_<i>"
+)
+
+FORMAT = Format("d3rlpy", __name__, reads="dataset", marks=KEYS, is_hdf5=True, writes=("datasets",), layout=LAYOUT)

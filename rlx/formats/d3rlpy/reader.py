@@ -13,13 +13,13 @@ from typing import Any
 import h5py
 
 from rlx.errors import CorruptShardError, SourceError
+from rlx.formats import d4rl
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import texts
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
-from rlx.formats.d3rlpy.layout import COLUMNS, KEYS, LAYOUT, VERSION
-from rlx.formats.d4rl import layout as d4rl
+from rlx.formats.d3rlpy import COLUMNS, KEYS, LAYOUT, VERSION
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.schema import Field, Role, Schema
 
@@ -34,13 +34,7 @@ def recognises(path: Path) -> bool:
 
 
 def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
-    """Return the dataset in a file that d3rlpy dumped.
-
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
-        SourceError: it is of a version that is not read, or has no episode.
-    """
+    """Return the dataset in a file that d3rlpy dumped."""
     return open_d4rl(path) if hdf5_file.holds(path, d4rl.KEYS[:1]) else _opened(path)
 
 
@@ -71,7 +65,6 @@ def _opened(path: Path) -> Hdf5Episodes:
 
 
 def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
-    """Return the fields of the first episode, and where each is kept."""
     paths = {"observation": "observations_{}"}
     if not hdf5_file.has(file, "observations_0"):
         parts = next(number for number in count() if not hdf5_file.has(file, f"observations_0_{number}"))
@@ -97,7 +90,6 @@ def _episode(file: h5py.File, number: int) -> RowEpisode:
 def _extras(
     file: h5py.File, episodes: tuple[RowEpisode, ...], known: Iterable[str], said: Mapping[str, Any]
 ) -> ExtraFields:
-    """Return the fields of further columns that every episode has, and the other columns of the file."""
     found: dict[str, int] = {}
     others: dict[str, str] = {}
     for name in hdf5_file.names(file):

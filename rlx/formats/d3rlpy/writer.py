@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -12,19 +11,20 @@ from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
     Piece,
-    action_fields,
     check_names,
     common_losses,
     left_out,
     observation_fields,
+    only_action,
     rounded_rewards,
     without_finals,
 )
 from rlx.formats.common.hdf5.episodes import extra_columns, without_room
+from rlx.formats.common.hdf5.file import holds
 from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.provenance import provenance
-from rlx.formats.d3rlpy.layout import COLUMNS, KEYS, VERSION
+from rlx.formats.d3rlpy import COLUMNS, KEYS, VERSION
 from rlx.progress import Progress
 from rlx.schema import Field, Schema
 
@@ -69,11 +69,7 @@ class D3rlpyExporter:
 
     def owns(self, path: Path) -> bool:
         """Return whether a file says that d3rlpy's version 2 dumped it."""
-        try:
-            with h5py.File(path, "r") as file:
-                return set(KEYS) <= set(file)
-        except OSError:
-            return False
+        return holds(path, KEYS)
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the file."""
@@ -86,8 +82,6 @@ class D3rlpyExporter:
 
 
 class _Episode:
-    """The datasets of one episode, filled piece by piece."""
-
     def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
         schema, table = experience.schema, experience.trajectories
         steps, observations = int(table.length[number]), observation_fields(schema)
@@ -124,22 +118,7 @@ def _columns(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _action(schema: Schema) -> str:
-    """Return name of the action.
-
-    Raises:
-        ExportError: it is none that d3rlpy's algorithms know.
-    """
-    names = action_fields(schema)
-    if len(names) == 1:
-        field = schema[names[0]]
-        kind = field.numpy_dtype.kind
-        if (kind in "iu" and field.shape == ()) or (kind == "f" and len(field.shape) <= 1):
-            return names[0]
-    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
-    raise ExportError(
-        f"d3rlpy holds one discrete action or one vector of floats per step, found {found}",
-        hint="--to minari holds actions of any kind",
-    )
+    return only_action(schema, "d3rlpy holds one discrete action or one vector of floats", discrete=True, floats=True)
 
 
 DATASETS = D3rlpyExporter()

@@ -1,7 +1,7 @@
 """D4RL's HDF5: all steps of all episodes in a row, with flags where an episode ends."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,20 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Columns, field_shape, find_extras, leaves_of, rows_of
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import different
-from rlx.formats.common.source import OneFile
-from rlx.formats.d4rl.layout import EPISODE_ENDS, KEYS, KNOWN, LAYOUT, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
+from rlx.formats.common.source import EpisodeGroups, OneFile
+from rlx.formats.d4rl import EPISODE_ENDS, KEYS, KNOWN, LAYOUT, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.schema import Field, Role, Schema
 
 _PIECE_ROWS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class D4RL(OneFile):
+class D4RL(EpisodeGroups, OneFile):
     """One file.
 
     Args:
-        root: its directory.
-        file_name: its name there.
-        schema: what one step holds.
         notes: the data that the file does not record, and those that were left out.
-        paths: name in the file of every field but the flags.
         after: name in the file of the observation after each step, of the fields that have it.
-        episodes: all of them.
-        first_episodes: first episode of every shard, and the number of episodes.
     """
 
     schema: Schema
@@ -46,17 +40,8 @@ class D4RL(OneFile):
     episodes: EpisodeTable
     first_episodes: tuple[int, ...]
 
-    def shards(self) -> Sequence[int]:
-        """Return groups of whole episodes, about 100,000 steps each."""
-        return range(len(self.first_episodes) - 1)
-
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a shard.
-
-        Raises:
-            SourceNotFoundError: the file is missing.
-            CorruptShardError: it is damaged, or has NaN in it.
-        """
+        """Yield the steps of a shard."""
         with expecting(LAYOUT), hdf5_file.opened(self.path) as file:
             count = int(self.episodes.rows.sum())
             columns, after = (
@@ -78,13 +63,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_d4rl(path: Path) -> D4RL:
-    """Return the dataset in a file of D4RL, or of the first version of d3rlpy.
-
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than another.
-        SourceError: it has no step.
-    """
+    """Return the dataset in a file of D4RL, or of the first version of d3rlpy."""
     with hdf5_file.opened(path) as file:
         if missing := [key for key in KEYS if not hdf5_file.has(file, key)]:
             raise CorruptShardError(f"{path}: {missing[0]} is missing")
@@ -108,7 +87,6 @@ def open_d4rl(path: Path) -> D4RL:
 def _fields(
     file: h5py.File, count: int, said: Mapping[str, Any]
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    """Return the fields of a file, where each is kept, where its next observations are kept, and the other datasets."""
     fields: dict[str, Field] = {}
     paths: dict[str, str] = {}
     columns = (("observation", "observations", Role.OBSERVATION), ("action", "actions", Role.STEP))

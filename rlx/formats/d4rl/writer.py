@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import h5py
-
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
@@ -17,9 +15,10 @@ from rlx.formats.common.exporter import (
     pieces,
 )
 from rlx.formats.common.hdf5.episodes import ExtraColumn, extra_columns, without_room
+from rlx.formats.common.hdf5.file import holds
 from rlx.formats.common.hdf5.output import created
 from rlx.formats.common.provenance import provenance
-from rlx.formats.d4rl.layout import KEYS, KNOWN, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
+from rlx.formats.d4rl import KEYS, KNOWN, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.progress import Progress
 from rlx.schema import Schema
 
@@ -43,11 +42,7 @@ class D4RLExporter:
 
     def owns(self, path: Path) -> bool:
         """Return whether a file has the datasets that every file of D4RL has."""
-        try:
-            with h5py.File(path, "r") as file:
-                return set(file) >= set(KEYS)
-        except OSError:
-            return False
+        return holds(path, KEYS)
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the file."""
@@ -84,7 +79,6 @@ def _extras(schema: Schema) -> list[ExtraColumn]:
 
 
 def _check(experience: Experience) -> None:
-    """Raise ExportError unless there is one observation and one action."""
     check_names(D4RLExporter.title, experience.schema)
     for kind, names in (
         ("observation", observation_fields(experience.schema)),
@@ -92,7 +86,7 @@ def _check(experience: Experience) -> None:
     ):
         if len(names) != 1:
             raise ExportError(
-                f"D4RL holds one {kind} per step, found {', '.join(names)}", hint="--to minari holds any number"
+                f"D4RL holds one {kind} per step, found {', '.join(names)}", hint="`to` minari holds any number"
             )
 
 

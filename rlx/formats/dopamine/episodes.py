@@ -14,7 +14,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import RowType
 from rlx.formats.common.npy import NpyStream, read_npy
-from rlx.formats.dopamine.layout import ACTION, OBSERVATION, REWARD, SMALL_DTYPES, file_name
+from rlx.formats.dopamine import ACTION, OBSERVATION, REWARD, SMALL_DTYPES, file_name
 from rlx.formats.dopamine.plan import Plan, Span
 
 
@@ -27,8 +27,6 @@ class Rows:
         ``finish`` returns.
 
     Args:
-        folder: directory of the files.
-        plan: of the run.
         observation: dtype and shape of one observation; a file of another kind is refused.
         extras: the same of every extra column, by the name of its array.
     """
@@ -141,8 +139,6 @@ class Rows:
 
 @dataclass(slots=True)
 class _Opened:
-    """A stream of the file at a position in the plan."""
-
     stream: NpyStream
     file: int
     is_verified: bool
@@ -179,8 +175,6 @@ def trajectories(plan: Plan, position: int, rows: Rows, dropped: Counter[str]) -
     """Return the trajectories, of at least a step each, of the spans that start in a file.
 
     Args:
-        plan: of the run.
-        position: of the file in the plan.
         rows: of the run; read only after a gap, or where episodes may end without a terminal row.
         dropped: receives how many rows of these spans are padding, and how many have no next row.
     """
@@ -290,8 +284,6 @@ def read_block(pieces: Sequence[Piece], rows: Rows, extras: Mapping[str, str] = 
     """Return the block of these pieces; raises as ``Rows`` does, also if the padding after a trajectory is not zeros.
 
     Args:
-        pieces: what goes into it.
-        rows: of the run.
         extras: name of the array of every extra field.
     """
     steps = sum(piece.steps for piece in pieces)

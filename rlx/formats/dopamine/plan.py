@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.formats.common.npy import read_npy
-from rlx.formats.dopamine.layout import (
+from rlx.formats.dopamine import (
     ADD_COUNT,
     EPISODE_ENDS,
     INVALID_RANGE,
@@ -71,7 +71,6 @@ def find_arrays(folder: Path, suffix: int) -> list[str]:
 
 
 def _arrays(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield name and suffix of every array in a folder."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if match := _SUFFIXED.fullmatch(path.name):
             yield match[1], int(match[2])
@@ -145,7 +144,6 @@ class Plan:
     Args:
         capacity: rows of the ring, C.
         padding: zero rows before every episode.
-        suffixes: [n] of the files.
         add_counts: [n] rows of the run that were written when the file was.
         new_from: [n] first row that the file before does not hold; new are [new_from, add_count).
         is_clipped: whether every reward is in [-1, 1].
@@ -197,12 +195,7 @@ class Plan:
 
 
 def make_plan(folder: Path) -> Plan:
-    """Return the plan of the run in ``folder``.
-
-    Raises:
-        SourceNotFoundError: the directory has no files of this layout, or one of a suffix is missing.
-        CorruptShardError: a file is damaged or contradicts another.
-    """
+    """Return the plan of the run in ``folder``."""
     suffixes = find_suffixes(folder)
     builder = _Builder(folder, can_truncate=any(folder.glob(file_name(EPISODE_ENDS, "*"))))
     for suffix in suffixes:

@@ -19,8 +19,7 @@ from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFie
 from rlx.formats.common.npy import NpyStream
 from rlx.formats.common.provenance import noted_names, read_notes_beside
 from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.formats.dopamine.episodes import Rows, pack, read_block, trajectories
-from rlx.formats.dopamine.layout import (
+from rlx.formats.dopamine import (
     ADD_COUNT,
     EPISODE_ENDS,
     FOLDER,
@@ -31,6 +30,7 @@ from rlx.formats.dopamine.layout import (
     array_name,
     file_name,
 )
+from rlx.formats.dopamine.episodes import Rows, pack, read_block, trajectories
 from rlx.formats.dopamine.plan import Plan, find_arrays, make_plan
 from rlx.schema import Role, Schema
 
@@ -46,7 +46,6 @@ class Dopamine:
     Args:
         root: local directory that the names in ``files`` are relative to.
         folder: directory of the files below it: ``Pong/1/replay_logs``.
-        id: name of the run: ``Pong/1``.
 
     Every method raises SourceNotFoundError where the run or one of its small arrays is missing, and
     CorruptShardError where one is damaged or contradicts another.
@@ -121,7 +120,6 @@ class Dopamine:
 
     @cached_property
     def _observation(self) -> tuple[str, tuple[int, ...]]:
-        """Dtype and shape of one observation."""
         for suffix in self._plan.suffixes.tolist():
             path = self.root / self.folder / file_name(OBSERVATION, suffix)
             if path.is_file():
@@ -164,7 +162,6 @@ class DopamineLayout:
     """How the DQN Replay Dataset names the files of one run.
 
     Args:
-        game: in the emulator's CamelCase.
         run: 1 to 5.
         prefix: what stands before the game, such as ``dqn/``.
     """
@@ -205,6 +202,5 @@ def find_runs(directory: Path) -> list[Dopamine]:
 
 
 def _id_of(folder: Path) -> str:
-    """Return game and run, the names of the two directories above."""
     words = folder.parts[-3:-1] if folder.name == FOLDER else folder.parts[-1:]
     return "/".join(word for word in words if _WORD.fullmatch(word)) or "run"

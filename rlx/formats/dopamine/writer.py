@@ -25,12 +25,13 @@ from rlx.formats.common.exporter import (
     extra_fields,
     left_out,
     observation_fields,
+    only_action,
     pieces,
     rounded_rewards,
     without_finals,
 )
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
-from rlx.formats.dopamine.layout import (
+from rlx.formats.dopamine import (
     ACTION,
     ADD_COUNT,
     FOLDER,
@@ -130,7 +131,6 @@ def _extras(schema: Schema) -> dict[str, str]:
 
 
 def _ends(piece: Piece) -> NDArray[np.uint8]:
-    """Return [n] 1 where a trajectory ends."""
     ends = np.zeros(piece.steps, np.uint8)
     ends[-1] = piece.is_last
     return ends
@@ -143,20 +143,13 @@ def _small(actions: NDArray[np.generic], name: str) -> NDArray[np.generic]:
 
 
 def _check(schema: Schema) -> None:
-    """Raise ExportError unless there is one observation and one discrete action."""
     check_names(DopamineExporter.title, schema)
-    observations, actions = observation_fields(schema), action_fields(schema)
+    observations = observation_fields(schema)
     if len(observations) != 1:
         raise ExportError(f"Dopamine's layout holds one observation per step, found {', '.join(observations)}")
     if schema[observations[0]].is_text:
         raise ExportError(f"Dopamine's layout holds observations of numbers, found text in {observations[0]}")
-    is_discrete = [schema[name].shape == () and schema[name].numpy_dtype.kind in "iu" for name in actions]
-    if is_discrete != [True]:
-        found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in actions)
-        raise ExportError(
-            f"Dopamine's layout holds one discrete action per step, found {found}",
-            hint="--to minari holds actions of any kind",
-        )
+    only_action(schema, "Dopamine's layout holds one discrete action", discrete=True)
 
 
 class RingLog:
@@ -168,7 +161,6 @@ class RingLog:
     before; as in Dopamine, ``add_count`` then gives only the position of the cursor.
 
     Args:
-        folder: where to; it is there.
         capacity: rows of the ring, at least 2.
         columns: dtype and shape of a row of every column, by its name in the files.
     """

@@ -1,5 +1,6 @@
 """A Lance dataset of steps: a row a step, columns by TED path or as the options name them."""
 
+import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,19 +13,17 @@ from rlx.files.location import checked_name
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowTable, Table, TablePlace, TableRun, open_table
-from rlx.formats.lance.layout import DATA, LAYOUT, VERSIONS, lance
+from rlx.formats.lance import DATA, LAYOUT, VERSIONS, lance
 
+# Starts of the metadata of columns, of a table of them and of one of buffers; lengths of the tables; version.
+_FOOTER = struct.Struct("<QQQIIHH4s")
+_ENTRY_BYTES = 16
 # Lance reads up to two gigabytes ahead by default.
 _BUFFER_BYTES = 2**24
 
 
 class LanceFile:
-    """An open dataset.
-
-    Attributes:
-        path: of its directory.
-        names: of its columns.
-    """
+    """An open dataset."""
 
     def __init__(self, path: Path, dataset: Any) -> None:
         self.path = path
@@ -36,11 +35,7 @@ class LanceFile:
         return row
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
-        """Yield Arrow arrays of at most ``size`` rows each, from a row on.
-
-        Raises:
-            CorruptShardError: the data cannot be decoded.
-        """
+        """Yield Arrow arrays of at most ``size`` rows each, from a row on."""
         wanted = list(dict.fromkeys(names))
         with _translated(self.path):
             scanned = self._dataset.to_batches(
@@ -60,11 +55,7 @@ class LanceFile:
         return False
 
     def files(self) -> dict[str, int | None]:
-        """Return the names of the data files, and bytes of each as far as the manifest says so.
-
-        Raises:
-            CorruptShardError: one is outside of the directory.
-        """
+        """Return the names of the data files, and bytes of each as far as the manifest says so."""
         found: dict[str, int | None] = {}
         for fragment in self._dataset.get_fragments():
             for file in (*fragment.data_files(), *filter(None, [fragment.deletion_file()])):
@@ -82,18 +73,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_lance(path: Path, **columns: str) -> TableRun:
-    """Return the dataset in a Lance directory.
-
-    Args:
-        path: of the directory.
-        columns: names of columns that are not TED paths, by the options of the format.
-
-    Raises:
-        SourceNotFoundError: the directory does not exist, or a file of it is missing.
-        CorruptShardError: a column is missing, or a file is damaged.
-        SourceError: it has no step.
-        MissingExtraError: pylance is not installed.
-    """
+    """Return the dataset in a Lance directory."""
     path = path.absolute()
     named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
     with _file(path) as file:
@@ -108,8 +88,25 @@ def _opened(path: Path, columns: Mapping[str, str], files: Mapping[str, int | No
         check_readable(path / name)
         if expected and (size := (path / name).stat().st_size) != expected:
             raise CorruptShardError(f"{path / name}: expected {expected:,} bytes, found {size:,}")
+        if name.startswith(f"{DATA}/"):
+            _check_footer(path / name)
     with _file(path) as file:
         yield ArrowTable(file, columns)
+
+
+def _check_footer(path: Path) -> None:
+    """Raise CorruptShardError unless the tables of a data file lie in it: Lance allocates them, or ends the process."""
+    size = path.stat().st_size - _FOOTER.size
+    with path.open("rb") as file:
+        file.seek(max(size, 0))
+        footer = file.read()
+    if len(footer) < _FOOTER.size:
+        return  # Lance says so itself
+    _, columns, buffers, num_buffers, num_columns, *version, magic = _FOOTER.unpack(footer)
+    if magic == b"LANC" and version >= [0, 3]:  # files before have another footer
+        for start, count in ((columns, num_columns), (buffers, num_buffers)):
+            if start + count * _ENTRY_BYTES > size:
+                raise CorruptShardError(f"{path}: expected at most {size:,} bytes of tables, found {count:,} entries")
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from typing import Any
 
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.provenance import save_provenance
-from rlx.formats.common.rows.arrow_steps import step_batches
-from rlx.formats.lance.layout import DATA, VERSIONS, lance
+from rlx.formats.common.rows.ted_fields import step_batches
+from rlx.formats.lance import DATA, VERSIONS, lance
 from rlx.progress import Progress
-from rlx.store.arrow import pyarrow
+from rlx.store.foreign_types import pyarrow
 
 _FILE_BYTES = 2**30
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")

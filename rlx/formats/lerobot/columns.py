@@ -12,9 +12,22 @@ from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.formats.common.fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
 from rlx.formats.common.parquet_file import opened
 from rlx.formats.common.rows.table import picture_rows
-from rlx.formats.lerobot.layout import DONE, EPISODE, FRAME, INDEX, INFO, TASK, TASK_INDEX, TASKS, TERMINATED, TRUNCATED
+from rlx.formats.lerobot.layout import (
+    DONE,
+    EPISODE,
+    FRAME,
+    INDEX,
+    INFO,
+    TASK,
+    TASK_INDEX,
+    TASK_LINES,
+    TASKS,
+    TERMINATED,
+    TRUNCATED,
+)
+from rlx.formats.lerobot.listing import is_old, json_lines
 from rlx.schema import TEXT, Field, Role
-from rlx.store.arrow import to_rows
+from rlx.store.foreign_types import to_rows
 
 _DERIVED = frozenset({FRAME, EPISODE, INDEX})
 _NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, TASK_INDEX})
@@ -28,6 +41,7 @@ _MAX_SIZE = 2**32
 # Pandas' name of an unnamed index, as LeRobot's is in some releases.
 _TASK_COLUMNS = (TASK, "__index_level_0__")
 _SCANNED_ROWS = 2**14
+_DEPTH = "a video of depths, which rlx does not read"
 Noted = Any
 
 
@@ -36,11 +50,8 @@ class Feature:
     """One column.
 
     Args:
-        name: of it.
-        dtype: of its numbers.
-        shape: of a row; ``(1,)`` for a number.
-        is_image: whether it holds files of pictures.
         tasks: the texts that its numbers stand for, if they do.
+        is_video: whether its rows are frames of videos, and not in the column.
     """
 
     name: str
@@ -48,13 +59,10 @@ class Feature:
     shape: tuple[int, ...]
     is_image: bool
     tasks: Mapping[int, str] | None = None
+    is_video: bool = False
 
     def rows(self, column: Any, path: Path) -> NDArray[Any]:
-        """Return an Arrow array as rows [n, *shape], numbers as rows [n].
-
-        Raises:
-            CorruptShardError: it holds something else; names the file and the column.
-        """
+        """Return an Arrow array as rows [n, *shape], numbers as rows [n]."""
         try:
             if self.tasks is not None:
                 return _texts(to_rows(column, ()), self.tasks)
@@ -80,19 +88,14 @@ def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
 
 
 def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], ExtraFields]:
-    """Return the columns that hold numbers, texts or pictures, by name, and why the others are not taken.
-
-    Raises:
-        CorruptShardError: the description of features is malformed.
-    """
+    """Return the columns that hold numbers, texts or pictures, by name, and why the others are not taken."""
     found: dict[str, Feature] = {}
     extras = ExtraFields(("terminated", "truncated"))
     try:
         for name, said in info["features"].items():
             feature = _feature(name, said)
             if feature is None:
-                is_video = said["dtype"] == "video"
-                extras.leave(name, "a video, whose frames rlx does not read" if is_video else NOT_NUMBERS_OR_TEXT)
+                extras.leave(name, _DEPTH if said["dtype"] == "video" else NOT_NUMBERS_OR_TEXT)
             elif name not in _DERIVED:
                 found[name] = feature
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
@@ -106,9 +109,7 @@ def fields_of(
     """Return the fields that the columns make but for the flags, and the column of each, both by the field's name.
 
     Args:
-        features: of the dataset.
         noted: the notes of rlx, if it wrote them: names of the fields, and their shapes.
-        extras: takes the fields, and why a column is none.
     """
     seen = [name for name in features if name.startswith("observation.")]
     fields: dict[str, Field] = {}
@@ -129,11 +130,6 @@ def fields_of(
 def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:
     """Return the metadata of the whole dataset, for the notes and for export; values that a manifest cannot keep are
     not taken.
-
-    Args:
-        info: what ``info.json`` holds.
-        features: the column of every field.
-        extras: receives the keys that are not noted.
     """
     noted: dict[str, Any] = {}
     for name, said in info.items():
@@ -154,19 +150,35 @@ def _feature(name: str, described: Mapping[str, Any]) -> Feature | None:
     dtype, shape = described["dtype"], tuple(described["shape"])
     if not all(type(size) is int and 0 <= size < _MAX_SIZE for size in shape):
         raise ValueError(f"{name}: shape {described['shape']!r:.80}")
-    if dtype == "image":
+    if dtype in ("image", "video"):
         if len(shape) != 3:
-            raise ValueError(f"{name}: shape {list(shape)} of an image")
+            raise ValueError(f"{name}: shape {list(shape)} of {dtype}")
+        shape = _channels_last(shape, described.get("names"))
+        if (is_video := dtype == "video") and _is_depth(described):
+            return None
+        # LeRobot encodes and decodes every video in colour, whatever the shape says.
+        shape = (*shape[:2], 3) if is_video else shape
         try:
             Field("uint8", shape, Role.OBSERVATION)
         except SchemaMismatchError as exc:
             raise ValueError(f"{name}: {exc}") from exc
-        return Feature(name, "uint8", shape, is_image=True)
+        return Feature(name, "uint8", shape, is_image=not is_video, is_video=is_video)
     try:
         Field(dtype, shape, Role.STEP)
     except (SchemaMismatchError, TypeError):
         return None
     return Feature(name, dtype, shape, is_image=False)
+
+
+def _channels_last(shape: tuple[int, ...], names: Any) -> tuple[int, ...]:
+    """Return the shape [H, W, C]; the names of the axes say whether channels come first, as in some older datasets."""
+    is_first = isinstance(names, list) and len(names) == len(shape) and str(names[0]).startswith("channel")
+    return (*shape[1:], shape[0]) if is_first else shape
+
+
+def _is_depth(described: Mapping[str, Any]) -> bool:
+    info = described.get("info") or described.get("video_info")
+    return isinstance(info, dict) and any(info.get(key) is True for key in ("is_depth_map", "video.is_depth_map"))
 
 
 def _field_name(name: str, *, is_single: bool) -> str:
@@ -213,15 +225,26 @@ def _noted_field(noted: Noted, name: str, feature: Feature) -> Field | None:
     return field if is_alike else None
 
 
-def read_tasks(root: Path) -> Feature | None:
-    """Return the column of the tasks; None where a dataset has no table of them.
-
-    Raises:
-        CorruptShardError: the table is damaged, or has no texts in it.
-    """
-    path = root / TASKS
+def read_tasks(root: Path, info: Mapping[str, Any]) -> Feature | None:
+    """Return the column of the tasks; None where a dataset has no table of them."""
+    path = root / (TASK_LINES if is_old(info) else TASKS)
     if not path.is_file():
         return None
+    texts = _task_lines(path) if is_old(info) else _task_table(path)
+    return Feature(TASK_INDEX, TEXT, (1,), is_image=False, tasks=texts)
+
+
+def _task_lines(path: Path) -> dict[int, str]:
+    texts: dict[int, str] = {}
+    for line in json_lines(path):
+        number, text = line.get(TASK_INDEX), line.get(TASK)
+        if type(number) is not int or not isinstance(text, str):
+            raise CorruptShardError(f"{path}: expected {TASK_INDEX} and {TASK}, found {number!r:.40} and {text!r:.40}")
+        texts[number] = text
+    return texts
+
+
+def _task_table(path: Path) -> dict[int, str]:
     texts: dict[int, str] = {}
     with opened(path) as file:
         name = next((name for name in _TASK_COLUMNS if name in file.names), TASK)
@@ -235,4 +258,4 @@ def read_tasks(root: Path) -> Feature | None:
                     f"{path}: expected whole numbers and texts, found {numbers.dtype} and {found.dtype}"
                 )
             texts.update(zip(numbers.tolist(), found.tolist(), strict=True))
-    return Feature(TASK_INDEX, TEXT, (1,), is_image=False, tasks=texts)
+    return texts

@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 from rlx.errors import ExportError
 from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures, encode
 from rlx.schema import TEXT, Field, Role, Schema
-from rlx.store.arrow import from_rows, pyarrow
+from rlx.store.foreign_types import from_rows, pyarrow
 
 INFO, EPISODES, TASKS = "meta/info.json", "meta/episodes", "meta/tasks.parquet"
 # A table that rlx adds, because LeRobot has no row for final observations.
 FINALS = "meta/final_observations.parquet"
 FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{FILE}.parquet"
+VIDEO_PATH = f"videos/{{video_key}}/{FILE}.mp4"
+# Of version 2, with a file per episode.
+OLD_DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+OLD_VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+EPISODE_LINES, TASK_LINES = "meta/episodes.jsonl", "meta/tasks.jsonl"
 DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
 TASK, TASK_INDEX, TIMESTAMP = "task", "task_index", "timestamp"
 # Columns derived from the position of a step.
@@ -38,9 +43,7 @@ class Feature:
     """One column.
 
     Args:
-        field: what it is filled from; its shape is that of the field.
-        arranged: rows of it as they are written.
-        is_image: whether it is kept as PNG.
+        field: the field it is filled from; its shape is that of the field.
     """
 
     field: Field
@@ -98,11 +101,7 @@ def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
     """Return name of the feature that each field becomes, of those that there is a place for.
 
     Args:
-        schema: the fields.
         noted: what LeRobot itself said of the dataset, if it comes from there: its features keep their names.
-
-    Raises:
-        ExportError: LeRobot holds no arrays like one of them.
 
     Example:
         >>> features_of(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))["reward"]

@@ -1,10 +1,11 @@
-"""LeRobot's datasets of version 3: Parquet files of many episodes each, pictures in them as PNG."""
+"""LeRobot's datasets of versions 2 and 3: Parquet files of one or many episodes, with pictures in them or in videos."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,37 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.files.disk import read_object
-from rlx.formats.common.fields import NOT_OF_STEPS, check_field, expecting, missing_field, not_taken_note
+from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, check_field, expecting, missing_field, not_taken_note
 from rlx.formats.common.parquet_file import ParquetFile, opened
-from rlx.formats.common.pictures import is_jpeg
+from rlx.formats.common.pictures import lossy_encoding, lossy_notes
 from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
-from rlx.formats.common.rows.episodes import Batch, RowStream, without_outcome
+from rlx.formats.common.rows.episodes import Batch, RowStream, shard_bounds, without_outcome
 from rlx.formats.common.rows.table import picture_file
 from rlx.formats.common.source import batch_rows, id_of
 from rlx.formats.lerobot.columns import Feature, described, fields_of, is_noted, read_features, read_tasks
-from rlx.formats.lerobot.files import DataFile, data_files, episode_columns, unknown_columns, with_finals
+from rlx.formats.lerobot.files import DataFile, data_files, frame_batches, unknown_columns, with_finals
 from rlx.formats.lerobot.layout import (
-    DATA_PATH,
     DONE,
+    EPISODE_LINES,
     EPISODES,
     FINALS,
     INFO,
     TASK,
     TASK_INDEX,
+    TASK_LINES,
     TASKS,
     TERMINATED,
     TIMESTAMP,
     TRUNCATED,
 )
+from rlx.formats.lerobot.listing import is_old, listed_episodes, unknown_episode_keys
+from rlx.formats.lerobot.video import pyav
 from rlx.schema import Field, Role, Schema
 
 _LAYOUT = (
     "expected LeRobot's layout, v3.0: meta/info.json with features, meta/episodes/*/*.parquet with length and place of "
-    "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, a row a step"
+    "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, a row a step; or v2.1: "
+    "meta/episodes.jsonl instead, and a file per episode"
 )
 
 
@@ -49,12 +54,7 @@ class LeRobot:
     """One dataset.
 
     Args:
-        root: its directory.
-        schema: what one step holds.
-        notes: the notes that rlx wrote, the data that are not recorded or were left out, and the pictures that went
-            through JPEG.
-        features: the column of every field that has one, by the field's name.
-        data: the files, a shard each.
+        fps: steps per second, for videos of steps without times.
     """
 
     root: Path
@@ -62,6 +62,8 @@ class LeRobot:
     notes: Mapping[str, Any]
     features: Mapping[str, Feature]
     data: tuple[DataFile, ...]
+    first_files: tuple[int, ...]
+    fps: float = 1.0
 
     @property
     def id(self) -> str:
@@ -69,36 +71,58 @@ class LeRobot:
         return id_of(self.root)
 
     def shards(self) -> Sequence[int]:
-        """Return the files of steps."""
-        return range(len(self.data))
+        """Return groups of whole files, about 100,000 steps each."""
+        return range(len(self.first_files) - 1)
 
     def files(self, shard: int) -> Sequence[str]:
-        """Return the one file of a shard, and that of the final observations of all."""
-        has_finals = any(episode.final_recorded for episode in self.data[shard].episodes)
-        return [self.data[shard].name, FINALS] if has_finals else [self.data[shard].name]
+        """Return the files of steps and of frames of a shard, and that of the final observations of all."""
+        data = self._files_of(shard)
+        videos = (place.name for file in data for places in file.videos.values() for place in places)
+        has_finals = any(episode.final_recorded for file in data for episode in file.episodes)
+        return [*(file.name for file in data), *dict.fromkeys(videos), *([FINALS] if has_finals else [])]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the episodes of a file.
+        """Yield the episodes of the files of a shard."""
+        before = self.data[: self.first_files[shard]]
+        place = sum(episode.final_recorded for file in before for episode in file.episodes)
+        with expecting(_LAYOUT):
+            for data in self._files_of(shard):
+                yield from self._file_blocks(data, place, dropped)
+                place += sum(episode.final_recorded for episode in data.episodes)
 
-        Raises:
-            SourceNotFoundError: the file is missing.
-            CorruptShardError: it is damaged, or has NaN, nulls or pictures of another size in it.
-        """
-        data, row = self.data[shard], 0
-        place = sum(episode.final_recorded for file in self.data[:shard] for episode in file.episodes)
-        with expecting(_LAYOUT), ExitStack() as stack:
+    def _files_of(self, shard: int) -> Sequence[DataFile]:
+        first, stop = self.first_files[shard : shard + 2]
+        return self.data[first:stop]
+
+    def _file_blocks(self, data: DataFile, place: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the episodes of a file; ``place`` final observations come before theirs."""
+        row = 0
+        size = batch_rows(self.schema)
+        in_columns = {name: feature for name, feature in self.features.items() if not feature.is_video}
+        with ExitStack() as stack:
             file = stack.enter_context(opened(self.root / data.name))
-            stream = RowStream(file.path, self._batches(file, self.features))
+            columns = RowStream(file.path, self._batches(file, in_columns))
+            videos = {
+                name: RowStream(file.path, frame_batches(self.root, feature, data, self.fps, size, dropped))
+                for name, feature in self.features.items()
+                if feature.is_video
+            }
+            for stream in videos.values():
+                stack.callback(stream.close)
             finals: RowStream | None = None
-            if FINALS in self.files(shard):
+            if any(episode.final_recorded for episode in data.episodes):
                 seen = {name: self.features[name] for name in self.schema.names(Role.OBSERVATION)}
                 beside = stack.enter_context(opened(self.root / FINALS))
                 finals = RowStream(beside.path, self._batches(beside, seen, place), beside.group_start(place))
             for episode in data.episodes:
-                stream.skip_to(row)
-                yield from episode.blocks(self.schema, _Columns(stream, finals, self, row, place), dropped)
+                for stream in (columns, *videos.values()):
+                    stream.skip_to(row)
+                rows = _Columns(columns, videos, finals, self, row, place)
+                yield from episode.blocks(self.schema, rows, dropped)
                 row += episode.rows
                 place += episode.final_recorded
+            for stream in videos.values():
+                stream.finish()
 
     def _batches(
         self, file: ParquetFile, features: Mapping[str, Feature], row: int = 0
@@ -111,8 +135,17 @@ class LeRobot:
 class _Columns:
     """The rows of an episode that begins at a row of its file; how many final observations come before its own."""
 
-    def __init__(self, stream: RowStream, finals: RowStream | None, source: LeRobot, first: int, place: int) -> None:
+    def __init__(
+        self,
+        stream: RowStream,
+        videos: Mapping[str, RowStream],
+        finals: RowStream | None,
+        source: LeRobot,
+        first: int,
+        place: int,
+    ) -> None:
         self._stream = stream
+        self._videos = videos
         self._finals = finals
         self._source = source
         self._first = first
@@ -122,7 +155,7 @@ class _Columns:
         field = self._source.schema[name]
         if name not in self._source.features:
             return field.zeros(stop - start)
-        return self._read(self._stream, name, self._first + start, self._first + stop)
+        return self._read(self._videos.get(name, self._stream), name, self._first + start, self._first + stop)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:  # noqa: ARG002  (it is the episode's last)
         assert self._finals is not None
@@ -142,40 +175,29 @@ def recognises(path: Path) -> bool:
 
 @expecting(_LAYOUT)
 def open_lerobot(path: Path) -> LeRobot:
-    """Return the dataset in a directory.
-
-    Raises:
-        SourceNotFoundError: the directory does not exist, or a file of it is missing.
-        CorruptShardError: what describes it is damaged, or the files do not hold what it says.
-        SourceError: it is of another version, has no episode, or keeps observations as video.
-    """
+    """Return the dataset in a directory."""
     path = path.absolute()
     info = read_object(path / INFO)
-    if not str(version := info.get("codebase_version")).startswith("v3."):
+    if not (is_old(info) or str(info.get("codebase_version")).startswith("v3.")):
         raise SourceError(
-            f"{path / INFO}: codebase_version: expected v3.0, found {version!r:.40}",
-            hint="python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id ID brings it up to date",
+            f"{path / INFO}: codebase_version: expected v2.0, v2.1 or v3.0, found {info.get('codebase_version')!r:.40}",
+            hint="LeRobot's convert_dataset_v1_to_v2 or a later script of that name brings it up to date",
         )
     noted = read_object(path / FILE_NAME).get(KEY) if (path / FILE_NAME).is_file() else None
     found, extras = read_features(info, path / INFO)
     flags = [name for name in (DONE, TERMINATED, TRUNCATED) if name in found]
     fps = info.get("fps")
-    fps = fps if isinstance(fps, int | float) and fps > 0 and TIMESTAMP in found else None
-    data = tuple(data_files(path, info.get("data_path", DATA_PATH), flags, fps))
+    rate = float(fps) if isinstance(fps, int | float) and 0 < fps < inf else None
+    videos = [name for name, feature in found.items() if feature.is_video]
+    if videos:
+        pyav()
+        if rate is None:
+            raise CorruptShardError(f"{path / INFO}: fps: expected frames per second, found {fps!r:.40}")
+    fps = rate if TIMESTAMP in found else None
+    data = tuple(data_files(path, listed_episodes(path, info, videos), flags, fps))
     if not data:
         raise SourceError(f"{path} has no episode")
-    if not is_noted(noted, TIMESTAMP) and (noted is not None or (fps and not any(file.is_timed for file in data))):
-        found.pop(TIMESTAMP, None)
-    if TASK_INDEX in found and (noted is None or is_noted(noted, TASK)):
-        if (tasks := read_tasks(path)) is not None:
-            found[TASK] = tasks
-        else:
-            extras.leave(TASK_INDEX, f"{TASKS} is missing")
-    with opened(path / data[0].name) as file:
-        for name in unknown_columns(file, [*info["features"], *found]):
-            extras.leave(name, f"not among the features of {INFO}")
-    for name in episode_columns(path):
-        extras.leave(f"{EPISODES}: {name}", NOT_OF_STEPS)
+    _take_columns(path, info, data, found, extras, noted, is_timed=bool(fps and not any(one.is_timed for one in data)))
     fields, features = fields_of(found, noted, extras)
     notes: dict[str, Any] = {**read_notes_beside(path), "format": "LeRobot"}
     if noted is None:
@@ -186,33 +208,65 @@ def open_lerobot(path: Path) -> LeRobot:
     if DONE not in flags:
         notes["terminated"] = "unrecorded"
     notes |= not_taken_note(extras.not_taken)
+    schema = _schema(path, fields, extras)
+    episodes = with_finals(path, [episode for file in data for episode in file.episodes])
+    for name, count in (("total_episodes", len(episodes)), ("total_frames", sum(one.rows for one in episodes))):
+        if info.get(name) != count:
+            listed = EPISODE_LINES if is_old(info) else EPISODES
+            raise CorruptShardError(
+                f"{path / INFO}: {name}: expected {count:,} as {listed} lists, found {info.get(name)!r:.80}"
+            )
+    notes |= without_outcome(episodes)
+    left = iter(episodes)
+    data = tuple(replace(file, episodes=tuple(islice(left, len(file.episodes)))) for file in data)
+    notes |= _lossy(path / data[0].name, features)
+    if lossy := [name for name, feature in features.items() if feature.is_video]:
+        notes["lossy_video"] = lossy
+    bounds = shard_bounds(sum(episode.rows for episode in file.episodes) for file in data)
+    return LeRobot(path, schema, notes, features, data, bounds, rate or 1.0)
+
+
+def _take_columns(
+    path: Path,
+    info: Mapping[str, Any],
+    data: Sequence[DataFile],
+    found: dict[str, Feature],
+    extras: ExtraFields,
+    noted: Any,
+    *,
+    is_timed: bool,
+) -> None:
+    """Drop times that ``fps`` tells, add the texts of tasks, and note what no feature describes."""
+    if not is_noted(noted, TIMESTAMP) and (noted is not None or is_timed):
+        found.pop(TIMESTAMP, None)
+    if TASK_INDEX in found and (noted is None or is_noted(noted, TASK)):
+        if (tasks := read_tasks(path, info)) is not None:
+            found[TASK] = tasks
+        else:
+            extras.leave(TASK_INDEX, f"{TASK_LINES if is_old(info) else TASKS} is missing")
+    with opened(path / data[0].name) as file:
+        for name in unknown_columns(file, [*info["features"], *found]):
+            extras.leave(name, f"not among the features of {INFO}")
+    for name in unknown_episode_keys(path, info):
+        extras.leave(f"{EPISODE_LINES if is_old(info) else EPISODES}: {name}", NOT_OF_STEPS)
+
+
+def _schema(path: Path, fields: dict[str, Field], extras: ExtraFields) -> Schema:
     if (missing := missing_field(fields)) is not None:
         reasons = ", ".join(f"{name} ({reason})" for name, reason in extras.not_taken.items())
         raise SourceError(f"{path / INFO}: features: {missing} is missing; not taken are {reasons or 'none'}")
     fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
     try:
-        schema = Schema(fields)
+        return Schema(fields)
     except SchemaMismatchError as exc:
         raise SourceError(f"{path / INFO}: features: {exc}") from exc
-    episodes = with_finals(path, [episode for file in data for episode in file.episodes])
-    for name, count in (("total_episodes", len(episodes)), ("total_frames", sum(one.rows for one in episodes))):
-        if info.get(name) != count:
-            raise CorruptShardError(
-                f"{path / INFO}: {name}: expected {count:,} as meta/episodes lists, found {info.get(name)!r:.80}"
-            )
-    notes |= without_outcome(episodes)
-    left = iter(episodes)
-    data = tuple(replace(file, episodes=tuple(islice(left, len(file.episodes)))) for file in data)
-    if lossy := _lossy(path / data[0].name, features):
-        notes["lossy_jpeg"] = lossy
-    return LeRobot(path, schema, notes, features, data)
 
 
-def _lossy(path: Path, features: Mapping[str, Feature]) -> list[str]:
-    """Return names of the fields whose pictures are JPEG, by the first of them in a file."""
+def _lossy(path: Path, features: Mapping[str, Feature]) -> dict[str, list[str]]:
+    """Return the notes of fields whose pictures are lossy, by the first of them in a file."""
     images = {name: feature.name for name, feature in features.items() if feature.is_image}
     if not images:
-        return []
+        return {}
     with opened(path) as file:
         first = next(file.batches(list(images.values()), 1))
-    return [name for name, column in images.items() if is_jpeg(picture_file(first[column][0]) or b"")]
+    return lossy_notes({name: lossy_encoding(picture_file(first[column][0]) or b"") for name, column in images.items()})

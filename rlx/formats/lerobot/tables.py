@@ -20,7 +20,7 @@ from rlx.formats.lerobot.layout import (
     Feature,
 )
 from rlx.formats.lerobot.statistics import QUANTILES, PictureStatistics, VectorStatistics
-from rlx.store.arrow import pyarrow
+from rlx.store.foreign_types import pyarrow
 
 _NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 _BUFFERED_EPISODES = 100
@@ -35,10 +35,7 @@ class NumberedFiles:
     """Writer of tables into one file until it is full, or of too many row groups, then into the next.
 
     Args:
-        directory: where to.
         template: name of a file, of its number and that of its chunk.
-        schema: of the tables.
-        limit: bytes of a file that is full.
         chunk: files in a directory.
     """
 
@@ -191,18 +188,12 @@ def _schema(features: Mapping[str, Feature]) -> Any:
 
 
 def _statistics(feature: Feature) -> VectorStatistics | PictureStatistics:
-    """Return statistics of a feature, of no row yet."""
     return PictureStatistics(feature.shape[-1]) if feature.is_image else VectorStatistics(feature.shape[-1])
 
 
 class FinalObservations:
     """Writer of a row per episode whose final observation is known: number and length of the episode, and that
     observation.
-
-    Args:
-        directory: the dataset's.
-        features: those of the observations, by the names of the fields.
-        names: what the features are called.
     """
 
     def __init__(self, directory: Path, features: Mapping[str, Feature], names: Mapping[str, str]) -> None:

@@ -37,7 +37,7 @@ from rlx.formats.lerobot.layout import (
 from rlx.formats.lerobot.tables import Episodes, FinalObservations, NumberedFiles
 from rlx.progress import Progress
 from rlx.schema import Field, Role
-from rlx.store.arrow import pyarrow
+from rlx.store.foreign_types import pyarrow
 
 VERSION = "v3.0"
 # Nothing says how fast the steps followed each other, and LeRobot cannot do without.
@@ -129,12 +129,10 @@ def _numbered(
 
 
 def _tasks(experience: Experience, piece: Piece) -> list[Any]:
-    """Return the task of every step; one for all where no field tells: the dataset's name."""
     return piece.rows(TASK).tolist() if has_tasks(experience.schema) else [experience.id]
 
 
 def _splits(noted: Any, episodes: int) -> dict[str, str]:
-    """Return the splits that LeRobot said there are, if they are of as many episodes."""
     said = noted.get("splits") if isinstance(noted, dict) else None
     ends = [_SPLIT.fullmatch(str(one)) for one in said.values()] if isinstance(said, dict) else []
     if said and all(ends) and max(int(end[1]) for end in ends if end) == episodes:

@@ -1,16 +1,29 @@
-"""Names in an MDS dataset, and how its columns encode values.
+"""Names in an MDS dataset, how its columns encode values, and how its shards are compressed.
 
 A shard is the number of its samples, where each begins, a JSON of the columns, and the samples. A sample is the sizes
 of the columns that have no fixed one, and the values.
 """
 
+from __future__ import annotations
+
+import bz2
+import gzip
 import math
 import re
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
+from rlx.errors import CorruptShardError
+from rlx.files.disk import disk_errors
 from rlx.formats.common.fields import RowType
 from rlx.formats.common.pictures import MalformedPictureError, decode_picture, picture_shape
 from rlx.schema import TEXT, Field
@@ -18,7 +31,7 @@ from rlx.schema import TEXT, Field
 INDEX, SHARD, VERSION = "index.json", "shard.{:05d}.mds", 2
 LAYOUT = (
     "expected an MDS dataset of a sample a step: index.json with shards, columns observation, action, next/reward, "
-    "next/terminated, next/truncated; --from mds:observation=NAME,... names others"
+    "next/terminated, next/truncated; `from_` mds:observation=NAME,... names others"
 )
 _SCALARS = frozenset(
     {"uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
@@ -28,6 +41,18 @@ _PICTURES = frozenset({"png", "jpeg"})
 _DTYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
            64: "uint64", 65: "int64", 66: "float64"}  # fmt: skip
 _SHAPE_DTYPES = ("u1", "<u2", "<u4", "<u8")
+# How each of streaming's compressions is opened, by its name in the index. It has brotli and snappy too.
+COMPRESSIONS: Mapping[str, Callable[[BinaryIO], BinaryIO]] = MappingProxyType(
+    {
+        "zstd": lambda file: zstandard.ZstdDecompressor().stream_reader(file),
+        "gz": lambda file: gzip.GzipFile(fileobj=file),  # type: ignore[dict-item, return-value]
+        "bz2": lambda file: bz2.BZ2File(file),  # type: ignore[dict-item, return-value]
+    }
+)
+_FAILURES = (zstandard.ZstdError, zlib.error, OSError, EOFError, ValueError)
+_CHUNK = 2**18
+# No shard of this size, which is the writer's default, is too large; a larger one must not be mostly made up.
+_ANY_BYTES, _MAX_RATIO = 2**26, 1024
 
 
 class MalformedValueError(ValueError):
@@ -52,11 +77,7 @@ class Encoding:
         return self.text in _PICTURES
 
     def row_type(self, value: bytes) -> RowType | None:
-        """Return dtype and shape of a value; None where it is neither numbers nor text.
-
-        Raises:
-            MalformedValueError: the value is damaged.
-        """
+        """Return dtype and shape of a value; None where it is neither numbers nor text."""
         if self.text == "str":
             return TEXT, ()
         if self.text == "int":
@@ -74,11 +95,7 @@ class Encoding:
         return dtype, shape
 
     def decode(self, value: bytes, kind: RowType, out: NDArray[np.generic], row: int) -> None:
-        """Put a value into a row of an array of a column's dtype and shape.
-
-        Raises:
-            MalformedValueError: it is damaged, or of another dtype or shape.
-        """
+        """Put a value into a row of an array of a column's dtype and shape."""
         if self.text == "str":
             try:
                 out[row] = str(value, "utf-8")
@@ -127,3 +144,40 @@ def encoding_of(field: Field, *, is_picture: bool) -> Encoding:
     dtype = "uint8" if field.dtype == "bool" else field.dtype
     size = np.dtype(dtype).itemsize * math.prod(field.shape)
     return Encoding(f"ndarray:{dtype}:{','.join(map(str, field.shape))}" if field.shape else dtype, size)
+
+
+def unpacked(path: Path, compression: str, size: int) -> BinaryIO:
+    """Return an open temporary file of the content, at its start.
+
+    Args:
+        size: bytes that the content is to have.
+    """
+    packed = path.stat().st_size
+    if size > max(_ANY_BYTES, _MAX_RATIO * packed):
+        raise CorruptShardError(f"{path}: expected at most {_MAX_RATIO} times {packed:,} bytes unpacked, found {size}")
+    out: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  (the shard closes it)
+    try:
+        with path.open("rb") as file:
+            _copy(path, COMPRESSIONS[compression](file), out, size)
+        out.seek(0)
+    except BaseException:
+        out.close()
+        raise
+    return out
+
+
+def _copy(path: Path, source: BinaryIO, out: BinaryIO, size: int) -> None:
+    """Copy the content; stops with an error after ``size`` bytes."""
+    found = 0
+    while found <= size:
+        try:
+            chunk = source.read(_CHUNK)
+        except _FAILURES as exc:
+            raise CorruptShardError(f"{path} is damaged: {str(exc)[:200]}") from exc
+        if not chunk:
+            break
+        found += len(chunk)
+        with disk_errors(path):
+            out.write(chunk)
+    if found != size:
+        raise CorruptShardError(f"{path}: expected {size:,} bytes unpacked, found {'more' if found > size else found}")

@@ -1,24 +1,97 @@
 """An MDS dataset of steps: a sample a step, columns by TED path or as the options name them."""
 
+from __future__ import annotations
+
+import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.files.disk import read_object
+from rlx.files.disk import check_readable, read_object
 from rlx.files.location import checked_name
 from rlx.formats.common.fields import RowType, expecting
+from rlx.formats.common.pictures import lossy_encoding
 from rlx.formats.common.provenance import SCHEMA, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import COLUMN_PATHS, Table, TablePlace, TableRun, open_table
-from rlx.formats.mds.layout import INDEX, LAYOUT, VERSION, Encoding, MalformedValueError
-from rlx.formats.mds.shard import Shard
+from rlx.formats.mds.layout import COMPRESSIONS, INDEX, LAYOUT, VERSION, Encoding, MalformedValueError, unpacked
 from rlx.schema import TEXT
+
+_MAX_SAMPLE_BYTES = 2**29
+_COUNT = struct.Struct("<I")
+
+
+class Shard:
+    """An open shard; a context.
+
+    Args:
+        size: bytes that it is to have.
+        compression: of the file, if it is compressed; ``size`` is without it.
+    """
+
+    def __init__(
+        self, path: Path, samples: int, size: int, encodings: Sequence[Encoding], compression: str | None = None
+    ) -> None:
+        check_readable(path)
+        self.path = path
+        self._encodings = encodings
+        found = path.stat().st_size if compression is None else size
+        if found != size or size < _COUNT.size * (samples + 2):
+            raise CorruptShardError(f"{path}: expected {size:,} bytes of {samples:,} samples, found {found:,}")
+        self._file = path.open("rb") if compression is None else unpacked(path, compression, size)
+        try:
+            self._ends = self._places(samples, size)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _places(self, samples: int, size: int) -> NDArray[np.int64]:
+        (count,) = _COUNT.unpack(self._file.read(_COUNT.size))
+        if count != samples:
+            raise CorruptShardError(f"{self.path}: expected {samples:,} samples, found {count:,}")
+        ends = np.frombuffer(self._file.read(_COUNT.size * (samples + 1)), "<u4").astype(np.int64)
+        if (np.diff(ends) < 0).any() or ends[-1] > size or ends[0] < _COUNT.size * (samples + 2):
+            raise CorruptShardError(f"{self.path}: expected ascending places of samples")
+        return ends
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self._file.close()
+
+    def values(self, number: int) -> list[bytes]:
+        """Return the value of every column of a sample."""
+        start, stop = self._ends[number : number + 2].tolist()
+        if stop - start > _MAX_SAMPLE_BYTES:
+            raise self._corrupt(number, f"at most {_MAX_SAMPLE_BYTES:,} bytes", f"{stop - start:,}")
+        self._file.seek(start)
+        sample = self._file.read(stop - start)
+        free = sum(encoding.size is None for encoding in self._encodings)
+        at = _COUNT.size * free
+        if len(sample) < at:
+            raise self._corrupt(number, f"the sizes of {free} columns", f"{len(sample):,} bytes")
+        sizes = iter(np.frombuffer(sample, "<u4", free).tolist())
+        values = []
+        for encoding in self._encodings:
+            size = next(sizes) if encoding.size is None else encoding.size
+            values.append(sample[at : at + size])
+            at += size
+        if at != len(sample):
+            raise self._corrupt(number, f"{at:,} bytes", f"{len(sample):,}")
+        return values
+
+    def _corrupt(self, number: int, expected: str, found: str) -> CorruptShardError:
+        return CorruptShardError(f"{self.path}: sample {number}: expected {expected}, found {found}")
+
 
 _MAX_INDEX_BYTES = 2**28
 _MAX_SAMPLES = 2**32
@@ -26,20 +99,16 @@ _MAX_SAMPLES = 2**32
 
 @dataclass(frozen=True, slots=True)
 class _ShardFile:
-    """What the index says of a shard."""
-
     name: str
     samples: int
     size: int
+    compression: str | None = None
 
 
 class MdsTable:
     """The samples of all shards as rows.
 
     Args:
-        path: of the directory.
-        shards: its files.
-        columns: encoding of every column, by its name, in order.
         named: TED path by the column's name, where it is another.
         flags: TED paths of the columns that rlx noted to be of flags, which MDS keeps as bytes.
     """
@@ -62,6 +131,7 @@ class MdsTable:
             raise CorruptShardError(f"{path}: {missing[0]} is missing, found {', '.join(columns)[:200]}")
         self._starts = np.cumsum([0, *(shard.samples for shard in shards)])
         self._flags = flags
+        self.lossy: dict[str, str | None] = {}
         self.kinds: Mapping[str, RowType | None] = self._kinds()
 
     def group_start(self, row: int) -> int:
@@ -106,6 +176,8 @@ class MdsTable:
             for path, place in self._places.items():
                 try:
                     kind = self._encodings[place].row_type(values[place])
+                    if self._encodings[place].is_picture:
+                        self.lossy[path] = lossy_encoding(values[place])
                 except MalformedValueError as exc:
                     raise CorruptShardError(f"{shard.path}: sample 0: {path}: {exc}") from exc
                 is_flag = kind is not None and path in self._flags and kind[0] == "uint8"
@@ -113,7 +185,7 @@ class MdsTable:
         return found
 
     def _opened(self, shard: _ShardFile) -> Shard:
-        return Shard(self._path / shard.name, shard.samples, shard.size, self._encodings)
+        return Shard(self._path / shard.name, shard.samples, shard.size, self._encodings, shard.compression)
 
 
 def recognises(path: Path) -> bool:
@@ -126,17 +198,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_mds(path: Path, **columns: str) -> TableRun:
-    """Return the dataset in an MDS directory.
-
-    Args:
-        path: of the directory.
-        columns: names of columns that are not TED paths, by the options of the format.
-
-    Raises:
-        SourceNotFoundError: a file is missing.
-        CorruptShardError: the index or a shard is damaged, or a column is missing.
-        SourceError: it has no step, or its shards are compressed.
-    """
+    """Return the dataset in an MDS directory."""
     path = path.absolute()
     shards, encodings = _index(path)
     named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
@@ -162,18 +224,12 @@ def _opened(
 
 
 def _index(path: Path) -> tuple[tuple[_ShardFile, ...], Mapping[str, Encoding]]:
-    """Return the shards that have samples, and the columns of all."""
     index = read_object(path / INDEX, _MAX_INDEX_BYTES)
     shards, columns = [], None
     try:
         for said in index["shards"]:
             if (said["format"], said["version"]) != ("mds", VERSION):
                 raise SourceError(f"{path / INDEX}: expected shards of mds, version {VERSION}, found {said!r:.80}")
-            if said.get("compression") is not None:
-                raise SourceError(
-                    f"{path / INDEX}: shards are compressed with {said['compression']!r:.40}, which rlx does not read",
-                    hint="decompress them, and set compression and zip_data to null in index.json",
-                )
             found = {
                 str(name): Encoding(str(text), size)
                 for name, text, size in zip(
@@ -187,12 +243,26 @@ def _index(path: Path) -> tuple[tuple[_ShardFile, ...], Mapping[str, Encoding]]:
             if not _is_count(samples) or not _is_count(size):
                 raise CorruptShardError(f"{path / INDEX}: expected numbers of samples and bytes, found {said!r:.80}")
             if samples:
-                shards.append(_ShardFile(checked_name(str(said["raw_data"]["basename"])), samples, size))
+                shards.append(_shard_file(path, said, samples, size))
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CorruptShardError(f"{path / INDEX}: expected shards with columns, found {exc!r:.80}") from exc
     if not shards or columns is None:
         raise SourceError(f"{path} has no step")
     return tuple(shards), columns
+
+
+def _shard_file(path: Path, said: Mapping[str, Any], samples: int, size: int) -> _ShardFile:
+    """Return a shard: its plain file, or if only the compressed one is there, that one."""
+    plain = checked_name(str(said["raw_data"]["basename"]))
+    if (compression := said.get("compression")) is None or (path / plain).is_file():
+        return _ShardFile(plain, samples, size)
+    name = str(compression).split(":")[0]
+    if name not in COMPRESSIONS:
+        raise SourceError(
+            f"{path / INDEX}: expected shards compressed with {', '.join(COMPRESSIONS)}, found {compression!r:.40}",
+            hint="open the dataset with StreamingDataset once: it leaves the decompressed shards beside",
+        )
+    return _ShardFile(checked_name(str(said["zip_data"]["basename"])), samples, size, name)
 
 
 def _is_count(value: Any) -> bool:

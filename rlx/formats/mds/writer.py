@@ -67,13 +67,7 @@ class MdsExporter:
 
 
 class OpenShard:
-    """A shard that is being written: samples first go to a file of their own, as their places precede them.
-
-    Args:
-        directory: of the dataset.
-        number: of the shard.
-        columns: encoding of every column, by name, in order.
-    """
+    """A shard that is being written: samples first go to a file of their own, as their places precede them."""
 
     def __init__(self, directory: Path, number: int, columns: Mapping[str, Encoding]) -> None:
         self._path = directory / SHARD.format(number)
@@ -133,7 +127,6 @@ def _samples(experience: Experience, columns: Mapping[str, Encoding]) -> Iterato
 def _encoded(
     schema: Schema, piece: Piece, columns: Mapping[str, Encoding], index: int, *, cut: bool
 ) -> Iterator[bytes]:
-    """Yield the samples of a piece."""
     count = piece.steps
     values: dict[str, Iterator[bytes]] = {
         STEP_INDEX: _bytes(np.arange(index, index + count)),
@@ -161,7 +154,6 @@ def _bytes(rows: Any, arranged: Arranged | None = None) -> Iterator[bytes]:
 
 
 def _columns(schema: Schema) -> dict[str, Encoding]:
-    """Return the encoding of every column that there is a place for, by TED path."""
     columns = {path: encoding_of(field, is_picture=False) for path, field in _LOCATIONS.items()}
     for name, path in ted_paths(schema).items():
         field = schema[name]

@@ -1,9 +1,10 @@
 """The episodes of a Minari dataset: their fields, by those of the first episode, and one episode in blocks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import imagecodecs
@@ -18,7 +19,7 @@ from rlx.formats.common.hdf5.text import TextRows, is_text
 from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS, Space, describe, is_image, leaf_space
 from rlx.schema import TEXT, Field, Role, Schema
 
-_ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP}
+ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,8 @@ class MinariFields:
     """The contents of the episodes.
 
     Args:
-        fields: by name.
         leaves: where the episodes keep each of them.
         lossy: names of those whose pictures are JPEG.
-        not_taken: reason for everything else.
     """
 
     fields: Mapping[str, Field]
@@ -57,13 +56,8 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
     """Return the fields of the episodes of a file.
 
     Args:
-        file: the open file.
-        count: of its episodes.
         spaces: of ``observations`` and ``actions``.
         noted: the notes of rlx, if it wrote them: which infos are its own fields, with a row more than steps.
-
-    Raises:
-        CorruptShardError: the first episode lacks a dataset, or has observations or actions of another kind.
     """
     episode = hdf5_file.group(file, "episode_0")
     steps = hdf5_file.attribute(episode, STEPS)
@@ -72,7 +66,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
     extras = ExtraFields()
     lossy: list[str] = []
     for group, ours in GROUPS.items():
-        role = _ROLES.get(ours, Role.NEXT)
+        role = ROLES.get(ours, Role.NEXT)
         for path in hdf5_file.leaves(episode, group):
             below = path[len(group) + 1 :]
             found, space = hdf5_file.dataset(episode, path), leaf_space(spaces.get(group), below)
@@ -84,7 +78,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
             if is_jpeg(found, fields[name]):
                 lossy.append(name)
     for group, ours in GROUPS.items():
-        if ours in _ROLES and not any(name.split("/")[0] == ours for name in fields):
+        if ours in ROLES and not any(name.split("/")[0] == ours for name in fields):
             raise CorruptShardError(f"{file.filename}: {episode.name}/{group}: expected numbers or text")
     own = _own_fields(noted)
     for path in _others(episode):
@@ -104,7 +98,6 @@ def is_jpeg(found: h5py.Dataset, field: Field) -> bool:
 
 
 def _kind(found: h5py.Dataset, space: Space | None) -> RowType | None:
-    """Return dtype and shape of the rows of a dataset; None where they are neither numbers nor text."""
     if is_image(space) and found.ndim <= 2:
         assert space is not None
         return "uint8", tuple(space["shape"])
@@ -114,7 +107,6 @@ def _kind(found: h5py.Dataset, space: Space | None) -> RowType | None:
 
 
 def _others(episode: h5py.Group) -> Iterator[str]:
-    """Yield paths of the datasets that are no observations, actions, rewards or flags."""
     for name in hdf5_file.names(episode):
         if name not in GROUPS:
             yield from hdf5_file.leaves(episode, name)
@@ -165,7 +157,6 @@ def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:
 
 
 def _members(episode: h5py.Group) -> dict[str, set[str]]:
-    """Return names of the members of an episode's group and of every group below it, by path."""
     members: dict[str, set[str]] = {"": set(hdf5_file.names(episode))}
     for name in members[""]:
         for path in hdf5_file.leaves(episode, name):
@@ -175,40 +166,28 @@ def _members(episode: h5py.Group) -> dict[str, set[str]]:
     return members
 
 
-class Episode:
-    """An episode whose fields are known to be there, of the right type and length; a context, which closes it.
+class StoredEpisode(ABC):
+    """An episode of T steps in blocks, however it is stored; a context, which closes it."""
 
-    Raises:
-        CorruptShardError: it lacks a field, or has one of another type or length than it should.
-    """
+    steps: int
+    _number: int
+    _schema: Schema
+    _is_cut = False
 
-    def __init__(self, file: h5py.File, number: int, schema: Schema, leaves: Mapping[str, Leaf]) -> None:
-        group = hdf5_file.group(file, f"episode_{number}")
-        self._number = number
-        self._schema = schema
-        self._leaves = leaves
-        self._is_cut = hdf5_file.mark(group, CUT) is not None
-        self._stack = ExitStack()
-        self._datasets = {name: hdf5_file.dataset(group, leaf.path) for name, leaf in leaves.items()}
-        self.steps = self._rows("reward")
-        if (said := hdf5_file.attribute(group, STEPS)) != self.steps:
-            raise self._corrupt("reward", f"{said:,} rows as total_steps of the episode says", f"{self.steps:,}")
-        for name, field in schema.fields.items():
-            expected = self.steps + leaves[name].extra
-            if self._rows(name) != expected:
-                raise self._corrupt(name, f"{expected:,} rows", f"{self._rows(name):,}")
-            self._check_type(name, field)
-        self._texts = {
-            name: self._stack.enter_context(TextRows(self._datasets[name]))
-            for name, field in schema.fields.items()
-            if field.is_text
-        }
-
-    def __enter__(self) -> "Episode":
+    def __enter__(self) -> Self:
         return self
 
+    @abstractmethod
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        """Close the file."""
+
+    @abstractmethod
+    def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Return rows of a field."""
+
+    @abstractmethod
+    def _corrupt(self, name: str, expected: str, found: str) -> CorruptShardError:
+        """Return the error of a field."""
 
     def block(self, start: int, stop: int) -> Block:
         """Return the steps from ``start`` to ``stop``."""
@@ -232,6 +211,35 @@ class Episode:
             is_open=not is_last,
             cut=np.array([cut]),
         )
+
+
+class Episode(StoredEpisode):
+    """An episode whose fields are known to be there, of the right type and length; a context, which closes it."""
+
+    def __init__(self, file: h5py.File, number: int, schema: Schema, leaves: Mapping[str, Leaf]) -> None:
+        group = hdf5_file.group(file, f"episode_{number}")
+        self._number = number
+        self._schema = schema
+        self._leaves = leaves
+        self._is_cut = hdf5_file.mark(group, CUT) is not None
+        self._stack = ExitStack()
+        self._datasets = {name: hdf5_file.dataset(group, leaf.path) for name, leaf in leaves.items()}
+        self.steps = self._rows("reward")
+        if (said := hdf5_file.attribute(group, STEPS)) != self.steps:
+            raise self._corrupt("reward", f"{said:,} rows as total_steps of the episode says", f"{self.steps:,}")
+        for name, field in schema.fields.items():
+            expected = self.steps + leaves[name].extra
+            if self._rows(name) != expected:
+                raise self._corrupt(name, f"{expected:,} rows", f"{self._rows(name):,}")
+            self._check_type(name, field)
+        self._texts = {
+            name: self._stack.enter_context(TextRows(self._datasets[name]))
+            for name, field in schema.fields.items()
+            if field.is_text
+        }
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def _rows(self, name: str) -> int:
         dataset = self._datasets[name]

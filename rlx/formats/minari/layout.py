@@ -15,7 +15,8 @@ ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 LAYOUT = (
     "expected Minari's layout: data/metadata.json with total_episodes, total_steps and minari_version, and in "
     "data/main_data.hdf5 for every episode i a group episode_<i> with the attribute total_steps, "
-    "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]"
+    "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]; or such columns of "
+    "T + 1 rows in data/<i>/part-0.arrow or .parquet"
 )
 # The field that a group of an episode holds, or the fields below it.
 GROUPS = {
@@ -96,7 +97,6 @@ def describe(space: Space | None) -> Space | None:
 
 
 def _constant(values: Any) -> float | None:
-    """Return the one number that all values are."""
     numbers = set(_numbers(values))
     return numbers.pop() if len(numbers) == 1 else None
 
@@ -178,7 +178,6 @@ def _flag() -> Space:
 
 
 def _bound(field: Field, said: Any, which: str, shape: tuple[int, ...]) -> Any:
-    """Return one number for every number of a row."""
     if said is None or np.shape(said) not in ((), shape):
         said = _limit(np.dtype(field.dtype), which)
     if np.shape(said) == shape:

@@ -1,27 +1,28 @@
-"""Minari's datasets (HDF5, format 0.4 and 0.5) as in its local cache.
+"""Minari's datasets (HDF5, Arrow and Parquet, format 0.4 and 0.5) as in its local cache.
 
 An episode of T steps has T + 1 observations and infos, so nothing is missing and nothing has to be invented. Values,
 dtypes and names are the file's own; ``infos`` becomes ``info``, as TorchRL has it. What metadata say of the whole
 dataset, such as its author, is noted under ``minari`` and written again by the exporter.
 """
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.files.disk import read_object
+from rlx.files.disk import parse_object, read_object
 from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import shard_bounds
-from rlx.formats.common.source import block_steps
-from rlx.formats.minari.episode import Episode, Leaf, fields_of
+from rlx.formats.common.source import EpisodeGroups, block_steps
+from rlx.formats.minari import arrow
+from rlx.formats.minari.episode import Episode, Leaf, MinariFields, StoredEpisode, fields_of
 from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS, Space
 from rlx.schema import Schema
 
@@ -33,22 +34,18 @@ dataset_size
 """
 _KNOWN = frozenset({*_METADATA.split(), KEY})
 _EPISODE = re.compile(r"episode_\d{1,12}")
+_STORAGES = ("hdf5", "arrow", "parquet")
 _MAX_DEPTH = 5
 # Minari itself reads the versions that it knows, one by one; these two wrote the same.
 _VERSIONS = re.compile(r"0\.[45](\.\w+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Minari:
+class Minari(EpisodeGroups):
     """One Minari dataset.
 
     Args:
         root: its ``data`` directory.
-        id: Minari's name of it.
-        schema: what one step holds.
-        notes: the metadata of the whole dataset, the pictures that went through JPEG, and the keys that are not taken.
-        leaves: where an episode keeps every field.
-        first_episodes: first episode of every shard, and the number of episodes.
     """
 
     root: Path
@@ -57,52 +54,70 @@ class Minari:
     notes: Mapping[str, Any]
     leaves: Mapping[str, Leaf]
     first_episodes: tuple[int, ...]
+    storage: str = "hdf5"
 
-    def shards(self) -> Sequence[int]:
-        """Return groups of whole episodes, about 100,000 steps each."""
-        return range(len(self.first_episodes) - 1)
-
-    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (one file has all shards)
-        """Return the two files of the dataset."""
-        return [MAIN_DATA, METADATA]
+    def files(self, shard: int) -> Sequence[str]:
+        """Return the two files of the dataset; of Arrow and Parquet, the metadata and a file per episode."""
+        if self.storage == "hdf5":
+            return [MAIN_DATA, METADATA]
+        numbers = range(*self.first_episodes[shard : shard + 2])
+        return [METADATA, *(arrow.part_name(number, self.storage) for number in numbers)]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a shard, an episode at a time, long ones in pieces.
-
-        Raises:
-            SourceNotFoundError: a file is missing.
-            CorruptShardError: an episode lacks a field, or has one of another type or length than it should.
-        """
+        """Yield the steps of a shard, an episode at a time, long ones in pieces."""
         max_steps = block_steps(self.schema)
-        with expecting(LAYOUT), hdf5_file.opened(self.root / MAIN_DATA) as file:
+        with expecting(LAYOUT), self._opened() as open_episode:
             if not (self.root / METADATA).is_file():
                 raise SourceNotFoundError(f"{self.root / METADATA} is missing")
             for number in range(*self.first_episodes[shard : shard + 2]):
-                with Episode(file, number, self.schema, self.leaves) as episode:
+                with open_episode(number) as episode:
                     dropped["episode_without_step"] += episode.steps == 0
                     for start in range(0, episode.steps, max_steps):
                         yield episode.block(start, min(start + max_steps, episode.steps))
 
+    @contextmanager
+    def _opened(self) -> Iterator[Callable[[int], StoredEpisode]]:
+        if self.storage == "hdf5":
+            with hdf5_file.opened(self.root / MAIN_DATA) as file:
+                yield lambda number: Episode(file, number, self.schema, self.leaves)
+        else:
+            yield lambda number: arrow.ArrowEpisode(self.root, self.storage, number, self.schema, self.leaves)
+
 
 @expecting(LAYOUT)
 def open_minari(directory: Path) -> Minari:
-    """Return the dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below.
-
-    Raises:
-        SourceNotFoundError: none was found.
-        CorruptShardError: its metadata or its first episode are not what they should be.
-        SourceError: it is not of the HDF5 format, or has no episode.
-    """
+    """Return the dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below."""
     root = directory.absolute()
     root = root / "data" if not (root / METADATA).exists() and (root / "data" / METADATA).exists() else root
     metadata = read_object(root / METADATA, _MAX_METADATA_BYTES)
-    if metadata.get("data_format", "hdf5") != "hdf5":
-        raise SourceError(f"{root}: data format {metadata['data_format']!r}, expected 'hdf5'")
+    if (storage := metadata.get("data_format", "hdf5")) not in _STORAGES:
+        raise SourceError(f"{root}: data format {storage!r:.40}, expected {', '.join(_STORAGES)}")
     version = metadata.get("minari_version")
     if not isinstance(version, str) or not _VERSIONS.fullmatch(version):
         raise SourceError(f"{root / METADATA}: minari_version: expected 0.4 or 0.5, found {version!r:.80}")
     observations, actions = (_space(metadata, name, root) for name in ("observation_space", "action_space"))
     spaces = {"observations": observations, "actions": actions}
+    if storage == "hdf5":
+        found, steps, others = _scanned(root, metadata, spaces)
+    else:
+        count = _total(metadata, "total_episodes", root)
+        found, steps, others = arrow.scanned(root, str(storage), count, spaces)
+    if (said := _total(metadata, "total_steps", root)) != sum(steps):
+        where = root / MAIN_DATA if storage == "hdf5" else root
+        raise CorruptShardError(f"{where}: expected {said:,} steps, found {sum(steps):,}")
+    schema = Schema(found.fields)
+    notes = {**read_notes(metadata.get(KEY)), **_origin(metadata)}
+    described, not_taken = _description(metadata)
+    notes |= {"minari": described} if described else {}
+    notes |= {"lossy_jpeg": found.lossy} if found.lossy else {}
+    notes |= not_taken_note({**found.not_taken, **dict.fromkeys([*others, *not_taken], NOT_OF_STEPS)})
+    return Minari(root, _id(metadata, root), schema, notes, found.leaves, shard_bounds(steps), str(storage))
+
+
+def _scanned(
+    root: Path, metadata: Mapping[str, Any], spaces: Mapping[str, Space | None]
+) -> tuple[MinariFields, list[int], list[str]]:
+    """Return the fields of an HDF5 file, the steps of every episode, and what else is in the file."""
     with hdf5_file.opened(root / MAIN_DATA) as file:
         others = [name for name in hdf5_file.names(file) if not _EPISODE.fullmatch(name)]
         count = hdf5_file.count(file) - len(others)
@@ -113,27 +128,19 @@ def open_minari(directory: Path) -> Minari:
         found = fields_of(file, count, spaces, metadata.get(KEY))
         others += [f"attribute {name}" for name in hdf5_file.marks(file)]
         steps = [hdf5_file.attribute(hdf5_file.group(file, f"episode_{number}"), STEPS) for number in range(count)]
-        if (said := _total(metadata, "total_steps", root)) != sum(steps):
-            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} steps, found {sum(steps):,}")
-        schema = Schema(found.fields)
-    notes = {**read_notes(metadata.get(KEY)), **_origin(metadata)}
-    described, not_taken = _description(metadata)
-    notes |= {"minari": described} if described else {}
-    notes |= {"lossy_jpeg": found.lossy} if found.lossy else {}
-    notes |= not_taken_note({**found.not_taken, **dict.fromkeys([*others, *not_taken], NOT_OF_STEPS)})
-    return Minari(root, _id(metadata, root), schema, notes, found.leaves, shard_bounds(steps))
+    return found, steps, others
 
 
 def find_runs(directory: Path) -> list[Minari]:
     """Return the datasets in a directory, by name: one itself, or some in the namespaces below."""
-    found = [directory] if (directory / METADATA).is_file() and (directory / MAIN_DATA).is_file() else []
+    found = [directory] if _is_data(directory) else []
     return [open_minari(path) for path in found or sorted(_data_directories(directory, 0))]
 
 
 def _data_directories(directory: Path, depth: int) -> Iterator[Path]:
     if not directory.is_dir():
         return
-    if (directory / "data" / METADATA).is_file() and (directory / "data" / MAIN_DATA).is_file():
+    if _is_data(directory / "data"):
         yield directory / "data"
     elif depth < _MAX_DEPTH:
         for child in directory.iterdir():
@@ -141,19 +148,14 @@ def _data_directories(directory: Path, depth: int) -> Iterator[Path]:
                 yield from _data_directories(child, depth + 1)
 
 
-def _parsed(text: str, place: str) -> Mapping[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise CorruptShardError(f"{place}: expected JSON, found: {exc}") from exc
-    if not isinstance(parsed, dict):
-        raise CorruptShardError(f"{place}: expected an object, found {parsed!r:.80}")
-    return parsed
+def _is_data(directory: Path) -> bool:
+    parts = (arrow.part_name(0, storage) for storage in _STORAGES[1:])
+    return (directory / METADATA).is_file() and any((directory / name).is_file() for name in (MAIN_DATA, *parts))
 
 
 def _space(metadata: Mapping[str, Any], name: str, root: Path) -> Space | None:
     text = metadata.get(name)
-    return _parsed(text, f"{root / METADATA}: {name}") if isinstance(text, str) else None
+    return parse_object(text, f"{root / METADATA}: {name}") if isinstance(text, str) else None
 
 
 def _total(metadata: Mapping[str, Any], name: str, root: Path) -> int:
@@ -173,7 +175,7 @@ def _id(metadata: Mapping[str, Any], root: Path) -> str:
 def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
     version, spec = metadata.get("minari_version"), metadata.get("env_spec")
     origin = {"format": f"Minari {version}"} if isinstance(version, str) else {}
-    if isinstance(spec, str) and isinstance(environment := _parsed(spec, "env_spec").get("id"), str):
+    if isinstance(spec, str) and isinstance(environment := parse_object(spec, "env_spec").get("id"), str):
         origin["environment"] = environment
         if can_be_noted(spec):
             origin["env_spec"] = spec

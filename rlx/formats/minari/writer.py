@@ -102,11 +102,7 @@ class MinariExporter:
     title = "Minari"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return unrecorded final observations, numbers of episodes, pictures as they were, and fields without a place.
-
-        Raises:
-            ExportError: nothing is called observation or action, or one of them is several texts a step.
-        """
+        """Return unrecorded final observations, numbers of episodes, original pictures, and fields without a place."""
         schema = experience.schema
         check_names(self.title, schema)
         leaves = _leaves(schema)
@@ -168,7 +164,6 @@ class MinariExporter:
 
 
 def _space(group: str, leaves: Mapping[str, _Leaf], texts: Mapping[str, _Texts]) -> Space:
-    """Return the space of all observations, or of all actions."""
     spaces = {}
     for path, leaf in leaves.items():
         if path.partition("/")[0] == group:
@@ -190,8 +185,6 @@ def _own_infos(leaves: Mapping[str, _Leaf]) -> dict[str, str]:
 
 
 class _Episode:
-    """The datasets of one episode, filled piece by piece."""
-
     def __init__(
         self,
         output: Hdf5Output,
@@ -224,7 +217,6 @@ class _Episode:
 
 
 def _leaves(schema: Schema) -> dict[str, _Leaf]:
-    """Return the leaves of an episode, by their paths in it."""
     fields = {name.replace("observation", "observations", 1): name for name in observation_fields(schema)}
     fields |= {name.replace("action", "actions", 1): name for name in action_fields(schema)}
     leaves = {path: _leaf(name, schema[name]) for path, name in fields.items()}
@@ -256,9 +248,6 @@ def _placed(destination: Path) -> tuple[str, list[Path]]:
     """Return Minari's name of a dataset at this place, and the directories above it that are namespaces.
 
     Those below Minari's own directory are, and elsewhere those that say so of themselves.
-
-    Raises:
-        ExportError: no dataset of Minari can be called that.
     """
     place = destination.absolute()
     # Unlike Path.expanduser, this does not fail where the user has no home directory.
@@ -283,7 +272,7 @@ def _placed(destination: Path) -> tuple[str, list[Path]]:
 def _environment(notes: Mapping[str, Any]) -> dict[str, str]:
     """Return the spec from which Minari recreates the environment, if known.
 
-    An environment with settings of rlx's own, such as DQN's preprocessing, is none that gymnasium could make.
+    An environment with settings of rlx's own, such as DQN's preprocessing, is unknown to gymnasium.
     """
     spec = notes.get("env_spec")
     if not isinstance(spec, str) and "environment_settings" not in notes:

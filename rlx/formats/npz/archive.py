@@ -106,13 +106,7 @@ class Archive:
 
 
 class Member:
-    """One array of an archive, read from its first row to its last.
-
-    Attributes:
-        place: its location, for messages.
-        dtype: as numpy wrote it.
-        count: of its rows.
-    """
+    """One array of an archive, read from its first row to its last."""
 
     def __init__(self, place: str, file: IO[bytes], max_bytes: int) -> None:
         self.place = place
@@ -185,13 +179,7 @@ class Member:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Archive]:
-    """Yield the open archive.
-
-    Raises:
-        SourceNotFoundError: none was found.
-        FileAccessError: it cannot be read.
-        CorruptShardError: it is no archive, or shorter than it was written.
-    """
+    """Yield the open archive."""
     check_readable(path)
     with _translated(str(path)):
         archive = zipfile.ZipFile(path)

@@ -47,11 +47,6 @@ class Npz(OneFile):
     """One archive.
 
     Args:
-        root: its directory.
-        file_name: its name there.
-        fields: what its arrays hold.
-        notes: the notes that rlx wrote into the archive, and the arrays that were left out.
-        episodes: those of all rows.
         finals: name of the array of final observations, a row an episode, by observation.
     """
 
@@ -70,12 +65,7 @@ class Npz(OneFile):
         return (0,)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002
-        """Yield all steps.
-
-        Raises:
-            SourceNotFoundError: the file is missing.
-            CorruptShardError: it is damaged, or has NaN in it.
-        """
+        """Yield all steps."""
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
         with expecting(LAYOUT), opened(self.path) as archive, ExitStack() as stack:
             batches = archive.batches(paths, batch_rows(self.schema))
@@ -126,13 +116,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_npz(path: Path) -> Npz:
-    """Return the dataset in an archive.
-
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        CorruptShardError: an array is missing, holds no numbers, or has more or fewer rows than another.
-        SourceError: it has no step.
-    """
+    """Return the dataset in an archive."""
     with opened(path) as archive:
         types = {name: archive.type_of(name) for name in archive.names}
         is_tabled = GROUP + "length" in types
@@ -179,7 +163,6 @@ def _rows(shape: tuple[int, ...]) -> int:
 
 
 def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, written: Sequence[str]) -> FoundEpisodes:
-    """Return the episodes, by what the rows themselves say, in arrays of these names."""
     names = [*flags, *written, *([INIT] if fields.tells_resets else [])]
 
     def recorded(batch: Batch) -> NDArray[np.bool_]:
@@ -192,7 +175,6 @@ def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, written:
 def _tabled(
     archive: Archive, flags: Sequence[str], steps: int, fields: TedFields, finals: Mapping[str, str]
 ) -> EpisodeTable:
-    """Return the episodes, by the table of trajectories."""
     table = {name: archive.whole(GROUP + name) for name in TABLE if GROUP + name in archive.names}
     lengths = table["length"]
     for name, column in table.items():

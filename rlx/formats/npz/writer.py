@@ -93,11 +93,7 @@ class NpzDatasetExporter:
 
 
 def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
-    """Write texts one to a line; return how many characters the longest has.
-
-    Raises:
-        ExportError: a text ends in NUL, which numpy takes for padding.
-    """
+    """Write texts one to a line; return how many characters the longest has."""
     for text in rows.flat:
         if text.endswith("\0"):
             raise ExportError(f"npz cannot hold a text that ends in NUL, found one in {name}")
@@ -106,15 +102,12 @@ def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
 
 
 def _kept_texts(file: IO[bytes], dtype: str) -> Iterator[NDArray[Any]]:
-    """Yield the texts again, some at a time."""
     while lines := list(islice(file, _TEXT_ROWS)):
         yield np.array([json.loads(line) for line in lines], dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """Dtype and shape of one array of the archive."""
-
     dtype: str
     shape: tuple[int, ...]
 
@@ -132,7 +125,6 @@ class _Array:
 
 
 def _arrays(experience: Experience) -> dict[str, _Array]:
-    """Return the arrays that have to do with fields."""
     schema, table = experience.schema, experience.trajectories
     steps = int(table.length.sum())
     arrays = {
@@ -144,7 +136,6 @@ def _arrays(experience: Experience) -> dict[str, _Array]:
 
 
 def _rows(schema: Schema, piece: Piece) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Yield the rows that a piece adds to each of these arrays."""
     for name, path in ted_paths(schema).items():
         yield path, piece.rows(name)
     if piece.is_last:

@@ -1,50 +1,277 @@
-"""A Parquet file of steps: a row a step with columns by TED path, or a row an episode."""
+"""Parquet files of steps: a row a step with columns by TED path, or a row an episode.
 
-from collections.abc import Iterator, Mapping
+Rows of episodes are those of jat-project/jat-dataset on the Hugging Face hub: columns are lists with an entry per step,
+``image_observations`` (files of pictures), ``continuous_observations``, ``discrete_observations`` or
+``text_observations``; ``discrete_actions`` or ``continuous_actions``; ``rewards``. Neither the observation after the
+last action nor why an episode ended is recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from rlx.formats.common.fields import expecting
-from rlx.formats.common.parquet_file import is_parquet, opened
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.block import Block
+from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.formats.common.fields import (
+    NOT_A_ROW_PER_STEP,
+    NOT_NUMBERS_OR_TEXT,
+    ExtraFields,
+    RowType,
+    check_field,
+    expecting,
+    missing_field,
+    not_taken_note,
+)
+from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, opened_parts, parts_of
+from rlx.formats.common.pictures import MalformedPictureError, lossy_encoding, lossy_notes, picture_shape
 from rlx.formats.common.provenance import KEY, read_notes
-from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowTable, Table, TablePlace, TableRun, open_table
-from rlx.formats.parquet.episodes import EpisodeRows, has_episodes, open_episodes
+from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
+from rlx.formats.common.rows.table import (
+    COLUMN_PATHS,
+    ArrowTable,
+    Table,
+    TablePlace,
+    TableRun,
+    is_picture_column,
+    open_table,
+    picture_file,
+    picture_rows,
+)
+from rlx.formats.common.source import EpisodeGroups, id_of
+from rlx.formats.parquet.known import NOTES, StepRows, UnrewardedTable, is_gymrec, is_unrewarded
+from rlx.schema import TEXT, Field, Role, Schema
+from rlx.store.foreign_types import row_type, to_rows
 
+REWARDS = "rewards"
+_ENDINGS = {"_observations": "observation", "_actions": "action"}
 _LAYOUT = (
+    "expected Parquet of a row an episode: columns image_observations or continuous_observations, discrete_actions or "
+    "continuous_actions, rewards, each a list with an entry per step"
+)
+_SCANNED_ROWS = 16
+_STEPS_LAYOUT = (
     "expected Parquet of a row a step: columns observation, action, next/reward, next/terminated, next/truncated, "
     "numbers or lists of as many numbers in every row"
 )
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file is Parquet; pyarrow need not be installed."""
-    return is_parquet(path)
+    """Return whether a path is Parquet, or a directory of such files; pyarrow need not be installed."""
+    return is_parquet(path) or any(map(is_parquet, files_of(path)[:1]))
 
 
-def open_parquet(path: Path, **columns: str) -> TableRun | EpisodeRows:
-    """Return the dataset in a Parquet file.
+def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableRun | EpisodeRows:
+    """Return the dataset in a Parquet file, or in the files of a directory.
 
     Args:
-        path: of the file.
+        split: which of several splits of the directory.
         columns: names of columns that are not TED paths, by the options of the format; the file has a row a step then.
-
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        CorruptShardError: a column is missing, or the file is damaged.
-        SourceError: it has no step.
-        MissingExtraError: pyarrow is not installed.
     """
-    if not columns and has_episodes(path):
-        return open_episodes(path)
+    with expecting(_STEPS_LAYOUT):
+        parts = parts_of(path, split)
+    if not columns and _has_episodes(parts[0]):
+        return _open_episodes(path, parts)
     named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
-    with expecting(_LAYOUT), opened(path) as file:
+    with expecting(_STEPS_LAYOUT), opened(parts[0]) as file:
         notes = {**read_notes(file.note(KEY)), "format": "Parquet"}
-    place = TablePlace(path, path.parent, (path.name,), partial(_opened, path, named), _LAYOUT)
+        notes |= NOTES if not columns and is_unrewarded(file.names) else {}
+    place = TablePlace(
+        path,
+        parts[0].parent,
+        tuple(part.name for part in parts),
+        partial(_opened_steps, path, parts, named),
+        _STEPS_LAYOUT,
+    )
     return open_table(place, notes)
 
 
 @contextmanager
-def _opened(path: Path, columns: Mapping[str, str]) -> Iterator[Table]:
-    with opened(path) as file:
-        yield ArrowTable(file, columns)
+def _opened_steps(path: Path, parts: tuple[Path, ...], columns: Mapping[str, str]) -> Iterator[Table]:
+    with opened_parts(path, parts) as file:
+        if not columns and is_gymrec(file.names):
+            yield ArrowTable(StepRows(file))
+        elif not columns and is_unrewarded(file.names):
+            yield UnrewardedTable(file)
+        else:
+            yield ArrowTable(file, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRows(EpisodeGroups):
+    """The files of one dataset."""
+
+    path: Path
+    parts: tuple[Path, ...]
+    schema: Schema
+    notes: Mapping[str, Any]
+    columns: Mapping[str, str]
+    episodes: EpisodeTable
+    first_episodes: tuple[int, ...]
+
+    @property
+    def root(self) -> Path:
+        """The directory of the files."""
+        return self.parts[0].parent
+
+    @property
+    def id(self) -> str:
+        """Name of the file or directory."""
+        return id_of(self.path)
+
+    def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (any file may have rows of any shard)
+        """Return all files."""
+        return [part.name for part in self.parts]
+
+    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of a shard."""
+        first, stop = self.first_episodes[shard : shard + 2]
+        with expecting(_LAYOUT), opened_parts(self.path, self.parts) as file:
+            row = file.group_start(first)
+            for batch in file.batches(list(self.columns.values()), 1, first):
+                if row >= stop:
+                    return
+                if row >= first:
+                    episode = self.episodes[row]
+                    columns = _Columns(self, file.path, batch, row, episode.rows)
+                    yield from episode.blocks(self.schema, columns, dropped)
+                row += 1
+            if row < stop:
+                raise CorruptShardError(f"{self.path}: expected {stop:,} episodes, found {row:,}")
+
+
+class _Columns:
+    def __init__(self, source: EpisodeRows, path: Path, batch: Mapping[str, Any], row: int, steps: int) -> None:
+        self._source = source
+        self._path = path
+        self._lists: dict[str, Any] = {}
+        for name, column in source.columns.items():
+            cell = batch[column][0]
+            self._lists[name] = cell.values if cell.is_valid else None
+            found = 0 if self._lists[name] is None else len(self._lists[name])
+            if found != steps:
+                raise CorruptShardError(f"{path}: {column}: expected {steps:,} entries in row {row}, found {found:,}")
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        field, column = self._source.schema[name], self._source.columns[name]
+        part, place = self._lists[name].slice(start, stop - start), f"{self._path}: {column}"
+        try:
+            rows = picture_rows(part, field.shape) if is_picture_column(part) else to_rows(part, field.shape)
+        except ValueError as exc:
+            raise CorruptShardError(f"{place}: {exc}") from exc
+        if (found := TEXT if rows.dtype == object else rows.dtype.name) != field.dtype:
+            raise CorruptShardError(f"{place}: expected {field.dtype}, found {found}")
+        check_field(name, field, rows, place, start)
+        return rows
+
+    def after(self, name: str, row: int) -> NDArray[np.generic]:
+        raise NotImplementedError
+
+
+def _has_episodes(path: Path) -> bool:
+    """Return whether a Parquet file of a dataset has the columns of a row an episode; damaged files have none."""
+    try:
+        with opened(path) as file:
+            return REWARDS in file.names and "next/reward" not in file.names and not is_gymrec(file.names)
+    except SourceError:
+        return False
+
+
+@expecting(_LAYOUT)
+def _open_episodes(path: Path, parts: tuple[Path, ...]) -> EpisodeRows:
+    with opened_parts(path, parts) as file:
+        lengths = _lengths(file)
+        if not sum(lengths):
+            raise SourceError(f"{path} has no step")
+        fields, extras, lossy = _fields(file, next(row for row, length in enumerate(lengths) if length))
+    if (missing := missing_field(fields)) is not None:
+        raise CorruptShardError(f"{path}: {missing} is missing")
+    try:
+        schema = Schema(fields | {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")})
+    except SchemaMismatchError as exc:
+        raise CorruptShardError(f"{path}: {exc}") from exc
+    numbers = [number for number, length in enumerate(lengths) if length]
+    episodes = EpisodeTable(
+        lengths, number=np.arange(len(lengths)), terminated=False, truncated=False, final_recorded=False
+    )
+    notes = {
+        "format": "Parquet",
+        "terminated": "unrecorded",
+        "truncation": "unrecorded",
+        **without_outcome(episodes[number] for number in numbers),
+        **not_taken_note(extras.not_taken),
+        **lossy,
+    }
+    return EpisodeRows(path, parts, schema, notes, extras.keys, episodes, shard_bounds(lengths))
+
+
+def _lengths(file: ParquetParts) -> list[int]:
+    lengths: list[int] = []
+    for batch in file.batches([REWARDS], _SCANNED_ROWS):
+        if not hasattr(batch[REWARDS], "value_lengths"):
+            raise CorruptShardError(f"{file.path}: {REWARDS}: expected a list per row, found {batch[REWARDS].type}")
+        lengths += [length or 0 for length in batch[REWARDS].value_lengths().to_pylist()]
+    return lengths
+
+
+def _fields(file: ParquetParts, row: int) -> tuple[dict[str, Field], ExtraFields, dict[str, list[str]]]:
+    """Return the fields of the lists of one row, why the other columns are not taken, and the notes of lossy ones."""
+    batches = file.batches(file.names, 1, row)
+    first = next(islice(batches, row - file.group_start(row), None))
+    steps, extras = len(first[REWARDS][0].values), ExtraFields(("terminated", "truncated"))
+    counts = Counter(_ENDINGS[ending] for name in file.names if (ending := _ending(name)) is not None)
+    for name in file.names:
+        column = first[name]
+        if not hasattr(column, "value_lengths") or not column[0].is_valid:
+            extras.leave(name, NOT_A_ROW_PER_STEP)
+            continue
+        kind = _kind(column[0].values, f"{file.path}: {name}")
+        if len(column[0].values) != steps and _ending(name) is None:
+            extras.leave(name, NOT_A_ROW_PER_STEP)
+        elif kind is None:
+            extras.leave(name, NOT_NUMBERS_OR_TEXT)
+        else:
+            extras.add(name, _field_name(name, counts), kind, _role(name))
+    files = {name: first[column][0].values for name, column in extras.keys.items()}
+    pictures = {name: picture_file(cells[0]) for name, cells in files.items() if is_picture_column(cells)}
+    lossy = lossy_notes({name: lossy_encoding(content or b"") for name, content in pictures.items()})
+    return dict(extras.fields), extras, lossy
+
+
+def _kind(values: Any, place: str) -> RowType | None:
+    if not is_picture_column(values):
+        return row_type(values) if len(values) else None
+    try:
+        content = picture_file(values[0]) if len(values) else None
+        return None if content is None else ("uint8", picture_shape(content))
+    except MalformedPictureError as exc:
+        raise CorruptShardError(f"{place}: {exc}") from exc
+
+
+def _ending(name: str) -> str | None:
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), None)
+
+
+def _field_name(name: str, counts: Mapping[str, int]) -> str:
+    """Return the name of the field: ``observation``, or ``observation/image`` where there are several."""
+    if name == REWARDS:
+        return "reward"
+    if (ending := _ending(name)) is None:
+        return name
+    group = _ENDINGS[ending]
+    return group if counts[group] == 1 else f"{group}/{name.removesuffix(ending)}"
+
+
+def _role(name: str) -> Role:
+    if name == REWARDS:
+        return Role.NEXT
+    return Role.OBSERVATION if _ending(name) == "_observations" else Role.STEP

@@ -11,10 +11,9 @@ from typing import Any, BinaryIO
 from rlx.formats.common.exporter import Columns, Experience
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.provenance import KEY, provenance
-from rlx.formats.common.rows.arrow_steps import LOCATIONS, step_batches
-from rlx.formats.common.rows.ted_fields import ted_paths
+from rlx.formats.common.rows.ted_fields import LOCATIONS, step_batches, ted_paths
 from rlx.progress import Progress
-from rlx.store.arrow import from_rows, pyarrow
+from rlx.store.foreign_types import from_rows, pyarrow
 
 # A trajectory that is longer gets several row groups, so that memory does not depend on its length. Short ones share
 # one: for every row group there are kilobytes in memory until the file is closed.
@@ -62,7 +61,6 @@ class ParquetDatasetExporter:
 
 
 def _groups(arrow: ModuleType, experience: Experience) -> Iterator[Any]:
-    """Yield the tables of the row groups."""
     held: list[Any] = []
     steps = size = 0
     for batch, piece in step_batches(experience):
@@ -79,11 +77,7 @@ class ParquetExporter:
     """Writer of one column per column, and one row group per batch."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Write one column a column; their names keep the ``/``.
-
-        Raises:
-            MissingExtraError: pyarrow is not installed.
-        """
+        """Write one column a column; their names keep the ``/``."""
         arrow, parquet = pyarrow()
         writer = None
         try:

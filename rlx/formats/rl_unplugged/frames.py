@@ -37,15 +37,7 @@ class MalformedPngError(ValueError):
 
 
 def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDArray[np.uint8]:
-    """Return the frames [n, 84, 84] of n PNGs.
-
-    Args:
-        pngs: of frames that follow each other.
-        first: number of the first one, for messages.
-
-    Raises:
-        MalformedPngError: one is damaged, or is no 8-bit grey picture of 84x84; says which.
-    """
+    """Return the frames [n, 84, 84] of n PNGs."""
     frames = np.empty((len(pngs), *FRAME_SHAPE), np.uint8)
     stack: _TallPng | None = None
     for start in range(0, len(pngs), _STACKED_FRAMES):
@@ -64,9 +56,6 @@ def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDAr
 
 class _TallPng:
     """A PNG of some frames one below the other, whose rows are stored and not deflated.
-
-    Args:
-        count: number of frames.
 
     Attributes:
         places: where each frame's rows [84 * 85] belong, filters first.
@@ -146,7 +135,6 @@ def _image_data(png: bytes | memoryview) -> bytes:
 
 
 def _inflate(deflated: bytes, rows: memoryview) -> None:
-    """Fill a frame's rows [84 * 85], filters first."""
     try:
         inflated = imagecodecs.deflate_decode(deflated, out=rows)
     except (imagecodecs.DeflateError, ValueError) as exc:

@@ -20,11 +20,21 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import expecting, not_taken_note
+from rlx.formats.common.record_files import records
 from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.formats.common.tf_example import Feature, MalformedExampleError, parse_example
-from rlx.formats.common.tfrecord import records
+from rlx.formats.rl_unplugged import (
+    FEATURES,
+    FILE,
+    GAMES,
+    GAMES_MISSING,
+    LAYOUT,
+    RUNS,
+    is_ordered,
+    num_shards,
+    shard_file,
+)
 from rlx.formats.rl_unplugged.frames import FRAME_SHAPE, MalformedPngError, decode_frames
-from rlx.formats.rl_unplugged.layout import FEATURES, FILE, GAMES, GAMES_MISSING, LAYOUT, RUNS, num_shards, shard_file
 from rlx.schema import Schema
 from rlx.wording import did_you_mean
 
@@ -39,6 +49,9 @@ NOTES: Mapping[str, Any] = MappingProxyType(
         "Gulcehre et al. 2020, RL Unplugged",
     }
 )
+# Of the copy that is not known to be in the order of play; a dataset of both could lack episodes, or have some twice.
+ORDER = "order"
+_UNORDERED_NOTE = {ORDER: "unknown: from atari_episodes; atari_episodes_ordered has the order of play"}
 _SCHEMA = Schema.of(observation=("uint8", FRAME_SHAPE), action=("int64", ()))
 _EPISODES_PER_CHECKPOINT = 10**10
 
@@ -48,19 +61,16 @@ class RLUnplugged:
     """One run of RL Unplugged as a Source.
 
     Args:
-        root: the directory that holds the games' directories.
         game: one of ``GAMES``.
         run: 1 to 5.
         present: the shards to offer; by default all of the run, present or not.
-
-    Raises:
-        SourceNotFoundError: the game, run or shard does not exist.
     """
 
     root: Path
     game: str
     run: int
     present: tuple[int, ...] | None = None
+    ordered: bool = True
 
     def __post_init__(self) -> None:
         _check_game(self.game)
@@ -82,10 +92,11 @@ class RLUnplugged:
     @property
     def notes(self) -> Mapping[str, Any]:
         """That rewards are clipped, what truncated means here, whom to cite, and features that others have added."""
+        notes = NOTES if self.ordered else {**NOTES, **_UNORDERED_NOTE}
         if not self.present:
-            return NOTES
+            return notes
         added = sorted(_features(self.root / shard_file(self.game, self.run, self.present[0])) - FEATURES)
-        return {**NOTES, **not_taken_note(dict.fromkeys(added, "not a feature of RL Unplugged"))}
+        return {**notes, **not_taken_note(dict.fromkeys(added, "not a feature of RL Unplugged"))}
 
     def shards(self) -> Sequence[int]:
         """Return numbers of the shards that can be read once their files are there, ascending."""
@@ -100,10 +111,6 @@ class RLUnplugged:
         """Yield the episodes of one shard, each in as many blocks as its length needs.
 
         Of every episode one row is dropped: ``terminal_filler`` or ``cut``; or ``single_row_episode``.
-
-        Raises:
-            SourceNotFoundError: the file is missing.
-            CorruptShardError: the file is damaged; names the record, with the expected and the found value.
         """
         for place, episode in self._episodes(shard):
             dropped[episode.dropped] += 1
@@ -117,7 +124,6 @@ class RLUnplugged:
                 yield _Skimmed(episode.steps, {"observation": _Pictures(episode.pngs, place)})
 
     def _episodes(self, shard: int) -> Iterator[tuple[str, "_Episode"]]:
-        """Yield every episode of a shard, and its location, for messages."""
         (name,) = self.files(shard)
         path = self.root / name
         with expecting(LAYOUT):
@@ -137,12 +143,13 @@ class RLUnplugged:
 class RLUnpluggedLayout:
     """How RL Unplugged names the files of one run: by a table, so that nothing need be read beforehand.
 
-    Raises:
-        SourceNotFoundError: the game or run does not exist.
+    Args:
+        game: one of ``GAMES``.
     """
 
     game: str
     run: int
+    ordered: bool = True
 
     def __post_init__(self) -> None:
         self.source(Path())
@@ -153,7 +160,7 @@ class RLUnpluggedLayout:
 
     def source(self, root: Path) -> RLUnplugged:
         """Return the whole run below a local directory, whichever of its files are there yet."""
-        return RLUnplugged(root, self.game, self.run)
+        return RLUnplugged(root, self.game, self.run, ordered=self.ordered)
 
 
 def find_runs(directory: Path) -> list[RLUnplugged]:
@@ -184,7 +191,8 @@ def _runs_of_game(directory: Path) -> list[RLUnplugged]:
             run, shard, of = (int(number) for number in match.groups())
             if of == num_shards(directory.name) and shard < of:
                 shards.setdefault(run, []).append(shard)
-    return [RLUnplugged(directory.parent, directory.name, run, tuple(shards[run])) for run in sorted(shards)]
+    root, game = directory.parent, directory.name
+    return [RLUnplugged(root, game, run, tuple(shards[run]), is_ordered(root.name)) for run in sorted(shards)]
 
 
 def _check_game(game: str) -> None:
@@ -215,8 +223,6 @@ class _MalformedEpisodeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Episode:
-    """One record: T PNGs, T - 1 actions and rewards."""
-
     number: int
     pngs: list[memoryview]
     actions: NDArray[np.int64]
@@ -237,8 +243,6 @@ class _Episode:
 
 @dataclass(frozen=True, slots=True)
 class _Pictures:
-    """The observations of an episode, each decoded when it is asked for."""
-
     pngs: list[memoryview]
     place: str
 

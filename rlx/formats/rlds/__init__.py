@@ -6,4 +6,11 @@
 from rlx.formats.registry import Format
 from rlx.formats.rlds.layout import FEATURES, INFO
 
-FORMAT = Format("rlds", __name__, reads="dataset", options={"split": str}, marks=(FEATURES, INFO), writes=("datasets",))
+FORMAT = Format(
+    "rlds",
+    __name__,
+    reads="dataset",
+    options={"split": str, "files": str},
+    marks=(FEATURES, INFO),
+    writes=("datasets",),
+)

@@ -23,12 +23,7 @@ class Episode:
     Args:
         values: of the example.
         features: how every field but the flags is kept in it.
-        schema: what one step holds.
-        place: how many examples come before it in the dataset.
         split: that it belongs to, for the field of that name; None without such a field.
-
-    Raises:
-        MalformedFeatureError: the example is not of these features.
     """
 
     def __init__(
@@ -113,7 +108,6 @@ class Episode:
         return flags
 
     def _number_at(self, name: str, otherwise: int) -> int:
-        """Return the whole number that the example holds under a name."""
         values = self._values.get(name)
         is_number = isinstance(values, np.ndarray) and values.dtype == np.int64 and len(values) == 1
         return int(values[0]) if is_number and isinstance(values, np.ndarray) else otherwise

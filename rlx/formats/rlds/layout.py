@@ -1,6 +1,7 @@
 """Names in RLDS's files, and the features of a step: their descriptions, and their values in an example, both ways."""
 
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,21 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
 from rlx.formats.common.exporter import tree
-from rlx.formats.common.pictures import Arranged, MalformedPictureError, as_it_is, as_pictures, decode_picture, encode
+from rlx.formats.common.pictures import (
+    Arranged,
+    MalformedPictureError,
+    as_it_is,
+    as_pictures,
+    decode_deep_picture,
+    decode_picture,
+    encode,
+)
 from rlx.formats.common.tf_example import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.schema import TEXT, Field, Role, Schema
 
 INFO, FEATURES, METADATA = "dataset_info.json", "features.json", "metadata.json"
-FILE_FORMAT = "tfrecord"
+FILE_FORMAT, ARRAY_RECORD = "tfrecord", "array_record"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 EPISODE_ID, STEPS = "episode_id", "steps"
 # Of an episode that rlx wrote: whether its recording was cut.
@@ -34,6 +43,7 @@ _MAX_DEPTH = 16
 _MAX_SIZE = 2**32
 _KINDS = "biuf"
 _MAX_ITEM_BYTES = 8
+_BFLOAT16 = "bfloat16"
 _DISCOUNT_FIELD = Field("float32", (), Role.NEXT)
 _RESERVED = frozenset({*FLAGS, DISCOUNT})
 # An example knows these types and no others; the rest is kept as its bytes.
@@ -51,14 +61,15 @@ class Feature:
     """One array of a step.
 
     Args:
-        dtype: of its numbers.
-        shape: of one row.
-        encoding: ``image``, ``text``, ``none`` for numbers one by one, ``bytes`` for those of a step together.
+        encoding: ``image``, ``text``, ``none`` for numbers one by one, ``bytes`` or ``zlib`` for those of a step
+            together.
+        is_brief: whether numbers are stored as bfloat16, the upper halves of float32.
     """
 
     dtype: str
     shape: tuple[int, ...]
     encoding: str
+    is_brief: bool = False
 
     @property
     def kind(self) -> int:
@@ -74,11 +85,7 @@ class Feature:
         return len(values)
 
     def rows(self, values: Values, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [stop - start, ...] of an example.
-
-        Raises:
-            MalformedFeatureError: they are of another kind, or there are fewer.
-        """
+        """Return rows [stop - start, ...] of an example."""
         size = math.prod(self.shape)
         if self.encoding == "none":
             if not isinstance(values, np.ndarray) or len(values) % max(1, size):
@@ -107,15 +114,22 @@ class Feature:
 
     def _picture(self, value: memoryview, row: int) -> NDArray[Any]:
         try:
+            if self.dtype == "uint16":
+                return decode_deep_picture(value, self.shape)
+            if self.dtype == "float32":  # the bytes of each number are four channels
+                return decode_picture(value, (*self.shape[:2], 4)).view("<f4")
             return decode_picture(value, self.shape)
         except MalformedPictureError as exc:
             raise MalformedFeatureError(f"step {row:,}: {exc}") from exc
 
     def _numbers(self, value: memoryview) -> NDArray[Any]:
-        expected = math.prod(self.shape) * np.dtype(self.dtype).itemsize
-        if len(value) != expected:
-            raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(value):,}")
-        return np.frombuffer(value, self.dtype).reshape(self.shape)
+        stored = np.dtype("<u2" if self.is_brief else self.dtype)
+        expected = math.prod(self.shape) * stored.itemsize
+        content = _inflated(value, expected) if self.encoding == "zlib" else value
+        if len(content) != expected:
+            raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(content):,}")
+        rows = np.frombuffer(content, stored).reshape(self.shape)
+        return (rows.astype("<u4") << 16).view("<f4") if self.is_brief else rows
 
     def add(self, spool: ExampleSpool, name: str, rows: NDArray[Any]) -> None:
         """Add rows [n, *shape] to an example."""
@@ -148,13 +162,6 @@ class Feature:
 def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
     """Return the features of a step by name, parts joined by ``/``; none where they are no numbers or text of a known
     shape.
-
-    Args:
-        described: what ``features.json`` holds.
-        place: its location, for messages.
-
-    Raises:
-        CorruptShardError: it does not describe episodes of steps.
     """
     try:
         feature = described["featuresDict"]["features"]["steps"]["sequence"]["feature"]
@@ -167,7 +174,7 @@ def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
 
 
 def episode_features(described: Mapping[str, Any]) -> list[str]:
-    """Return names of what an episode has beside its steps."""
+    """Return the names of an episode's fields other than its steps."""
     features = described["featuresDict"]["features"]
     return [path for name, node in features.items() if name != "steps" for path, _ in _leaves(node, name, 0)]
 
@@ -195,10 +202,28 @@ def _leaf(node: Mapping[str, Any]) -> Feature | None:
     if dtype == TEXT:
         return Feature(TEXT, shape, "text") if all(0 <= size < _MAX_SIZE for size in shape) else None
     encoding = "image" if kind == "image" else node[kind].get("encoding") or "none"
-    is_known = encoding in ("image", "none", "bytes") and all(0 <= size < _MAX_SIZE for size in shape)
-    if not is_known or not _is_number(dtype) or (kind == "image" and (len(shape) != 3 or dtype != "uint8")):
+    is_known = encoding in ("image", "none", "bytes", "zlib") and all(0 <= size < _MAX_SIZE for size in shape)
+    if is_brief := dtype == _BFLOAT16 and kind == "tensor":
+        dtype = "float32"
+    if not is_known or not _is_number(dtype) or (kind == "image" and not _is_picture(dtype, shape)):
         return None
-    return Feature(dtype, shape, encoding)
+    return Feature(dtype, shape, encoding, is_brief)
+
+
+def _is_picture(dtype: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and (dtype in ("uint8", "uint16") or (dtype == "float32" and shape[2] == 1))
+
+
+def _inflated(value: memoryview, expected: int) -> bytes:
+    """Return the content of compressed bytes, or a byte more than expected."""
+    inflater = zlib.decompressobj()
+    try:
+        content = inflater.decompress(value, expected + 1)
+    except zlib.error as exc:
+        raise MalformedFeatureError(f"expected bytes compressed with zlib, found: {exc}") from exc
+    if not inflater.eof and len(content) <= expected:
+        raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(content):,} before they end")
+    return content
 
 
 def _is_number(dtype: str) -> bool:

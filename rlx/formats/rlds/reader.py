@@ -1,9 +1,10 @@
-"""RLDS as TensorFlow Datasets keeps it: TFRecord files in which an episode is an example."""
+"""RLDS as TensorFlow Datasets keeps it: TFRecord or ArrayRecord files in which an episode is an example."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.files.disk import read_object
 from rlx.files.location import checked_name
+from rlx.formats.common import record_files
 from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, missing_field, not_taken_note
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, read_notes
+from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import MalformedExampleError, parse_example
-from rlx.formats.common.tfrecord import records
 from rlx.formats.rlds.episode import SPLIT, Episode
 from rlx.formats.rlds.layout import (
+    ARRAY_RECORD,
     CUT,
     DISCOUNT,
     EPISODE_ID,
@@ -51,54 +54,60 @@ class SplitFile:
     """One file.
 
     Args:
-        name: below the dataset's directory.
-        split: that it belongs to.
-        episodes: in it.
+        kind: tfrecord or array_record.
     """
 
     name: str
     split: str
     episodes: int
+    kind: str = FILE_FORMAT
+
+    def records(self, root: Path) -> Iterator[bytes]:
+        """Yield the examples of the file, below the dataset's directory."""
+        if self.kind == FILE_FORMAT:
+            yield from records(root / self.name)
+        elif self.episodes:  # array-record opens no file without records
+            with record_files.opened(root / self.name) as file:
+                yield from map(file.read, range(file.count))
 
 
-def files_of(info: Mapping[str, Any], place: Path, split: str | None = None) -> list[SplitFile]:
+def files_of(
+    info: Mapping[str, Any], place: Path, split: str | None = None, pattern: str | None = None
+) -> list[SplitFile]:
     """Return the files of all splits, or of one.
 
     Args:
-        info: what ``dataset_info.json`` holds.
-        place: its location, for messages.
         split: name of the only split to take.
-
-    Raises:
-        CorruptShardError: it does not describe splits and files.
-        SourceError: the files are of another format, or the split or an episode is missing.
+        pattern: that the names of the files to take match, as in a shell.
     """
-    if (found := info.get("fileFormat") or FILE_FORMAT) != FILE_FORMAT:
-        raise SourceError(f"{place}: fileFormat: expected {FILE_FORMAT}, found {found!r:.40}")
+    if (kind := info.get("fileFormat") or FILE_FORMAT) not in (FILE_FORMAT, ARRAY_RECORD):
+        raise SourceError(f"{place}: fileFormat: expected {FILE_FORMAT} or {ARRAY_RECORD}, found {kind!r:.40}")
     try:
-        files = [one for described in info["splits"] for one in _split_files(info["name"], described)]
+        files = [one for described in info["splits"] for one in _split_files(info["name"], described, kind)]
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CorruptShardError(f"{place}: expected splits with name and shardLengths, found {exc!r:.200}") from exc
     splits = list(dict.fromkeys(one.split for one in files))
     if split is not None and split not in splits:
         raise SourceError(f"{place}: unknown split {split!r}, expected one of {', '.join(splits)}")
-    chosen = [one for one in files if split in (None, one.split)]
+    chosen = [one for one in files if split in (None, one.split) and fnmatchcase(one.name, pattern or "*")]
+    if files and not chosen:
+        raise SourceError(f"{place}: no file is called {pattern}, found names such as {files[0].name}")
     if not sum(one.episodes for one in chosen):
         raise SourceError(f"{place.parent} has no episode")
     return chosen
 
 
-def _split_files(dataset: str, split: Mapping[str, Any]) -> Iterator[SplitFile]:
+def _split_files(dataset: str, split: Mapping[str, Any], kind: str) -> Iterator[SplitFile]:
     counts = [int(count) for count in split.get("shardLengths", [])]
     if len(counts) > _MAX_SHARDS or any(not 0 <= count < _MAX_EXAMPLES for count in counts):
         raise ValueError(f"shardLengths {counts!r:.80}")
     for shard, count in enumerate(counts):
         index, of = f"{shard:05d}", f"{len(counts):05d}"
-        values = {"DATASET": dataset, "SPLIT": split["name"], "FILEFORMAT": FILE_FORMAT}
+        values = {"DATASET": dataset, "SPLIT": split["name"], "FILEFORMAT": kind}
         values |= {"SHARD_INDEX": index, "NUM_SHARDS": of, "SHARD_X_OF_Y": f"{index}-of-{of}"}
         name = _filled(split.get("filepathTemplate") or TEMPLATE, values)
         checked_name(name)
-        yield SplitFile(name, str(split["name"]), count)
+        yield SplitFile(name, str(split["name"]), count, kind)
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
@@ -115,12 +124,7 @@ class RLDS:
     """One version of a dataset.
 
     Args:
-        root: its directory.
-        id: its name.
-        schema: what one step holds.
-        notes: the notes that rlx wrote, and the data that were left out.
         features: how every field but the flags is kept in an example.
-        found: the files, a shard each.
         is_split: whether a field says of every step which split it belongs to.
     """
 
@@ -141,17 +145,12 @@ class RLDS:
         return [self.found[shard].name]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the episodes of a file.
-
-        Raises:
-            SourceNotFoundError: the file is missing.
-            CorruptShardError: it is damaged, or an example is not of these features; says which.
-        """
+        """Yield the episodes of a file."""
         file = self.found[shard]
         path, expected = self.root / file.name, file.episodes
         first, found = sum(one.episodes for one in self.found[:shard]), 0
         with expecting(LAYOUT):
-            for number, record in enumerate(records(path)):
+            for number, record in enumerate(file.records(self.root)):
                 try:
                     values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
                     split = file.split if self.is_split else None
@@ -171,27 +170,22 @@ def recognises(path: Path) -> bool:
 
 
 @expecting(LAYOUT)
-def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
+def open_rlds(path: Path, *, split: str | None = None, files: str | None = None) -> RLDS:
     """Return the dataset in the directory of one of its versions; the field ``split`` tells its splits apart.
 
     Args:
-        path: the directory.
         split: name of the only split to take; the field of splits is then left out.
-
-    Raises:
-        SourceNotFoundError: the directory does not exist, or one of the files that describe it is missing.
-        CorruptShardError: what describes it is damaged, or its steps lack what RLDS needs.
-        SourceError: it is kept in another file format, or has no such split or no episode.
+        files: pattern of the names of the files to take, as in a shell; the others need not be there.
     """
     path = path.absolute()
     info = read_object(path / INFO)
-    files = files_of(info, path / INFO, split)
+    chosen = files_of(info, path / INFO, split, files)
     described, place = read_object(path / FEATURES), path / FEATURES
     found = steps_features(described, str(place))
     noted = read_object(path / METADATA).get(KEY) if (path / METADATA).is_file() else None
     if missing := [name for name in (*FLAGS, "reward") if not found.get(name)]:
         raise CorruptShardError(f"{place}: steps/{missing[0]} is missing, or no numbers of a known shape")
-    first, roles = _first(path, files), _roles(noted)
+    first, roles = _first(path, chosen), _roles(noted)
     known = FLAGS if DISCOUNT in roles or noted is None else (*FLAGS, DISCOUNT)
     extras, features = ExtraFields(_ADDED), {}
     for name, feature in found.items():
@@ -208,7 +202,7 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
             extras.leave(name, NOT_OF_STEPS)
     if first and EPISODE_ID in first and not isinstance(first[EPISODE_ID], np.ndarray):
         extras.leave(EPISODE_ID, "not a whole number: episodes are numbered in their order")
-    splits = {one.split for one in files}
+    splits = {one.split for one in chosen}
     if is_split := len(splits) > 1:
         is_split = extras.add(f"the splits {', '.join(sorted(splits))}", SPLIT, (TEXT, ()), Role.STEP)
     schema = _schema(extras, place)
@@ -216,7 +210,7 @@ def open_rlds(path: Path, *, split: str | None = None) -> RLDS:
     images = [name for name, feature in features.items() if feature.encoding == "image"]
     if lossy := [name for name in images if _is_lossy(first.get(f"steps/{name}"))]:
         notes["lossy_jpeg"] = lossy
-    return RLDS(path, _id(info), schema, notes, features, tuple(files), is_split)
+    return RLDS(path, _id(info), schema, notes, features, tuple(chosen), is_split)
 
 
 def _schema(extras: ExtraFields, place: Path) -> Schema:
@@ -243,7 +237,6 @@ def _role(name: str, roles: Mapping[str, str]) -> Role:
 
 
 def _roles(noted: Any) -> dict[str, str]:
-    """Return the noted role of every field, if rlx wrote the dataset."""
     try:
         return {str(name): str(field["role"]) for name, field in noted["schema"].items()}
     except (TypeError, KeyError, AttributeError):
@@ -252,20 +245,18 @@ def _roles(noted: Any) -> dict[str, str]:
 
 def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
     """Return the values of the first episode; None if they cannot be read, which reading the shard reports."""
-    name = next(one.name for one in files if one.episodes)
+    file = next(one for one in files if one.episodes)
     try:
-        return parse_example(next(records(root / name)))
+        return parse_example(next(file.records(root)))
     except (SourceError, MalformedExampleError, StopIteration):
         return {}
 
 
 def _is_lossy(values: Values | None) -> bool:
-    """Return whether pictures are JPEG."""
     return isinstance(values, list) and bool(values) and is_jpeg(values[0])
 
 
 def _is_no_text(values: Values | None) -> bool:
-    """Return whether these are bytes that are no UTF-8."""
     try:
         for value in values if isinstance(values, list) else []:
             str(value, "utf-8")

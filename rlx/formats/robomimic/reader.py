@@ -14,7 +14,7 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
-from rlx.formats.robomimic.layout import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
+from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import TEXT, Field, Role, Schema
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
@@ -30,13 +30,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_robomimic(path: Path) -> Hdf5Episodes:
-    """Return the dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own.
-
-    Raises:
-        SourceNotFoundError: the file does not exist.
-        CorruptShardError: a dataset is missing, holds no numbers, or has more or fewer rows than it should.
-        SourceError: it has no demonstration.
-    """
+    """Return the dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own."""
     with hdf5_file.opened(path) as file:
         if not hdf5_file.has(file, "data"):
             raise CorruptShardError(f"{path}: data is missing")
@@ -79,9 +73,6 @@ def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
 def _fields(
     file: h5py.File, demos: list[int], said: Mapping[str, Any]
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    """Return the fields of the first demonstration, where each is kept, where its next observations are kept, and the
-    rest.
-    """
     demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
     keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, OBS)]
     names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
@@ -109,7 +100,6 @@ def _fields(
 def _extras(
     file: h5py.File, demos: list[int], known: list[str], said: Mapping[str, Any]
 ) -> tuple[ExtraFields, dict[str, str]]:
-    """Return the fields of what else the demonstrations have: all of them, with a row per step."""
     found: dict[str, int] = {}
     attributes: set[str] = set()
     links: dict[str, str] = {}

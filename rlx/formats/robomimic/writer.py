@@ -11,18 +11,18 @@ from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
     Piece,
-    action_fields,
     check_names,
     common_losses,
     has_finals,
     left_out,
     observation_fields,
+    only_action,
 )
 from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
 from rlx.formats.common.pictures import channels_last
 from rlx.formats.common.provenance import provenance
-from rlx.formats.robomimic.layout import ACTIONS, DONES, KNOWN, NEXT, OBS, RECORDED, REWARDS, STEPS
+from rlx.formats.robomimic import ACTIONS, DONES, KNOWN, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.progress import Progress
 from rlx.schema import Schema
 
@@ -73,8 +73,6 @@ class RobomimicExporter:
 
 
 class _Demo:
-    """The datasets of one demonstration, filled piece by piece."""
-
     def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
         schema, steps = experience.schema, int(experience.trajectories.length[number])
         group = output.file.create_group(f"data/demo_{number}")
@@ -122,11 +120,7 @@ def _row(name: str) -> tuple[int, ...]:
 
 
 def _keys(schema: Schema) -> dict[str, str]:
-    """Return robomimic's names of the observations, by their names: ``observation/arm/angle`` is ``arm_angle``.
-
-    Raises:
-        ExportError: two would be called the same.
-    """
+    """Return robomimic's names of the observations, by their names: ``observation/arm/angle`` is ``arm_angle``."""
     keys = {name: name.removeprefix("observation/").replace("/", "_") for name in observation_fields(schema)}
     if len(set(keys.values())) < len(keys):
         raise ExportError(f"robomimic would call two observations the same: {', '.join(sorted(keys))}")
@@ -134,20 +128,7 @@ def _keys(schema: Schema) -> dict[str, str]:
 
 
 def _action(schema: Schema) -> str:
-    """Return name of the action.
-
-    Raises:
-        ExportError: it is no vector of floats.
-    """
-    names = action_fields(schema)
-    if len(names) == 1:
-        field = schema[names[0]]
-        if field.numpy_dtype.kind == "f" and len(field.shape) <= 1:
-            return names[0]
-    found = ", ".join(f"{name} {schema[name].dtype}{list(schema[name].shape)}" for name in names)
-    raise ExportError(
-        f"robomimic holds one action of floats per step, found {found}", hint="--to minari holds actions of any kind"
-    )
+    return only_action(schema, "robomimic holds one action of floats", floats=True)
 
 
 DATASETS = RobomimicExporter()

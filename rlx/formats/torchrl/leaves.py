@@ -34,12 +34,7 @@ _DTYPES = {f"torch.{name}": name for name in NUMBERS}
 
 
 def described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
-    """Return the shape of the batch, and dtype and shape of the rows of every leaf; None where rlx knows no such rows.
-
-    Raises:
-        SourceNotFoundError: the metadata are missing.
-        CorruptShardError: they are damaged, or contradict themselves.
-    """
+    """Return the shape of the batch, and dtype and shape of the rows of every leaf, None where they are unknown."""
     batch = _shape(read_object(root / METADATA).get("shape"), root / METADATA)
     if not batch:
         raise CorruptShardError(f"{root / METADATA}: shape: expected a batch of steps, found {list(batch)}")
@@ -48,13 +43,7 @@ def described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
 
 @dataclass(frozen=True, slots=True)
 class MemmapLeaves:
-    """The leaves of a directory.
-
-    Args:
-        root: the directory.
-        rows: of every leaf.
-        dimensions: of the batch.
-    """
+    """The leaves of a directory."""
 
     root: Path
     rows: int
@@ -84,7 +73,6 @@ class _NumberLeaf:
     They are read, not mapped: the pages of a map would stay with this process until all of the file is there.
 
     Args:
-        place: its location, for messages.
         file: of the size that its rows have; buffered.
         kind: dtype and shape of a row.
     """
@@ -172,13 +160,7 @@ def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
 
 
 def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
-    """Return the text of all steps, or [S, ...] those of each; None where there is something else.
-
-    Args:
-        root: the directory of all leaves.
-        path: of the leaf.
-        dimensions: of the batch, and so of nested lists.
-    """
+    """Return the text of all steps, or [S, ...] those of each; None where there is something else."""
     file = root / path / METADATA
     if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
         return None
@@ -208,7 +190,6 @@ def _shape(found: Any, place: object) -> tuple[int, ...]:
 
 
 def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
-    """Return the file of a leaf, which must exist with the expected number of rows."""
     dtype, shape = kind
     file = root / f"{path}{SUFFIX}"
     if not file.is_file():

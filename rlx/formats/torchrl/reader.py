@@ -43,13 +43,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
     buffer.
 
     Args:
-        path: the directory.
         time_dim: which dimension of the batch is time; by default determined from the steps.
-
-    Raises:
-        SourceNotFoundError: the directory does not exist, or a file of it is missing.
-        CorruptShardError: a leaf is missing, or is not what the metadata say.
-        SourceError: it has no step; or nothing in it tells which dimension is time.
     """
     path = path.absolute()
     root = path / _STORAGE if (path / _BUFFER).is_file() else path
@@ -94,7 +88,6 @@ def _check_storage(path: Path, root: Path) -> None:
 
 
 def _filled(root: Path, batch: Sequence[int]) -> int:
-    """Return how many of the first dimension hold steps."""
     file = root / _STORAGE_METADATA
     if not file.exists():
         return batch[0]
@@ -139,14 +132,7 @@ def time_dimension(
     with what the row led to.
 
     Args:
-        path: location of the batch, for messages.
         shape: of the batch, as far as it is filled.
-        fields: what a step holds.
-        leaves: of the fields and flags, open.
-        given: the dimension that the user says is time.
-
-    Raises:
-        SourceError: the dimension does not exist, or no dimension stands out.
     """
     if given is not None:
         if not 0 <= given < len(shape):
@@ -194,7 +180,6 @@ def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mappin
 
 
 def _neighbours(axis: int, shape: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return numbers of some rows, and of those beside them in a dimension."""
     inner = [size - (place == axis) for place, size in enumerate(shape)]
     total = math.prod(inner)
     chosen = np.arange(total)

@@ -64,8 +64,6 @@ class TorchRLExporter:
 
 
 class _NumberFile:
-    """The raw bytes of a leaf, row after row."""
-
     def __init__(self, leaf: Path) -> None:
         self._file = leaf.with_name(leaf.name + SUFFIX).open("xb")
 
@@ -105,7 +103,6 @@ class _TextFile:
 
 
 def _leaves(schema: Schema) -> dict[str, Field]:
-    """Return every leaf by its TED path."""
     leaves = {path: _leaf(schema[name], name) for name, path in ted_paths(schema).items()}
     leaves |= {f"next/{name}": schema[name] for name in schema.names(Role.OBSERVATION)}
     leaves |= dict.fromkeys(_FLAGS, _FLAG) | {"next/done": _FLAG}
@@ -117,7 +114,6 @@ def _leaf(field: Field, name: str) -> Field:
 
 
 def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the rows that a piece adds to every leaf."""
     schema, table = experience.schema, experience.trajectories
     for name, path in ted_paths(schema).items():
         yield path, piece.rows(name)

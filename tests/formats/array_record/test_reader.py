@@ -133,7 +133,7 @@ def test_frames_of_an_unknown_shape_need_options(tmp_path: Path) -> None:
         SourceError, match="expected square frames of 1 or 3 channels, found 56 bytes a frame"
     ) as caught:
         open_array_record(write(tmp_path, pieces((4,), (8, 7))))
-    assert caught.value.hint == "--from array_record:height=H,width=W,channels=C"
+    assert caught.value.hint == "`from_` array_record:height=H,width=W,channels=C"
 
 
 def test_which_paths_are_recognised(tmp_path: Path) -> None:

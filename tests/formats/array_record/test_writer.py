@@ -1,6 +1,7 @@
 """What rlx writes as ArrayRecord, by rlx's reader and as p(doom)'s data loaders read it."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,9 @@ import pytest
 from array_record.python import array_record_module as module
 
 from rlx.errors import MissingExtraError
-from rlx.formats.array_record import file as array_record_file
 from rlx.formats.array_record import writer
 from rlx.formats.array_record.pickled import parse
+from rlx.formats.common import record_files
 from rlx.pipeline.convert import open_source
 from tests.contracts.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
 from tests.contracts.source import Trajectory, read, same
@@ -59,7 +60,7 @@ class TestArrayRecord(DatasetExporterContract):
     def test_without_the_package(self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         dataset = whole_dataset(tmp_path / "data", "vectors")
         self.export(dataset.path, path)
-        monkeypatch.setitem(__import__("sys").modules, "array_record.python", None)
+        monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
         with pytest.raises(MissingExtraError, match="array_record needs array-record"):
             open_source(path, None)
-        assert array_record_file.is_array_record(path / "data_000000.array_record")
+        assert record_files.is_array_record(path / "data_000000.array_record")

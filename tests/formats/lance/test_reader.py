@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, OptionError, SourceNotFoundError
 from rlx.formats.common.rows.table import TableRun
 from rlx.formats.finding import find_run
 from rlx.formats.lance.reader import open_lance, recognises
@@ -76,7 +76,7 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CorruptShardError, match="pixels is missing, found frame, act, r, done, game"):
         open_lance(write(tmp_path / "a.lance", steps()), **{**COLUMNS, "observation": "pixels"})
     with pytest.raises(
-        SourceError, match="--from lance has no option 'pixels': expected observation, next_observation"
+        OptionError, match="`from_` lance has no option 'pixels': expected observation, next_observation"
     ):
         find_run(tmp_path / "a.lance", None, "lance:pixels=frame")
 

@@ -217,15 +217,14 @@ def test_damaged_tasks(change: Callable[[Path], Any], message: str, tmp_path: Pa
 
 def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     path = copy(tmp_path)
-    feature("observation.images.side", dtype="video", shape=[480, 640, 3])(path)
+    feature("observation.images.side", dtype="video", shape=[48, 64, 3], info={"is_depth_map": True})(path)
     feature("words", dtype="binary", shape=[1])(path)
     assert open_lerobot(path).notes["not_taken"] == {
-        "observation.images.side": "a video, whose frames rlx does not read",
+        "observation.images.side": "a video of depths, which rlx does not read",
         "words": "neither numbers nor text",
     }
-    video = {"dtype": "video"}
     for name in ("observation.images.top", "observation.state", "observation.grid"):
-        feature(name, **video)(path)
+        feature(name, dtype="binary", shape=[1])(path)
     with pytest.raises(SourceError, match=r"observation is missing; not taken are observation.state .*side"):
         open_lerobot(path)
 
@@ -238,11 +237,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     ),
     "no JSON": (lambda path: (path / INFO).write_text("{"), CorruptShardError, "info.json: expected JSON"),
     "another version": (
-        info(lambda one: {**one, "codebase_version": "v2.1"}),
+        info(lambda one: {**one, "codebase_version": "v1.6"}),
         SourceError,
-        "expected v3.0, found 'v2.1'",
+        "expected v2.0, v2.1 or v3.0, found 'v1.6'",
     ),
-    "no version": (info(lambda _: {}), SourceError, "codebase_version: expected v3.0, found None"),
+    "no version": (info(lambda _: {}), SourceError, "codebase_version: expected v2.0, v2.1 or v3.0, found None"),
     "fewer episodes than said": (
         info(lambda one: {**one, "total_episodes": 4}),
         CorruptShardError,
@@ -259,7 +258,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
         "features: expected dtype and shape",
     ),
     "a shape of words": (feature("action", shape=["x"]), CorruptShardError, "features: expected dtype and shape"),
-    "a flat image": (feature("observation.images.top", shape=[3]), CorruptShardError, "shape .3. of an image"),
+    "a flat image": (feature("observation.images.top", shape=[3]), CorruptShardError, "shape .3. of image"),
     "another dtype": (feature("action", dtype="float64"), CorruptShardError, "action: expected float64, found float32"),
     "another shape": (feature("action", shape=[3]), CorruptShardError, "action: expected lists of 3"),
     "a huge shape": (feature("action", shape=[2**40]), CorruptShardError, "features: expected dtype and shape"),
@@ -339,7 +338,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     "no PNG": (
         column(DATA, "observation.images.top", row(1, {"bytes": b"GIF89a", "path": None})),
         CorruptShardError,
-        "observation.images.top: expected a PNG or a JPEG, found",
+        "observation.images.top: expected a PNG, a JPEG or a WebP, found",
     ),
 }
 

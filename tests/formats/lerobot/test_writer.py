@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from rlx.errors import ExportError
+from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.lerobot import tables
 from rlx.formats.lerobot import writer as lerobot
 from rlx.pipeline.convert import convert, open_source
@@ -63,7 +64,7 @@ class TestLeRobot(DatasetExporterContract):
         names = [name for name in contents(path) if name.startswith("data/")]
         assert names == [f"data/chunk-{place}.parquet" for place in ("000/file-000", "000/file-001", "001/file-000")]
         source, _ = open_source(path, None)
-        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0, 1], [2], [3, 4]]
+        assert [one.episode for shard in source.shards() for one in read(source, shard)] == [0, 1, 2, 3, 4]
 
     def test_so_many_short_episodes_that_a_file_would_have_too_many_row_groups(
         self, tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,7 +79,7 @@ class TestLeRobot(DatasetExporterContract):
             *(f"meta/episodes/chunk-000/file-{number:03d}.parquet" for number in range(3)),
         ]
         source, _ = open_source(path, None)
-        assert [[one.episode for one in read(source, shard)] for shard in source.shards()] == [[0], [1], [2], [3], [4]]
+        assert [one.episode for shard in source.shards() for one in read(source, shard)] == [0, 1, 2, 3, 4]
 
     @pytest.mark.parametrize("ends", ["t", "tTx", "Tx"])
     def test_every_file_of_steps_finds_its_final_observations(
@@ -89,6 +90,7 @@ class TestLeRobot(DatasetExporterContract):
         dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
         monkeypatch.setattr(tables, "_FILE_COLUMN_CHUNKS", 1)
         monkeypatch.setattr(tables, "_GROUP_ROWS", 2)
+        monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 1)
         self.export(dataset.path, path)
         finals = pyarrow.parquet.ParquetFile(path / "meta/final_observations.parquet")
         known = int(dataset.trajectories.final_recorded.sum())

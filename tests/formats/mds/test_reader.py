@@ -1,20 +1,24 @@
 """An MDS dataset that MosaicML's own writer wrote (scripts/make_mds.py), whole and damaged."""
 
+import bz2
+import gzip
 import json
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows.table import TableRun
 from rlx.formats.finding import find_run
 from rlx.formats.mds.reader import open_mds, recognises
-from tests.contracts.source import SourceContract, read, steps_or_error
+from tests.contracts.source import SourceContract, read, same, steps_or_error
 
 GOLDEN = Path(__file__).parents[2] / "golden/mds"
 COLUMNS = {"observation": "frame", "action": "act", "reward": "r", "terminated": "done"}
@@ -63,7 +67,6 @@ def test_names_have_to_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"compression": "zstd:3"}, SourceError, "shards are compressed with 'zstd:3', which rlx does not read"),
         ({"version": 1}, SourceError, "expected shards of mds, version 2"),
         ({"samples": 6}, CorruptShardError, "shard.00000.mds: expected 6 samples, found 7"),
         ({"samples": -1}, CorruptShardError, "expected numbers of samples and bytes"),
@@ -119,3 +122,69 @@ def test_samples_are_read_from_any_row(tmp_path: Path) -> None:
             batch = next(table.batches(["action", "state"], 2, row))
             assert batch["action"][0] == (0, 1, 2, 0, 0, 1, 2, 3, 4)[row]
             assert batch["state"].dtype == np.float32
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "zstd": lambda content: zstandard.ZstdCompressor(level=3).compress(content),
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+}
+
+
+def packed(path: Path, compression: str = "zstd") -> Path:
+    """The dataset as streaming's writer keeps it with ``compression="zstd:3"``."""
+    index = json.loads((path / "index.json").read_text())
+    for shard in index["shards"]:
+        plain = path / shard["raw_data"]["basename"]
+        content = PACKERS[compression](plain.read_bytes())
+        shard["compression"] = f"{compression}:3"
+        shard["zip_data"] = {"basename": f"{plain.name}.{compression}", "bytes": len(content), "hashes": {}}
+        (path / shard["zip_data"]["basename"]).write_bytes(content)
+        plain.unlink()
+    (path / "index.json").write_text(json.dumps(index))
+    return path
+
+
+class TestPacked(TestMds):
+    @pytest.fixture(params=PACKERS)
+    def root(self, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+        return packed(copy(tmp_path), request.param)
+
+
+def test_packed_shards_have_the_same_steps(tmp_path: Path) -> None:
+    whole, found = open_mds(GOLDEN, **COLUMNS), open_mds(packed(copy(tmp_path)), **COLUMNS)
+    assert same(read(found, 0), read(whole, 0))
+    shutil.copy(GOLDEN / "shard.00000.mds", tmp_path / "a")  # as StreamingDataset leaves it
+    assert list(open_mds(tmp_path / "a", **COLUMNS).files(0))[1:] == ["shard.00000.mds", "shard.00001.mds.zstd"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"compression": "snappy"}, SourceError, "expected shards compressed with zstd, gz, bz2, found 'snappy'"),
+        ({"compression": "br:11"}, SourceError, "expected shards compressed with zstd, gz, bz2, found 'br:11'"),
+        ({"compression": "gz"}, CorruptShardError, "shard.00000.mds.zstd is damaged: Not a gzipped file"),
+        ({"zip_data": None}, CorruptShardError, "expected shards with columns"),
+        ({"zip_data": {"basename": "../a"}}, SourceError, "is not a relative path"),
+        (
+            {"raw_data": {"basename": "shard.00000.mds", "bytes": 1000}},
+            CorruptShardError,
+            "mds.zstd: expected 1,000 bytes unpacked, found more",
+        ),
+        (
+            {"raw_data": {"basename": "shard.00000.mds", "bytes": 2000}},
+            CorruptShardError,
+            "mds.zstd: expected 2,000 bytes unpacked, found 1364",
+        ),
+        (
+            {"raw_data": {"basename": "shard.00000.mds", "bytes": 2**31}},
+            CorruptShardError,
+            r"expected at most 1024 times [\d,]+ bytes unpacked, found 2147483648",
+        ),
+    ],
+)
+def test_bad_packed_shards(change: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    path = packed(copy(tmp_path))
+    change_index(path, **change)
+    with pytest.raises(error, match=message):
+        read(open_mds(path, **COLUMNS), 0)

@@ -1,14 +1,29 @@
 """What rlx writes as MDS, by rlx's reader and, where it is installed, by MosaicML's library streaming."""
 
+import importlib
+import warnings
+from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from rlx.formats.mds import writer
+from rlx.formats.mds.reader import open_mds
 from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
-from tests.contracts.source import Trajectory
+from tests.contracts.source import Trajectory, read
+from tests.formats.lerobot.peer import declare_operators
+
+
+def peer() -> Any:
+    """MosaicML's package, whose import wants torchvision."""
+    if find_spec("streaming") is None:
+        pytest.skip("streaming is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        declare_operators()
+        return importlib.import_module("streaming.base")
 
 
 class TestMds(DatasetExporterContract):
@@ -33,7 +48,7 @@ class TestMds(DatasetExporterContract):
 
     @pytest.mark.parametrize("sample", [*SAMPLES, *RICH])
     def test_as_streaming_reads_it(self, sample: str, tmp_path: Path, path: Path) -> None:
-        streaming = pytest.importorskip("streaming.base", reason="streaming is not installed")
+        streaming = peer()
         dataset = whole_dataset(tmp_path / "data", sample)
         self.export(dataset.path, path)
         found = streaming.StreamingDataset(local=str(path), shuffle=False, batch_size=1)
@@ -41,3 +56,19 @@ class TestMds(DatasetExporterContract):
         for row in (0, 3, 22):
             assert found[row]["index"] == row
             np.testing.assert_array_equal(found[row]["next/reward"], dataset[row]["next", "reward"][0])
+
+    @pytest.mark.parametrize("compression", ["zstd:3", "gz", "bz2"])
+    def test_what_streaming_packs(self, compression: str, tmp_path: Path) -> None:
+        streaming = peer()
+        columns = {"observation": "ndarray:float32:2", "action": "int", "next/reward": "float32", "next/done": "uint8"}
+        with streaming.MDSWriter(out=str(tmp_path / "a"), columns=columns, compression=compression) as out:
+            for step in range(7):
+                rows = {
+                    "observation": np.array([step, 0.5], np.float32),
+                    "action": step,
+                    "next/reward": np.float32(step),
+                }
+                out.write({**rows, "next/done": np.uint8(step in (3, 6))})
+        source = open_mds(tmp_path / "a")
+        assert [file.split(".")[-1] for file in source.files(0)] == ["json", compression.split(":")[0]]
+        assert [one["reward"].tolist() for one in read(source, 0)] == [[0, 1, 2, 3], [4, 5, 6]]

@@ -10,8 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
+from rlx.formats.finding import find_run
 from rlx.formats.parquet.reader import open_parquet, recognises
-from tests.contracts.source import FileContract, read, steps_or_error, with_wrong_bytes
+from tests.contracts.source import (
+    FileContract,
+    SmallShards,
+    SourceContract,
+    read,
+    same,
+    steps_or_error,
+    with_wrong_bytes,
+)
 
 Columns = dict[str, Any]
 LENGTHS = (3, 1, 5)
@@ -200,3 +209,89 @@ def test_what_is_no_parquet(tmp_path: Path) -> None:
     path.write_bytes(b"none")
     assert not recognises(path)
     assert not recognises(tmp_path)
+
+
+def series(path: Path, rows: list[int], name: str = "train-{:05d}-of-{:05d}.parquet") -> Path:
+    """Files of some rows each, as the library ``datasets`` splits a table."""
+    path.mkdir()
+    start = 0
+    for number, count in enumerate(rows):
+        steps = list(range(start, start + count))
+        table = pyarrow.table(
+            {
+                "observation": [[float(step)] for step in steps],
+                "action": steps,
+                "next/reward": [step / 2 for step in steps],
+                "next/done": [step % 5 == 4 for step in steps],
+            }
+        )
+        pyarrow.parquet.write_table(table, path / name.format(number, len(rows)), row_group_size=2)
+        start += count
+    return path
+
+
+class TestSeries(SmallShards, SourceContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return series(tmp_path / "a", [7, 1, 12])
+
+    @pytest.fixture
+    def source(self, root: Path) -> Any:
+        return open_parquet(root)
+
+
+def test_several_files_are_one_source_in_order(tmp_path: Path) -> None:
+    one = find_run(series(tmp_path / "one", [20]), None)
+    found = find_run(series(tmp_path / "several", [7, 1, 12]), None)
+    assert same(
+        [each for shard in found.shards() for each in read(found, shard)],
+        [each for shard in one.shards() for each in read(one, shard)],
+    )
+    assert found.id == "several"
+    assert list(found.files(0)) == [f"train-0000{number}-of-00003.parquet" for number in range(3)]
+
+
+def test_files_below_data_and_of_the_hubs_conversion(tmp_path: Path) -> None:
+    series(tmp_path / "data", [4, 6], "{:04d}.parquet")
+    assert sum(one.steps for one in read(open_parquet(tmp_path), 0)) == 10
+
+
+def test_splits_have_to_be_chosen(tmp_path: Path) -> None:
+    path = series(tmp_path / "a", [4, 6])
+    series(tmp_path / "b", [9], "test-00000-of-00001.parquet")
+    (tmp_path / "b/test-00000-of-00001.parquet").rename(path / "test-00000-of-00001.parquet")
+    with pytest.raises(SourceError, match="several splits: test, train; expected Parquet") as raised:
+        find_run(path, None)
+    assert raised.value.hint == "`from_` parquet:split=test"
+    assert sum(one.steps for one in read(find_run(path, None, "parquet:split=train"), 0)) == 10
+    with pytest.raises(SourceError, match="has no split dev, found test, train"):
+        open_parquet(path, "dev")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: (path / "train-00001-of-00003.parquet").unlink(), "number 1 of 3 files is missing"),
+        (
+            lambda path: (path / "train-00002-of-00003.parquet").rename(path / "train-00001-of-00002.parquet"),
+            "expected one series of numbered files",
+        ),
+        (
+            lambda path: pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), path / "train-00001-of-00003.parquet"),
+            "00001-of-00003.parquet: expected the columns of train-00000-of-00003.parquet, .* found x",
+        ),
+        (lambda path: [file.unlink() for file in path.iterdir()], "has no .*parquet"),
+        (
+            lambda path: pyarrow.parquet.write_table(
+                pyarrow.table({"observation": [[1.0]], "action": ["x"], "next/reward": [0.5], "next/done": [True]}),
+                path / "train-00001-of-00003.parquet",
+            ),
+            "00001-of-00003.parquet: action: expected int64, found string",
+        ),
+    ],
+)
+def test_bad_series(change: Any, message: str, tmp_path: Path) -> None:
+    path = series(tmp_path / "a", [7, 1, 12])
+    change(path)
+    with pytest.raises(SourceError, match=message):
+        read(open_parquet(path), 0)

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.formats.common.source import MAX_BLOCK_STEPS, Layout, SkimmedSource
-from rlx.formats.rl_unplugged import reader
+from rlx.formats.rl_unplugged import GAMES, GAMES_MISSING, num_shards, reader, shard_file
 from rlx.formats.rl_unplugged.frames import decode_frames
-from rlx.formats.rl_unplugged.layout import GAMES, GAMES_MISSING, num_shards, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find_runs
 from rlx.pipeline.convert import open_source
 from rlx.store.codec import DEFAULT

@@ -3,10 +3,12 @@
 import json
 import shutil
 import struct
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from rlx.formats.rlds import episode as rlds_episode
 from rlx.formats.rlds.reader import RLDS, open_rlds, recognises
 from rlx.schema import Field, Role
 from scripts.rlu_writer import tf_example, tf_record
-from tests.contracts.source import SourceContract, read
+from tests.contracts.source import SourceContract, fuzz, read
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"
 FILE = "walks-train.tfrecord-00000-of-00001"
@@ -205,7 +207,7 @@ def test_pictures_of_another_size(tmp_path: Path) -> None:
     png = grey[start : grey.index(b"IEND", start) + 8]
     for picture, message in (
         (png, "expected a picture of .8, 8, 3., found"),
-        (b"GIF89a", "expected a PNG or a JPEG"),
+        (b"GIF89a", "expected a PNG, a JPEG or a WebP"),
         (png[:40], "expected a picture of .8, 8, 3., found"),
         (b"\xff\xd8\xff\xe0\x00\x04abcd", "expected a JPEG, found no header of a frame"),
     ):
@@ -243,9 +245,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], type[SourceError], str]] = {
     ),  # type: ignore[dict-item]
     "no steps": (change("features.json", lambda _: {}), CorruptShardError, "expected a FeaturesDict with steps"),
     "another file format": (
-        change("dataset_info.json", lambda info: {**info, "fileFormat": "array_record"}),
+        change("dataset_info.json", lambda info: {**info, "fileFormat": "riegeli"}),
         SourceError,
-        "fileFormat: expected tfrecord, found 'array_record'",
+        "fileFormat: expected tfrecord or array_record, found 'riegeli'",
     ),
     "no splits": (change("dataset_info.json", lambda _: {}), CorruptShardError, "expected splits with name"),
     "no episodes": (split(shardLengths=[]), SourceError, "has no episode"),
@@ -283,3 +285,86 @@ def test_a_feature_is_missing(tmp_path: Path, missing: str) -> None:
 def test_which_directories_are_rlds(tmp_path: Path) -> None:
     assert recognises(GOLDEN)
     assert not recognises(tmp_path)
+
+
+KINDS = GOLDEN.with_name("rlds_kinds")
+KINDS_FILE = "kinds-train.array_record-00000-of-00001"
+
+
+class TestArrayRecord(SourceContract):
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return shutil.copytree(KINDS, tmp_path / "kinds")
+
+    @pytest.fixture
+    def source(self, root: Path) -> RLDS:
+        return open_rlds(root)
+
+
+def test_bfloat16_deep_pictures_and_compressed_tensors_in_array_record() -> None:
+    source = open_rlds(KINDS)
+    assert "not_taken" not in source.notes
+    found = read(source, 0)
+    with np.load(KINDS / "expected.npz") as expected:
+        for name in expected:
+            rows = np.concatenate([one[f"observation/{name}"] for one in found])
+            assert rows.dtype == expected[name].dtype
+            np.testing.assert_array_equal(rows, expected[name], err_msg=name)
+    assert [one["action"].tolist() for one in found] == [[0, 1, 2], [0]]
+
+
+def test_only_some_files_are_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [example(3), example(2)], splits=[{"name": "train", "shardLengths": ["2", "5", "1"]}])
+    (path / FILE).rename(path / "walks-train.tfrecord-00000-of-00003")
+    (path / "walks-train.tfrecord-00002-of-00003").write_bytes(tf_record(tf_example(example(4))))
+    source = find_run(path, None, "rlds:files=*-0000[02]-of-*")
+    found = [one for shard in source.shards() for one in read(source, shard)]
+    assert [one.steps for one in found] == [2, 1, 3]
+    with pytest.raises(SourceNotFoundError, match="00001-of-00003 does not exist"):
+        read(find_run(path, None), 1)
+    with pytest.raises(SourceError, match="no file is called x, found names such as walks-train"):
+        open_rlds(path, files="x")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (zlib.compress(struct.pack("<3H", 0x3F80, 0x4000, 0xC000)), None),
+        (b"xyz", "steps/brief: expected bytes compressed with zlib, found"),
+        (zlib.compress(bytes(6))[:-5], "steps/brief: expected 6 bytes per step, found 6 before they end|compressed"),
+        (zlib.compress(bytes(5)), "steps/brief: expected 6 bytes per step, found 5"),
+        (zlib.compress(bytes(2**24)), "steps/brief: expected 6 bytes per step, found 7"),
+    ],
+)
+def test_compressed_tensors(value: bytes, message: str | None, tmp_path: Path) -> None:
+    step = {**STEP, "brief": tensor("bfloat16", 3, encoding="zlib")}
+    path = write(tmp_path / "a", [example(3, brief=(_TEXTS, [value] * 3))], step)
+    if message is None:
+        assert read(open_rlds(path), 0)[0]["brief"].tolist() == [[1, 2, -2]] * 2
+        return
+    with pytest.raises(CorruptShardError, match=message):
+        read(open_rlds(path), 0)
+
+
+def test_a_deep_picture_of_another_depth(tmp_path: Path) -> None:
+    described = {"image": {"shape": {"dimensions": ["2", "2", "1"]}, "dtype": "uint16", "encodingFormat": "png"}}
+    picture = bytes(imagecodecs.png_encode(np.zeros((2, 2), np.uint8)))
+    path = write(tmp_path / "a", [example(3, depth=(_TEXTS, [picture] * 3))], {**STEP, "depth": described})
+    with pytest.raises(CorruptShardError, match="expected a PNG of 16 bits a channel, found depth 8"):
+        read(open_rlds(path), 0)
+
+
+FUZZED = [(GOLDEN, FILE), (KINDS, KINDS_FILE), (GOLDEN, "features.json"), (GOLDEN, "dataset_info.json")]
+
+
+@pytest.mark.parametrize(("golden", "file"), FUZZED)
+def test_wrong_bytes_are_values_or_a_named_error(golden: Path, file: str, tmp_path: Path) -> None:
+    path = shutil.copytree(golden, tmp_path / "a")
+    assert fuzz(open_rlds, path, [path / file], range(60))["error"] > 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("golden", "file"), FUZZED)
+def test_thousands_of_wrong_bytes(golden: Path, file: str, tmp_path: Path) -> None:
+    path = shutil.copytree(golden, tmp_path / "a")
+    fuzz(open_rlds, path, [path / file], range(60, 2_060))

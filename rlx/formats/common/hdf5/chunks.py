@@ -33,8 +33,6 @@ def check_chunks(found: h5py.Dataset, start: int = 0, stop: int | None = None) -
 
     Args:
         found: the dataset; one that is not chunked is always right.
-        start: first of the rows.
-        stop: end of the rows; that of the dataset by default.
     """
     if found.chunks is None or not found.size:
         return
@@ -66,7 +64,6 @@ def check_chunks(found: h5py.Dataset, start: int = 0, stop: int | None = None) -
 
 
 def _offsets(found: h5py.Dataset, start: int, stop: int) -> Iterator[_Offset]:
-    """Yield where the chunks that hold some rows begin."""
     first, *others = zip(found.shape, found.chunks, strict=True)
     rows = first[1]
     starts = range(start // rows * rows, min(stop, first[0]), rows)
@@ -74,7 +71,6 @@ def _offsets(found: h5py.Dataset, start: int, stop: int) -> Iterator[_Offset]:
 
 
 def _filters(found: h5py.Dataset) -> list[tuple[int, _Values]]:
-    """Return code and parameters of every filter, in the order in which the chunks went through them."""
     properties = found.id.get_create_plist()
     filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
     if unknown := [name for code, _, _, name in filters if code not in _LENGTHS]:
@@ -138,7 +134,6 @@ def _scaleoffset_length(data: bytes, values: _Values, most: int) -> int:  # noqa
 
 
 def _packed(data: bytes, count: int, size: int, bits: int) -> int:
-    """Return bytes of the numbers that packed bits stand for, up to a count of them."""
     if bits > 8 * size:
         return 0
     return size * (min(count, 8 * len(data) // bits) if bits else count)

@@ -1,7 +1,7 @@
 """Episodes in HDF5: the rows of one, fields beside those that the format names, and files with a group for each."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import TextRows, is_text
 from rlx.formats.common.provenance import SCHEMA
 from rlx.formats.common.rows.episodes import RowEpisode
-from rlx.formats.common.source import OneFile
+from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.schema import TEXT, Field, Role, Schema
 
 _NEXT = "next/"
@@ -36,13 +36,8 @@ class Hdf5Columns:
     """Reader of the rows of an episode; a context, which closes its readers of texts.
 
     Args:
-        datasets: of every field but the flags.
         after: of the next observations, by the names of the observations; empty where they are not recorded.
-        schema: what they are to hold.
         first: row of the datasets that the episode begins with.
-
-    Raises:
-        CorruptShardError: one is of another type or shape than the schema says.
     """
 
     def __init__(
@@ -103,11 +98,7 @@ def check_type(found: h5py.Dataset, field: Field) -> None:
 
 
 def rows_of(group: h5py.Group, path: str, field: Field, rows: int) -> h5py.Dataset:
-    """Return the dataset that a field is read from.
-
-    Raises:
-        CorruptShardError: the dataset is missing, of another type, or has more or fewer rows.
-    """
+    """Return the dataset that a field is read from."""
     if not field.is_text:
         return hdf5_file.numbers(group, path, rows=rows)
     found = hdf5_file.dataset(group, path)
@@ -119,20 +110,14 @@ def rows_of(group: h5py.Group, path: str, field: Field, rows: int) -> h5py.Datas
 
 
 @dataclass(frozen=True, slots=True)
-class Hdf5Episodes(OneFile):
+class Hdf5Episodes(EpisodeGroups, OneFile):
     """One file.
 
     Args:
-        root: its directory.
-        file_name: its name there.
-        schema: what one step holds.
-        notes: the data that were left out, and the notes that rlx wrote into the file.
         paths: where the file keeps every field but the flags; ``{}`` stands for the episode, see ``places``.
         after: the same for next observations; empty where they are not recorded.
-        episodes: all of them.
         places: what stands for each of them in paths.
         first_episodes: place of the first episode of every shard, and the number of episodes.
-        layout: the expected layout, for error messages.
     """
 
     schema: Schema
@@ -144,17 +129,8 @@ class Hdf5Episodes(OneFile):
     first_episodes: tuple[int, ...]
     layout: str
 
-    def shards(self) -> Sequence[int]:
-        """Return groups of whole episodes, about 100,000 steps each."""
-        return range(len(self.first_episodes) - 1)
-
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a shard.
-
-        Raises:
-            SourceNotFoundError: the file is missing.
-            CorruptShardError: an episode lacks a field, has one of another type or length than it should, or NaN in it.
-        """
+        """Yield the steps of a shard."""
         with expecting(self.layout), hdf5_file.opened(self.path) as file:
             chosen = slice(*self.first_episodes[shard : shard + 2])
             for episode, number in zip(self.episodes[chosen], self.places[chosen], strict=True):
@@ -191,10 +167,7 @@ def find_extras(
     """Return the fields of extra arrays, and where it is kept what those that have it were after each step.
 
     Args:
-        group: with the arrays.
-        paths: of the arrays.
         rows: that an array has if it has one per step.
-        known: names of the fields that the format itself has.
         notes: what rlx noted when it wrote the file; tells the fields' roles.
         place: path in the group of the array of such a path.
     """
@@ -269,8 +242,6 @@ class ExtraColumn:
     """A dataset of a row per step.
 
     Args:
-        path: where it is kept.
-        name: of the field.
         is_after: whether it holds what the field was after each step, of one that has it before each step too.
     """
 
@@ -287,7 +258,6 @@ def extra_columns(schema: Schema, taken: Collection[str]) -> list[ExtraColumn]:
     """Return the columns of the extra fields that a format has room for.
 
     Args:
-        schema: of the steps.
         taken: names at the root that mean something else in the format.
 
     Example:

@@ -28,13 +28,7 @@ _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeEr
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """Yield the open file.
-
-    Raises:
-        SourceNotFoundError: none was found.
-        FileAccessError: it cannot be read.
-        CorruptShardError: it is not HDF5, shorter than it was written, or holds what no schema can.
-    """
+    """Yield the open file."""
     check_readable(path)
     try:
         file = h5py.File(path, "r")
@@ -49,11 +43,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Return whether a path is that of a file that begins like HDF5, whole or damaged.
-
-    Raises:
-        FileAccessError: it cannot be read.
-    """
+    """Return whether a path is that of a file that begins like HDF5, whole or damaged."""
     if not path.is_file():
         return False
     check_readable(path)
@@ -72,11 +62,7 @@ def holds(path: Path, names: Collection[str]) -> bool:
 
 
 def group(parent: h5py.Group, name: str) -> h5py.Group:
-    """Return the group of this name.
-
-    Raises:
-        CorruptShardError: the member is missing.
-    """
+    """Return the group of this name."""
     found = _member(parent, name)
     if not isinstance(found, h5py.Group):
         raise CorruptShardError(f"{_place(parent, name)}: expected a group, found a dataset")
@@ -84,11 +70,7 @@ def group(parent: h5py.Group, name: str) -> h5py.Group:
 
 
 def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
-    """Return the dataset of this name, which the file itself holds.
-
-    Raises:
-        CorruptShardError: the member is missing, or is in another file.
-    """
+    """Return the dataset of this name, which the file itself holds."""
     found = _member(parent, name)
     if not isinstance(found, h5py.Dataset):
         raise CorruptShardError(f"{_place(parent, name)}: expected a dataset, found a group")
@@ -140,11 +122,7 @@ def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
 
 
 def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Return rows of a dataset, in this machine's byte order.
-
-    Raises:
-        CorruptShardError: they cannot be decoded.
-    """
+    """Return rows of a dataset, in this machine's byte order."""
     try:
         check_chunks(source, start, stop)
         rows: NDArray[Any] = source[start:stop]
@@ -154,11 +132,7 @@ def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
 
 
 def attribute(parent: h5py.Group, name: str) -> int:
-    """Return a whole number that a group is marked with.
-
-    Raises:
-        CorruptShardError: it is not marked so.
-    """
+    """Return a whole number that a group is marked with."""
     try:
         return int(np.asarray(parent.attrs[name]).item())
     except _FAILURES as exc:
@@ -190,16 +164,7 @@ def names(parent: h5py.Group) -> list[str]:
 
 
 def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.Dataset:
-    """Return the dataset of this name, whose rows are numbers.
-
-    Args:
-        parent: its group.
-        name: its path there.
-        rows: how many it is to have; any number by default.
-
-    Raises:
-        CorruptShardError: the dataset is missing, its rows are not numbers, or it has more or fewer.
-    """
+    """Return the dataset of this name, whose rows are numbers."""
     found = dataset(parent, name)
     if not is_numbers(found):
         raise CorruptShardError(
@@ -222,22 +187,14 @@ def is_numbers(found: h5py.Dataset, rows: int | None = None) -> bool:
 
 
 def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Return rows of a dataset.
-
-    Raises:
-        CorruptShardError: they cannot be decoded, or one has NaN or infinity in it.
-    """
+    """Return rows of a dataset, which must be finite."""
     rows = read(source, start, stop)
     check_finite(rows, place(source), start)
     return rows
 
 
 def scalar(parent: h5py.Group, name: str) -> Any:
-    """Return the one number or flag that a dataset is.
-
-    Raises:
-        CorruptShardError: the dataset is missing, or not a number.
-    """
+    """Return the one number or flag that a dataset is."""
     found = dataset(parent, name)
     if found.size != 1 or found.dtype.kind not in "biuf":
         raise CorruptShardError(f"{_place(parent, name)}: expected one number, found {found.dtype}{list(found.shape)}")
@@ -259,11 +216,7 @@ def notes(file: h5py.File) -> Mapping[str, Any]:
 
 
 def marks(parent: h5py.Group) -> list[str]:
-    """Return names of all that a group is marked with, sorted.
-
-    Raises:
-        CorruptShardError: they cannot be read.
-    """
+    """Return names of all that a group is marked with, sorted."""
     try:
         return sorted(parent.attrs)
     except _FAILURES as exc:
@@ -271,13 +224,19 @@ def marks(parent: h5py.Group) -> list[str]:
 
 
 def mark(parent: h5py.Group, name: str) -> Any:
-    """Return the attribute of a group with this name; None if absent.
+    """Return the attribute of a group with this name; None if absent."""
+    from rlx.formats.common.hdf5.text import text_mark  # noqa: PLC0415  (which reads with this module)
 
-    Raises:
-        CorruptShardError: it cannot be read.
-    """
     try:
-        return parent.attrs.get(name)
+        if name not in parent.attrs:
+            return None
+        kind = parent.attrs.get_id(name).dtype
+        if kind.hasobject:  # of variable length: damage makes the library loop, or the process end
+            if h5py.check_string_dtype(kind) is None:
+                raise ValueError(f"expected numbers or text, found {kind}")
+            if (found := text_mark(parent, name)) is not None:
+                return found
+        return parent.attrs[name]
     except _FAILURES as exc:
         raise _damaged(f"{_place(parent, name)} (an attribute)", exc) from exc
 

@@ -26,11 +26,7 @@ _MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 takes 64 kB in all
 
 
 class Hdf5Output:
-    """A file that is being written.
-
-    Attributes:
-        file: for groups, attributes and small arrays.
-    """
+    """A file that is being written."""
 
     def __init__(self, file: h5py.File, disk: "Disk") -> None:
         self.file = file
@@ -50,9 +46,6 @@ class Hdf5Output:
 
         Args:
             name: path in the file.
-            count: rows there will be.
-            shape: of one row.
-            dtype: of its numbers, or ``string``.
             growing: whether the format wants a resizable dataset.
         """
         is_text = dtype == TEXT
@@ -80,12 +73,7 @@ class Rows:
         self._filled = 0
 
     def append(self, rows: NDArray[Any]) -> None:
-        """Write the next rows [n, ...].
-
-        Raises:
-            OSError: the disk is full.
-            ExportError: a text has a NUL in it, which HDF5 takes for its end.
-        """
+        """Write the next rows [n, ...]."""
         if rows.dtype == object and any("\0" in text for text in rows.flat):
             raise ExportError(f"HDF5 cannot hold a text with a NUL in it, found one for {self._dataset.name}")
         stop = self._filled + len(rows)
@@ -105,9 +93,7 @@ def write_episodes(experience: Experience, begin: Callable[[Piece], EpisodeWrite
     """Write trajectories piece by piece, each by a writer of its own.
 
     Args:
-        experience: what to write.
         begin: makes the writer of a trajectory of which this is the first piece.
-        progress: is advanced in ``steps``.
     """
     for piece in pieces(experience.blocks(), experience.schema):
         if piece.start == 0:
@@ -118,11 +104,7 @@ def write_episodes(experience: Experience, begin: Callable[[Piece], EpisodeWrite
 
 @contextmanager
 def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
-    """Create a file, closed with the context. The same rows give the same bytes.
-
-    Raises:
-        OSError: the disk is full; the operating system's own error.
-    """
+    """Create a file, closed with the context. The same rows give the same bytes."""
     with path.open("xb+", buffering=0) as raw:
         disk = Disk(raw)
         try:

@@ -29,16 +29,14 @@ _REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 _HEAP = struct.Struct("<4sB3xQ")  # signature, version, bytes in all
 _OBJECT = struct.Struct("<HHIQ")  # number, references, nothing, bytes
 _FREE = 0
+_CONTINUATION, _ATTRIBUTE = 16, 12  # messages of an object header
+_MAX_HEADER_BYTES = 2**20
 _GZIP, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 _FAILURES = (ValueError, struct.error, OSError, RuntimeError, TypeError, zlib.error)
 
 
 def texts(parent: h5py.Group, name: str) -> list[str]:
-    """Return the words that a dataset lists, or the one that it is.
-
-    Raises:
-        CorruptShardError: the dataset is missing, is not text, or cannot be read.
-    """
+    """Return the words that a dataset lists, or the one that it is."""
     found = hdf5_file.dataset(parent, name)
     if h5py.check_string_dtype(found.dtype) is None or found.size is None or not 0 < found.size <= _MAX_TEXTS:
         raise CorruptShardError(f"{hdf5_file.place(found)}: expected text, found {found.dtype}{list(found.shape)}")
@@ -49,6 +47,72 @@ def texts(parent: h5py.Group, name: str) -> list[str]:
 def is_text(found: h5py.Dataset) -> bool:
     """Return whether a dataset has rows of text."""
     return found.ndim > 0 and h5py.check_string_dtype(found.dtype) is not None
+
+
+def text_mark(parent: h5py.Group, name: str) -> Any:
+    """Return an attribute of text of variable length; None to leave it to the library.
+
+    That is one without values, one that no header of the object holds, and any in a file of an unusual layout.
+    """
+    place, shape = f"{parent.file.filename}: {parent.name}", parent.attrs.get_id(name).shape
+    try:
+        plan = parent.file.id.get_create_plist()
+        if shape is None or plan.get_userblock() or plan.get_sizes() != (8, 8):
+            return None
+        with Path(parent.file.filename).open("rb") as file:
+            content = _attribute(file, h5py.h5o.get_info(parent.id).addr, name.encode())
+            if content is None:
+                return None
+            count = math.prod(shape)
+            references = np.frombuffer(content, _REFERENCE, count).tolist() if count else []
+            found = _objects(
+                (_Heap(file, heap).text(number, length) if length else "" for length, heap, number in references),
+                shape,
+            )
+    except _FAILURES as exc:
+        raise CorruptShardError(f"{place}/{name} (an attribute) is damaged: expected text, found {exc}") from exc
+    return found if shape else found.item()
+
+
+def _attribute(file: BinaryIO, address: int, name: bytes) -> bytes | None:
+    for kind, message in _messages(file, address):
+        if kind == _ATTRIBUTE:
+            version, _, *sizes = struct.unpack_from("<BBHHH", message)
+            if version == 1:
+                sizes = [-(-size // 8) * 8 for size in sizes]
+            start = 8 + (version == 3)
+            if message[start : start + sizes[0]].rstrip(b"\0") == name:
+                return message[start + sum(sizes) :]
+    return None
+
+
+def _messages(file: BinaryIO, address: int) -> Iterator[tuple[int, bytes]]:
+    file.seek(address)
+    head = file.read(64)
+    if is_new := head.startswith(b"OHDR"):
+        flags = head[5]
+        start = 6 + 16 * (flags >> 5 & 1) + 4 * (flags >> 4 & 1)
+        width = 1 << (flags & 3)
+        size, start = int.from_bytes(head[start : start + width], "little"), start + width
+        message = struct.Struct("<BHB2x" if flags >> 2 & 1 else "<BHB")
+    else:
+        size, start, message = struct.unpack_from("<I", head, 8)[0], 16, struct.Struct("<HHB3x")
+    blocks, total = [(address + start, size)], 0
+    for offset, length in blocks:
+        total += length
+        if length < 0 or total > _MAX_HEADER_BYTES:
+            raise ValueError("an object header of less than nothing, or of more than a megabyte")
+        file.seek(offset)
+        content, position = file.read(length), 0
+        while position + message.size <= len(content):
+            kind, used, _ = message.unpack_from(content, position)
+            body = content[position + message.size : position + message.size + used]
+            position += message.size + used
+            if kind == _CONTINUATION:
+                more, bytes_there = struct.unpack("<QQ", body)
+                # A newer one begins with a signature, and ends in a checksum.
+                blocks.append((more + 4, bytes_there - 8) if is_new else (more, bytes_there))
+            yield kind, body
 
 
 class TextRows:
@@ -70,11 +134,7 @@ class TextRows:
             self._file.close()
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [stop - start, ...], objects that are each a ``str``.
-
-        Raises:
-            CorruptShardError: they cannot be read, or are no UTF-8.
-        """
+        """Return rows [stop - start, ...], objects that are each a ``str``."""
         if self._length is not None:
             with self._damage():
                 return _objects(map(_decoded, self._fixed(start, stop)), (stop - start, *self._shape[1:]))
@@ -99,7 +159,6 @@ class TextRows:
         return self._heaps[place].text(number, length)
 
     def _references(self, start: int, stop: int) -> NDArray[Any]:
-        """Return [stop - start, ...] references to the texts of rows."""
         if self._found.file.userblock_size:
             raise ValueError("a file with a user block")
         if self._found.chunks is None:
@@ -123,7 +182,6 @@ class TextRows:
         return found
 
     def _chunk(self, corner: tuple[int, ...]) -> NDArray[Any]:
-        """Return the references in the chunk that begins at a corner."""
         shape = self._found.chunks
         expected = math.prod(shape) * _REFERENCE.itemsize
         if expected > MAX_CHUNK_BYTES:
@@ -178,11 +236,11 @@ class _Heap:
             start, size = self._places.get(number, (0, 0))
             if length > size:
                 raise ValueError(f"no object {number} of {length} bytes in a heap")
-            self._texts[number, length] = _decoded(self._content[start : start + length])
+            # The library ends a text at a NUL, which some programs store too.
+            self._texts[number, length] = _decoded(self._content[start : start + length].partition(b"\0")[0])
         return self._texts[number, length]
 
     def _objects(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        """Yield number of every object, where it starts, and how long it is."""
         position = 0
         while position + _OBJECT.size <= len(self._content):
             number, _, _, size = _OBJECT.unpack_from(self._content, position)

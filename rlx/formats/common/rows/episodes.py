@@ -58,7 +58,6 @@ class RowEpisode:
     """One episode.
 
     Args:
-        number: the source's number of it.
         rows: T.
         terminated: whether the last row ended the MDP.
         truncated: whether it was cut by a limit.
@@ -133,9 +132,6 @@ def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
 def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:
     """Return first episode of every shard of about 100,000 steps, and the number of episodes.
 
-    Args:
-        rows: of every episode.
-
     Example:
         >>> shard_bounds([60_000, 60_000, 10])
         (0, 2, 3)
@@ -155,11 +151,6 @@ class EpisodeTable(Sequence[RowEpisode]):
     Args:
         rows: [n] of each.
         number: of each, as the other arguments of ``RowEpisode``: [n], or the same for all.
-        terminated: as there.
-        truncated: as there.
-        final_recorded: as there.
-        from_reset: as there.
-        cut: as there.
 
     Example:
         >>> table = EpisodeTable([3, 5], number=[0, 1], terminated=True, truncated=False, final_recorded=False)
@@ -219,9 +210,7 @@ class RowStream:
     """Reader of rows in order: none may come before those of the last call.
 
     Args:
-        path: the file with the rows.
         batches: columns of as many rows each.
-        first: number of the first row of the first batch.
     """
 
     def __init__(self, path: Path, batches: Generator[Batch, None, None], first: int = 0) -> None:
@@ -243,11 +232,7 @@ class RowStream:
             self._forget(row)
 
     def rows(self, column: str, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [stop - start, ...] of a column; those before ``start`` are forgotten.
-
-        Raises:
-            CorruptShardError: there are fewer.
-        """
+        """Return rows [stop - start, ...] of a column; those before ``start`` are forgotten."""
         self._forget(start)
         return self.peek(column, start, stop)
 
@@ -273,7 +258,7 @@ class RowStream:
             self._start += _length(self._batches_held.pop(0))
 
     def close(self) -> None:
-        """Let go of what the batches are read from."""
+        """Close the file that the batches are read from."""
         self._batches.close()
 
     def finish(self) -> None:

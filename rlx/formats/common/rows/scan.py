@@ -44,13 +44,12 @@ class Pieces:
     Args:
         start, count: rows.
         number: of the episode.
-        trajectory: id, if there are such.
         terminated, truncated, recorded, cut: how the last row ends.
         first: whether it begins a lane.
         after_end: whether the row before it ended an episode.
         valid: whether its rows are steps.
         from_reset: whether it begins at a reset, if known.
-        begins, led_to: digests of what its first row begins with and of what its last row led to, by names of fields.
+        begins, led_to: digests of the first row's observation and of the last row's next one, by names of fields.
     """
 
     start: Places
@@ -90,7 +89,6 @@ def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> Links:
     """Return the links; of several pieces that lead to one, the latest continues there.
 
     Args:
-        pieces: in the order of time.
         decides: the fields that say whether a piece follows another.
         cyclic: whether the first piece of a lane may follow its last.
     """
@@ -171,11 +169,9 @@ class FoundEpisodes:
     """The episodes of rows that were scanned.
 
     Args:
-        table: of the episodes, in the order of their first rows.
         pieces: [p, 2] first row and number of rows of their pieces, episode by episode; None if every episode is one
             piece and none is left out.
         torn: names of fields that do not continue from row to row as the observations do.
-        padding: rows that are no steps.
     """
 
     table: EpisodeTable
@@ -266,12 +262,8 @@ class EpisodeScan:
         """Return the episodes of all rows.
 
         Args:
-            recording: what came before them.
             stitch: whether separated pieces of an episode are joined, and rows between them can be left out.
             cyclic: whether the first row of a lane may follow its last.
-
-        Raises:
-            SourceError: some rows are masked, and cannot be left out.
         """
         if not self.rows:
             nothing = EpisodeTable([], number=0, terminated=False, truncated=False, final_recorded=False)
@@ -336,7 +328,6 @@ class EpisodeScan:
 
 
 def _resets(pieces: Pieces, links: Links, recording: Recording) -> Flags:
-    """Return [p] which pieces are known to begin at a reset."""
     if pieces.from_reset is not None:
         return pieces.from_reset
     starts_anew = ~links.is_known if pieces.trajectory is not None else np.ones(len(pieces.start), bool)
@@ -353,8 +344,6 @@ def scan_following(
 
     Args:
         batches: the rows piece by piece, ``batch_rows`` each, with flags and the fields that ``after`` names.
-        after: TED path of the next observation, by name.
-        decides: which of these say whether a row follows another.
         recorded: called with each batch: [n] whether the observation after each row is recorded.
     """
     scan = EpisodeScan(after, decides)
@@ -398,7 +387,6 @@ def _alike(column: NDArray[Any]) -> list[bytes]:
 
 
 def _shifted(column: NDArray[Any], last: NDArray[Any] | None) -> NDArray[Any]:
-    """Return [n] the row before each row; of the first, the last one of the rows before."""
     return np.concatenate([column[:1] if last is None else last, column[:-1]])
 
 

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.fields import RowType, expecting, not_taken_note
-from rlx.formats.common.pictures import MalformedPictureError, decode_picture, picture_shape
+from rlx.formats.common.pictures import (
+    MalformedPictureError,
+    decode_picture,
+    lossy_encoding,
+    lossy_notes,
+    picture_shape,
+)
 from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
 from rlx.formats.common.rows.ted_fields import (
@@ -27,9 +33,9 @@ from rlx.formats.common.rows.ted_fields import (
     TedFields,
     ted_fields,
 )
-from rlx.formats.common.source import batch_rows, id_of
+from rlx.formats.common.source import EpisodeGroups, batch_rows, id_of
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
-from rlx.store.arrow import pyarrow, row_type, to_rows
+from rlx.store.foreign_types import pyarrow, row_type, to_rows
 
 # TED path of the column that each option of formats of tables names.
 COLUMN_PATHS: Mapping[str, str] = MappingProxyType(
@@ -53,13 +59,15 @@ class Table(Protocol):
     Attributes:
         kinds: dtype and shape of the rows of every column, by TED path; None where they are neither numbers nor text.
         unfit: reason for every column that has no value of one shape in every row.
+        lossy: encoding of the pictures of a column, if it is lossy.
     """
 
     kinds: Mapping[str, RowType | None]
     unfit: Mapping[str, str]
+    lossy: dict[str, str | None]
 
     def group_start(self, row: int) -> int:
-        """Return the first row of what has to be read for a row."""
+        """Return the first row of the group that has to be read for a row."""
 
     def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
         """Yield rows of columns, at most ``size`` each, from ``group_start(row)`` on.
@@ -74,11 +82,7 @@ class TablePlace:
     """Where a table is read from. It can be pickled to another process.
 
     Args:
-        path: of the file or directory, for messages and the id.
         root: the directory that the names of files are relative to.
-        names: of all files.
-        opened: opens the table.
-        layout: the expected layout, for error messages.
     """
 
     path: Path
@@ -89,16 +93,8 @@ class TablePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class TableRun:
-    """One table.
-
-    Args:
-        place: where it is read from.
-        fields: what the columns hold.
-        notes: the notes that rlx wrote, and the columns that were left out.
-        episodes: those of all rows.
-        first_episodes: first episode of every shard, and the number of episodes.
-    """
+class TableRun(EpisodeGroups):
+    """One table."""
 
     place: TablePlace
     fields: TedFields
@@ -121,21 +117,12 @@ class TableRun:
         """Schema of a step."""
         return self.fields.schema
 
-    def shards(self) -> Sequence[int]:
-        """Return groups of whole episodes, about 100,000 steps each."""
-        return range(len(self.first_episodes) - 1)
-
     def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (any file may have rows of any shard)
         """Return all files."""
         return self.place.names
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a shard.
-
-        Raises:
-            SourceNotFoundError: a file is missing.
-            CorruptShardError: it is damaged, or has NaN or nulls in it.
-        """
+        """Yield the steps of a shard."""
         first, stop = self.first_episodes[shard : shard + 2]
         row = int(self.episodes.rows[:first].sum())
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
@@ -149,16 +136,7 @@ class TableRun:
 
 
 def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
-    """Return the run of a table.
-
-    Args:
-        place: where it is read from.
-        notes: of the data, and the name of the format.
-
-    Raises:
-        CorruptShardError: a column is missing or damaged.
-        SourceError: the table has no step.
-    """
+    """Return the run of a table."""
     with expecting(place.layout), place.opened() as table:
         kinds = {name: kind for name, kind in table.kinds.items() if name not in table.unfit}
         fields = ted_fields(kinds, str(place.path))
@@ -166,7 +144,8 @@ def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
         if not len(found.table):
             raise SourceError(f"{place.path} has no step")
         fields = fields.torn(found.torn)
-        noted = not_taken_note({**fields.not_taken, **table.unfit})
+        noted: dict[str, Any] = {**not_taken_note({**fields.not_taken, **table.unfit})}
+        noted |= lossy_notes({name: table.lossy.get(path) for name, path in fields.paths.items()})
     notes = {**notes, **without_outcome(found.table), **noted}
     return TableRun(place, fields, notes, found.table, shard_bounds(found.table.rows))
 
@@ -185,7 +164,6 @@ def _episodes(table: Table, fields: TedFields) -> FoundEpisodes:
 
 
 def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
-    """Return [n] whether each row holds all observations after it."""
     count = len(next(iter(batch.values())))
     valid = [batch.get(validity(path), np.ones(count, bool)) for path in after]
     return np.logical_and.reduce(valid) if valid else np.zeros(count, bool)
@@ -203,18 +181,13 @@ def is_needed(path: str) -> bool:
 
 
 class ArrowFile(Protocol):
-    """A file of Arrow's columns.
-
-    Attributes:
-        path: of the file or directory.
-        names: of its columns.
-    """
+    """A file of Arrow's columns."""
 
     path: Path
     names: Sequence[str]
 
     def group_start(self, row: int) -> int:
-        """Return the first row of what has to be read for a row."""
+        """Return the first row of the group that has to be read for a row."""
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from ``group_start(row)`` on."""
@@ -227,7 +200,6 @@ class ArrowTable:
     """The table of a file of Arrow's columns.
 
     Args:
-        file: the open file.
         columns: TED path by the column's name, where it is another.
     """
 
@@ -236,11 +208,12 @@ class ArrowTable:
         self._names = {columns.get(name, name): name for name in file.names}
         if missing := [name for name in columns if name not in file.names]:
             raise CorruptShardError(f"{file.path}: {missing[0]} is missing, found {', '.join(file.names)[:200]}")
+        self.lossy: dict[str, str | None] = {}
         self.kinds: Mapping[str, RowType | None] = self._kinds()
         self.unfit: Mapping[str, str] = self._unfit()
 
     def group_start(self, row: int) -> int:
-        """Return the first row of what has to be read for a row."""
+        """Return the first row of the group that has to be read for a row."""
         return self._file.group_start(row)
 
     def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
@@ -264,7 +237,10 @@ class ArrowTable:
             return row_type(column)
         try:
             content = picture_file(column[0])
-            return None if content is None else ("uint8", picture_shape(content))
+            if content is None:
+                return None
+            self.lossy[path] = lossy_encoding(content)
+            return "uint8", picture_shape(content)
         except MalformedPictureError as exc:
             raise CorruptShardError(f"{self._file.path}: {self._names[path]}: {exc}") from exc
 
@@ -332,7 +308,7 @@ def picture_file(cell: Any) -> bytes | None:
 
 
 def picture_rows(column: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return the pictures [n, *shape] of a column; raises MalformedPictureError if one is none of this shape."""
+    """Return the pictures [n, *shape] of a column; raises MalformedPictureError if one has another shape."""
     pictures = np.empty((len(column), *shape), np.uint8)
     for row, cell in enumerate(column):
         content = picture_file(cell)

@@ -1,7 +1,13 @@
-"""Steps in rows, their arrays named by TED paths: the paths, and which fields the arrays make."""
+"""Steps in rows, their arrays named by TED paths: the paths, which fields the arrays make, and batches to write.
+
+In batches of Arrow's columns the observation after a step is in the next row; only at the end of a trajectory is it in
+the row itself, as ``next/observation``, which is null in other rows.
+"""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
+from rlx.formats.common.exporter import Experience, Piece, small_pieces
 from rlx.formats.common.fields import ExtraFields, RowType, check_finite, missing_field
+from rlx.formats.common.pictures import Arranged, encode
 from rlx.formats.common.rows.episodes import RowStream
 from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
+from rlx.store.foreign_types import arrow_type, from_rows, pyarrow
 
 INDEX = "index"
 TRAJECTORY = "collector/traj_ids"
@@ -29,6 +38,8 @@ _FLAGS = ("terminated", "truncated")
 _DERIVED = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not continue from step to step"
+# The columns beside those of the fields.
+LOCATIONS = (INDEX, TRAJECTORY, EPISODE, FROM_RESET, CUT)
 
 
 def ted_paths(schema: Schema) -> dict[str, str]:
@@ -46,7 +57,6 @@ class TedFields:
     """The layout of arrays by TED path.
 
     Args:
-        schema: what one step holds.
         paths: TED path of every field but the flags; of an observation, that of the one before each step.
         after: TED path of the observation after each step, of the observations that have it.
         not_taken: why each of the other arrays is no field.
@@ -59,7 +69,7 @@ class TedFields:
 
     @cached_property
     def observations(self) -> list[str]:
-        """Names of what a learner sees; any other field may hold anything, NaN included."""
+        """Names of the fields that a learner sees; any other field may hold anything, NaN included."""
         seen = self.schema.names(Role.OBSERVATION)
         named = [name for name in seen if is_observation(name)]
         return named or [name for name in seen if name.split("/")[0] != "info"]
@@ -84,15 +94,12 @@ class TedFields:
         """Raise CorruptShardError if rows of an observation, an action or the reward have NaN or infinity in them.
 
         Args:
-            name: of the field.
-            rows: [n, ...].
             place: their location, for messages.
-            first: number of the first row.
         """
         if name == "reward" or is_action(name) or name in self.observations:
             check_finite(rows, place, first)
 
-    def torn(self, names: Collection[str]) -> "TedFields":
+    def torn(self, names: Collection[str]) -> TedFields:
         """Return the fields, with ``names`` no longer observations, as their next values are other data.
 
         Of an info what the environment said after a step is kept, of any other field what stands at the root.
@@ -138,11 +145,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
 
     Args:
         columns: dtype and shape of the rows of each; None where they are neither numbers nor text.
-        place: their location, for messages.
         seen: names of observations, as far as that is known otherwise than by ``next``.
-
-    Raises:
-        CorruptShardError: one is missing, or is not what it should be.
 
     Example:
         >>> columns = {"observation": ("float32", (3,)), "action": ("int64", ()), "next/reward": ("float32", (1,))}
@@ -196,7 +199,6 @@ def _check_after(fields: Mapping[str, Field], recorded: Collection[str], place: 
 
 
 def _check_single(path: str, kind: RowType | None, place: str) -> None:
-    """Raise CorruptShardError unless the rows of a column are one flag or number each."""
     if kind is None or kind[0] == TEXT or kind[1] not in ((), (1,)):
         found = "no numbers" if kind is None or kind[0] == TEXT else f"{kind[0]}{list(kind[1])}"
         what = "flag" if path in (TERMINATED, TRUNCATED, DONE) else "number"
@@ -211,3 +213,53 @@ def _role(path: str, name: str, *, is_seen: bool) -> Role:
     if path != name:
         return Role.NEXT
     return Role.OBSERVATION if is_seen or name.split("/")[0] == "observation" else Role.STEP
+
+
+def step_batches(experience: Experience, pictures: Mapping[str, Arranged] | None = None) -> Iterator[tuple[Any, Piece]]:
+    """Yield a record batch of each piece of a trajectory, of at most a MiB of steps, and the piece.
+
+    Args:
+        pictures: the observations that become files of pictures, in a struct of ``bytes`` and ``path``, by name.
+    """
+    index, cut = 0, experience.trajectories.cut
+    for piece in small_pieces(experience.blocks(), experience.schema):
+        yield _batch(experience, piece, index, pictures or {}, cut=bool(cut[piece.trajectory])), piece
+        index += piece.steps
+
+
+def picture_type() -> Any:
+    """Return the type of a column of pictures."""
+    arrow, _ = pyarrow()
+    return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+
+
+def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[str, Arranged], *, cut: bool) -> Any:
+    arrow, _ = pyarrow()
+    schema, count = experience.schema, piece.steps
+    columns = {path: _column(piece.rows(name), pictures.get(name)) for name, path in ted_paths(schema).items()}
+    for name in schema.names(Role.OBSERVATION):
+        recorded = piece.next(name)[count - 1 :] if piece.is_last and piece.final_recorded else piece.data[name][:0]
+        kind = picture_type() if name in pictures else _type(schema[name])
+        nulls = arrow.nulls(count - len(recorded), kind)
+        columns[f"next/{name}"] = arrow.concat_arrays([nulls, _column(recorded, pictures.get(name))])
+    constants: dict[str, int | bool] = {
+        TRAJECTORY: piece.trajectory,
+        EPISODE: piece.episode,
+        FROM_RESET: piece.from_reset,
+        CUT: cut,
+    }
+    columns[INDEX] = from_rows(np.arange(index, index + count))
+    columns |= {path: from_rows(np.full(count, value)) for path, value in constants.items()}
+    return arrow.RecordBatch.from_pydict(columns)
+
+
+def _column(rows: NDArray[np.generic], arranged: Arranged | None) -> Any:
+    if arranged is None:
+        return from_rows(rows)
+    arrow, _ = pyarrow()
+    files = arrow.array(list(encode(arranged.arrange(rows))), arrow.binary())
+    return arrow.StructArray.from_arrays([files, arrow.nulls(len(rows), arrow.string())], fields=list(picture_type()))
+
+
+def _type(field: Field) -> Any:
+    return arrow_type(field.dtype, field.shape)

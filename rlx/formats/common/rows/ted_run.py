@@ -17,7 +17,7 @@ from rlx.formats.common.fields import RowType, expecting, not_taken_note
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording
 from rlx.formats.common.rows.ted_fields import TedFields
-from rlx.formats.common.source import batch_rows, id_of
+from rlx.formats.common.source import EpisodeGroups, batch_rows, id_of
 from rlx.schema import Schema
 
 Places = NDArray[np.int64]
@@ -104,11 +104,7 @@ def lanes(shape: Sequence[int], time: int, *, filled: int, oldest: int = 0) -> R
 
 
 class Leaf(Protocol):
-    """The rows of one leaf.
-
-    Attributes:
-        place: its location, for messages.
-    """
+    """The rows of one leaf."""
 
     place: str
 
@@ -123,12 +119,7 @@ class Leaves(Protocol):
         """Return names of the files of leaves of these dtypes and shapes, below the source's root."""
 
     def opened(self, kinds: Mapping[str, RowType]) -> AbstractContextManager[Mapping[str, Leaf]]:
-        """Return the leaves, open.
-
-        Raises:
-            SourceNotFoundError: a file is missing.
-            CorruptShardError: it has not as many bytes as its rows need.
-        """
+        """Return the leaves, open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +127,8 @@ class Place:
     """Where steps are read from.
 
     Args:
-        path: that the user gave.
         root: the directory that the names of files are relative to.
-        leaves: the leaves to read.
         kinds: dtype and shape of the rows of every leaf, by TED path.
-        layout: the expected layout, for error messages.
     """
 
     path: Path
@@ -151,21 +139,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class TedRun:
+class TedRun(EpisodeGroups):
     """One directory.
 
     Args:
-        root: the directory with the files.
-        id: name of the dataset.
-        leaves: the leaves to read.
-        kinds: dtype and shape of the rows of every leaf that is read, by TED path.
         runs: which of them are steps, in which order: episode by episode.
-        fields: what they hold.
-        notes: the notes that rlx wrote, and the leaves that are not taken.
-        episodes: those of all steps.
-        first_episodes: first episode of every shard, and the number of episodes.
-        padding: rows that are no steps, between others.
-        layout: the expected layout, for error messages.
     """
 
     root: Path
@@ -185,21 +163,12 @@ class TedRun:
         """Schema of a step."""
         return self.fields.schema
 
-    def shards(self) -> Sequence[int]:
-        """Return groups of whole episodes, about 100,000 steps each."""
-        return range(len(self.first_episodes) - 1)
-
     def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (every file has rows of every shard)
         """Return the files of all fields."""
         return self.leaves.files(self.kinds)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a shard.
-
-        Raises:
-            SourceNotFoundError: a file is missing.
-            CorruptShardError: one has not the length that it should have, or has NaN in it.
-        """
+        """Yield the steps of a shard."""
         if shard == 0 and self.padding:
             dropped[PADDING] += self.padding
         first, stop = self.first_episodes[shard : shard + 2]
@@ -236,7 +205,7 @@ class _Columns:
 
 
 def scanned(fields: TedFields, kinds: Mapping[str, RowType]) -> dict[str, RowType]:
-    """Return the leaves that ``make_run`` needs: those of fields, and those that tell of episodes."""
+    """Return the leaves that ``make_run`` needs: those of fields, and those that mark episodes."""
     needed = {path: kinds[path] for path in (*fields.paths.values(), *fields.after.values())}
     return needed | {path: kinds[path] for path in fields.scanned if path in kinds}
 
@@ -255,17 +224,9 @@ def make_run(
     """Return the run that leaves hold.
 
     Args:
-        place: where they are read from.
-        fields: what they hold.
         files: the leaves that ``scanned`` names, open.
         runs: the rows that are steps, lane by lane.
-        lane: rows of every lane.
         recording: the state of the steps before.
-        notes: of the data.
-        not_taken: other leaves, with the reason why each is not taken.
-
-    Raises:
-        SourceError: the run has no steps.
     """
     found = _scan(files, fields, runs, lane, recording)
     if not len(found.table):
@@ -289,7 +250,6 @@ def make_run(
 def _scan(
     leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
 ) -> FoundEpisodes:
-    """Return the episodes of rows of lanes of equal length."""
     names = {name for name in fields.scanned if name in leaves} | {*fields.after, *fields.after.values()}
     size, rows = batch_rows(fields.schema), runs.rows
     scan = EpisodeScan(fields.after, fields.decides)

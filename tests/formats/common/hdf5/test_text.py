@@ -1,5 +1,6 @@
 """Rows of text as they are read without HDF5's own heap code, against h5py."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.hdf5.text import TextRows, texts
+from rlx.formats.common.hdf5.file import mark
+from rlx.formats.common.hdf5.text import TextRows, _messages, text_mark, texts
 
 WORDS = np.array(["", "left", "r\u00e9sum\u00e9", "x" * 5000, "left"] * 4, object)
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -46,6 +48,53 @@ def test_rows_that_nobody_wrote_are_empty(tmp_path: Path) -> None:
         file.create_dataset("words", (6,), h5py.string_dtype(), chunks=(2,))[3] = "there"
     with h5py.File(tmp_path / "a.h5") as file, TextRows(file["words"]) as rows:
         assert rows.read(0, 6).tolist() == ["", "", "", "there", "", ""]
+
+
+@pytest.mark.parametrize("how", [{}, {"libver": "latest"}, {"track_order": True}])
+def test_marks_of_text(how: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", **how) as file:
+        for number in range(5):
+            file.attrs[f"word {number}"] = f"r\u00e9sum\u00e9 {number}" * 40
+        file.attrs["many"], file.attrs["number"] = ["a", "", "bc"], 5
+    whole = path.read_bytes()
+    with h5py.File(path) as file:
+        assert all(
+            text_mark(file, name) == mark(file, name) == file.attrs[name]
+            for name in [f"word {number}" for number in range(5)]
+        )
+        assert (mark(file, "many").tolist(), mark(file, "number"), mark(file, "none")) == (["a", "", "bc"], 5, None)
+    heap = whole.index(b"GCOL")
+    for place in (heap, heap + 16, heap + 25, heap + 31):
+        path.write_bytes(whole[:place] + b"\x7f" + whole[place + 1 :])
+        with h5py.File(path) as file, pytest.raises(CorruptShardError, match=r"a\.h5.*an attribute"):
+            mark(file, "word 0")
+
+
+def test_marks_that_the_library_reads_as_well(tmp_path: Path) -> None:
+    """Text with a NUL ends there, and files of other layouts than usual are left to the library."""
+    path, user, sizes = tmp_path / "a.h5", tmp_path / "user.h5", h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    with h5py.File(path, "w") as file:
+        file.attrs["nothing"], file.attrs["word"], file["word"] = h5py.Empty(h5py.string_dtype()), "abXcd", "abXcd"
+    path.write_bytes(path.read_bytes().replace(b"abXcd", b"ab\0cd"))
+    with h5py.File(path) as file:
+        assert mark(file, "word") == file.attrs["word"] == file["word"][()].decode() == texts(file, "word")[0] == "ab"
+        assert mark(file, "nothing") == file.attrs["nothing"]
+    with h5py.File(user, "w", userblock_size=512) as file:
+        file.attrs["word"] = "there"
+    user.write_bytes(b"\xff" * 512 + user.read_bytes()[512:])
+    sizes.set_sizes(4, 4)
+    with h5py.File(h5py.h5f.create(bytes(tmp_path / "four.h5"), fcpl=sizes)) as file:
+        file.attrs["word"] = "there"
+    for each in (user, tmp_path / "four.h5"):
+        with h5py.File(each) as file:
+            assert mark(file, "word") == "there"
+
+
+def test_a_header_that_leads_to_itself() -> None:
+    head = b"OHDR\2\0\x14" + b"\x10\x10\0\0" + (3).to_bytes(8, "little") + (7).to_bytes(8, "little")
+    with pytest.raises(ValueError, match="object header"):
+        list(_messages(BytesIO(head), 0))
 
 
 def test_every_byte_of_a_heap_may_be_wrong(tmp_path: Path) -> None:

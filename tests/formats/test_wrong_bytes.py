@@ -1,0 +1,28 @@
+"""Every format that rlx writes, with wrong bytes in its files: reading gives steps or an error that names the path."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rlx.formats.finding import find_run
+from rlx.pipeline.export import EXPORT_FORMATS, export
+from rlx.progress import Silent
+from tests.bad_files import NAMES
+from tests.contracts.dataset_exporter import whole_dataset
+from tests.contracts.source import fuzz
+
+_CASES = range(2_000)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
+def test_wrong_bytes(format: str, tmp_path: Path) -> None:
+    dataset = whole_dataset(tmp_path / "data", "pictures" if format in ("dopamine", "hf_parquet") else "vectors")
+    path = tmp_path / "out" / NAMES.get(format, "a.h5")
+    export(dataset.path, path, format, progress=Silent())
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    name = "parquet" if format == "hf_parquet" else format
+    found = fuzz(partial(find_run, id=None, layout=name), path, files, _CASES)
+    assert found["error"] > len(_CASES) // 100, found
