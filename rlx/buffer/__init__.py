@@ -7,7 +7,7 @@ it expects of each.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rlx.torchrl_names import no_such_name
+from rlx.package_names import lazy_names, no_such_name
 
 if TYPE_CHECKING:
     from rlx.buffer.batch import split_trajectories as split_trajectories
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from rlx.buffer.protocol import Sampler as Sampler
     from rlx.buffer.protocol import Storage as Storage
     from rlx.buffer.protocol import Writer as Writer
+    from rlx.buffer.rate_limiter import MinSize as MinSize
+    from rlx.buffer.rate_limiter import RateLimiter as RateLimiter
+    from rlx.buffer.rate_limiter import SampleToInsertRatio as SampleToInsertRatio
+    from rlx.buffer.ray_buffer import RayReplayBuffer as RayReplayBuffer
     from rlx.buffer.replay_buffer import ReplayBuffer as ReplayBuffer
     from rlx.buffer.sampler.prioritized import PrioritizedSampler as PrioritizedSampler
     from rlx.buffer.sampler.schedulers import LambdaScheduler as LambdaScheduler
@@ -60,55 +64,14 @@ if TYPE_CHECKING:
     from rlx.buffer.writer import TensorDictMaxValueWriter as TensorDictMaxValueWriter
     from rlx.buffer.writer import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 
-_NAMES = {
-    "batch": ["split_trajectories"],
-    "ensemble": ["ReplayBufferEnsemble"],
-    "ensemble_parts": ["SamplerEnsemble", "StorageEnsemble", "WriterEnsemble"],
-    "hindsight": ["HERReplayBuffer", "HindsightStrategy"],
-    "loader": ["Loader", "unchanged"],
-    "protocol": ["Sampler", "Storage", "Writer"],
-    "replay_buffer": ["ReplayBuffer"],
-    "sampler.prioritized": ["PrioritizedSampler"],
-    "sampler.schedulers": [
-        "LambdaScheduler",
-        "LinearScheduler",
-        "ParameterScheduler",
-        "SchedulerList",
-        "StepScheduler",
-    ],
-    "sampler.slices": ["PrioritizedSliceSampler", "SliceSampler", "SliceSamplerWithoutReplacement"],
-    "sampler.steps": ["RandomSampler", "SamplerWithoutReplacement"],
-    "storage.compressed": ["CompressedStorage"],
-    "storage.dataset": ["DatasetStorage"],
-    "storage.lists": ["LazyStackStorage", "ListStorage"],
-    "storage.tensors": ["LazyMemmapStorage", "LazyTensorStorage", "TensorStorage"],
-    "tensordict_replay_buffer": [
-        "PrioritizedReplayBuffer",
-        "TensorDictPrioritizedReplayBuffer",
-        "TensorDictReplayBuffer",
-    ],
-    "transform": [
-        "Compose",
-        "FrameStack",
-        "NStep",
-        "ReturnToGo",
-        "RewardClip",
-        "RewardSign",
-        "ToDevice",
-        "ToDtype",
-        "ToFloat",
-    ],
-    "writer": ["ImmutableDatasetWriter", "RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobinWriter"],
-}
-# Imported when first asked for: torch takes seconds.
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
+_HOME = lazy_names(__name__)
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise no_such_name(__name__, name)
-    return getattr(import_module(f"rlx.buffer.{_HOME[name]}"), name)
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

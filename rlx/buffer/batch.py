@@ -26,12 +26,7 @@ def as_steps(steps: TensorDictBase, ndim: int, time_dim: int | None = None) -> T
     """Return steps [*lanes, n, ...], ``ndim`` dimensions before those that belong to a row.
 
     Args:
-        steps: steps, or longer rows.
-        ndim: dimensions of the storage.
         time_dim: which of them is time; the last by default.
-
-    Raises:
-        SchemaMismatchError: fewer dimensions.
     """
     found = steps.batch_dims
     if found < ndim:
@@ -49,10 +44,6 @@ def rows_of(index: Any, storage: Storage) -> Rows:
     Args:
         index: rows, or a slice of the rows of every lane; negative ones count from the end. A tuple indexes the
             [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``.
-        storage: the indexed storage.
-
-    Raises:
-        IndexError: no such row.
     """
     size, lanes = storage.max_size // storage.lanes, storage.lanes
     filled = len(storage) // lanes
@@ -71,11 +62,7 @@ def rows_of(index: Any, storage: Storage) -> Rows:
 
 
 def steps_at(index: Any, storage: Storage) -> TensorDictBase:
-    """Return the steps at the rows that an index means, in its shape; a copy.
-
-    Raises:
-        IndexError: no such row.
-    """
+    """Return the steps at the rows that an index means, in its shape; a copy."""
     rows = rows_of(index, storage)
     steps = storage.get(rows.reshape(-1))
     return steps.reshape(*rows.shape, *steps.batch_size[1:])
@@ -88,7 +75,8 @@ def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
     that ends an episode be undone by the flags of its first step.
     """
     for key, value in info.items():
-        tensor = torch.from_numpy(np.ascontiguousarray(value)).to(batch.device)
+        tensor = torch.from_numpy(np.ascontiguousarray(value))
+        tensor = tensor if batch.device is None else tensor.to(batch.device)
         if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
             stored = batch.get(key, None)
             tensor = tensor if stored is None else stored | tensor.reshape(stored.shape)
@@ -102,7 +90,6 @@ class Form:
 
     Args:
         name: ``tensordict``, ``tensor``, ``dict`` or ``tensorclass``.
-        cls: the tensorclass.
     """
 
     name: str
@@ -123,11 +110,7 @@ TENSORDICT = Form("tensordict")
 
 
 def form_of(data: Any) -> Form:
-    """Return the form of data, or of the elements of a list.
-
-    Raises:
-        SchemaMismatchError: it cannot be stored.
-    """
+    """Return the form of data, or of the elements of a list."""
     if isinstance(data, Sequence) and not isinstance(data, str) and not is_tensorclass(data) and len(data):
         forms = {form_of(element) for element in data}
         if len(forms) == 1 and (forms == {TENSORDICT} or not isinstance(data, tuple)):
@@ -156,12 +139,8 @@ def in_tensordict(data: Any, dim: int = 0, *, may_differ: bool = False) -> Tenso
     """Return data [n, ...], or a list of n elements, as a TensorDict.
 
     Args:
-        data: in any form.
         dim: where the elements of a list are stacked.
         may_differ: whether elements may have other shapes and keys than each other.
-
-    Raises:
-        SchemaMismatchError: elements of a list differ, or the tensors of a dict differ in their first dimension.
     """
     if isinstance(data, Sequence) and not is_tensorclass(data):
         if not data:

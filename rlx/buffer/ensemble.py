@@ -6,7 +6,6 @@ from typing import Any, Literal, Self, cast, overload
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.checkpoint import SavedTogether
 from rlx.buffer.ensemble_parts import (
     BufferChoice,
     SamplerEnsemble,
@@ -16,6 +15,7 @@ from rlx.buffer.ensemble_parts import (
     positions,
 )
 from rlx.buffer.replay_buffer import Collate, ReplayBuffer
+from rlx.buffer.snapshot import SavedTogether
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.errors import SchemaMismatchError
@@ -255,11 +255,6 @@ def _joined(
     writers: WriterEnsemble | None,
     collate_fns: Sequence[Collate | None] | None,
 ) -> tuple[ReplayBuffer, ...]:
-    """Return buffers of these parts.
-
-    Raises:
-        ValueError: not as many of each.
-    """
     count = len(storages)
     parts = zip(
         storages.storages,
@@ -278,7 +273,6 @@ def _joined(
 
 
 def _mark(batch: TensorDictBase, number: int) -> None:
-    """Put the buffer's number beside the rows, if there are any."""
     rows = batch.get("index", None)
     index = batch.select().set(
         "buffer_ids", torch.full(batch.batch_size, number, dtype=torch.int64, device=batch.device)

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.batch import steps_at
-from rlx.buffer.checkpoint import SavedState, SavedTogether
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer, check_kind
 from rlx.buffer.sampler.draws import Draws, Shard
+from rlx.buffer.snapshot import SavedState, SavedTogether
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.transform.compose import Transform
 from rlx.errors import SamplingError
@@ -25,10 +25,6 @@ def positions(index: Any, count: int) -> int | list[int]:
 
     Args:
         index: an integer, a slice, an Ellipsis, or a list, range or 1-d array of integers.
-        count: number of parts.
-
-    Raises:
-        IndexError: the index is out of range, or has more dimensions.
 
     Example:
         >>> positions(-1, 3), positions(slice(1, None), 3), positions([2, 0], 3)
@@ -180,9 +176,7 @@ class BufferDraw:
     """One storage's part of a batch.
 
     Attributes:
-        buffer: which of them.
         rows: [n] the rows in it.
-        info: values of its sampler for these rows, by key.
     """
 
     buffer: int
@@ -302,22 +296,11 @@ class BufferChoice:
     """A choice of buffers by their probabilities, with replacement, or of all of them.
 
     Args:
-        count: number of buffers.
-        p: [count] weight of each buffer; equal by default.
-        sample_from_all: every buffer gives the same share of every batch. Either this or ``p``.
-        num_buffer_sampled: number of buffers per batch; ``count`` by default.
-        seed: random seed; by default from ``generator``, or random.
-        generator: source of the seed.
+        p, sample_from_all, num_buffer_sampled, seed, generator: as in ``SamplerEnsemble``, of buffers.
 
     Attributes:
-        number: number of buffers per batch.
         p: [count] probability of each buffer; None if equal.
         takes_all: whether every buffer gives a share of every batch.
-        draws: the random numbers.
-
-    Raises:
-        ValueError: no buffer, or ``p`` is not one probability for each.
-        TypeError: arguments that exclude each other.
 
     Example:
         >>> BufferChoice(3, p=[0, 1, 0], num_buffer_sampled=2, seed=0).next()
@@ -347,11 +330,7 @@ class BufferChoice:
         self.draws = Draws(seed, generator)
 
     def among(self, chosen: Sequence[int]) -> "BufferChoice":
-        """Return the same choice among some of the buffers, by their probabilities.
-
-        Raises:
-            ValueError: their weights are all 0.
-        """
+        """Return the same choice among some of the buffers, by their probabilities."""
         fewer = self.takes_all or self.number == self.count
         return BufferChoice(
             len(chosen),
@@ -369,11 +348,7 @@ class BufferChoice:
         return chosen
 
     def steps_each(self, batch_size: int) -> int:
-        """Return steps of a batch that each of the chosen buffers gives.
-
-        Raises:
-            SamplingError: the batch cannot be split evenly.
-        """
+        """Return steps of a batch that each of the chosen buffers gives."""
         size, rest = divmod(batch_size, self.number)
         if rest or not size:
             raise SamplingError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows, TrajectoryIndex
 from rlx.buffer.sampler.draws import permute, stream
-from rlx.errors import SliceTooLongError
+from rlx.errors import OptionError, SamplingError, SliceTooLongError
 
 Shuffle = bool | Literal["blocks"]
 _DRAWS = 2**64 - 2  # the stream of draws with replacement
@@ -34,14 +34,9 @@ class EpochOrder:
     """The order of the elements of one or more datasets, which are numbered one dataset after the other.
 
     Args:
-        counts: elements of each dataset.
-        seed: seed of all epochs.
         shuffle: whether in random order. With "blocks", blocks of consecutive elements are in random order, and
             elements only within windows of several blocks.
-        replacement: whether elements are drawn independently of each other.
         weights: share of each dataset in the samples; in proportion to its elements by default.
-        block: elements of a block.
-        window: elements of a window.
     """
 
     counts: tuple[int, ...]
@@ -52,10 +47,51 @@ class EpochOrder:
     block: int = 256
     window: int = 16_384
 
+    def __post_init__(self) -> None:
+        if not self.total:
+            raise SamplingError("cannot draw batches: there are no steps")
+        if self.weights is None:
+            return
+        found = np.asarray(self.weights, np.float64)
+        if len(found) != len(self.counts) or not np.isfinite(found).all() or (found < 0).any() or not found.any():
+            raise OptionError(
+                f"weights {list(self.weights)}: expected {len(self.counts)} numbers of at least 0, not all 0"
+            )
+        if empty := [number for number, count in enumerate(self.counts) if found[number] and not count]:
+            raise SamplingError(f"dataset {empty[0]} has no steps to draw from: expected a weight of 0")
+
     @property
     def total(self) -> int:
         """Elements of all datasets."""
         return sum(self.counts)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch may have more samples than elements."""
+        return self.replacement or self.weights is not None
+
+    def batches(self, size: int, batches: int | None, ranks: int, *, drop_last: bool) -> int:
+        """Return batches per epoch.
+
+        Args:
+            batches: the number that is asked for; by default as many as the elements give.
+        """
+        whole, rest = divmod(self.total, size)
+        limited = not self.is_endless
+        most = whole + (rest > 0 and not drop_last and limited)
+        if rest and limited and not drop_last and rest < ranks:
+            raise OptionError(
+                f"the last batch has {rest} elements, fewer than the {ranks} ranks", hint="use drop_last=True"
+            )
+        if batches is None:
+            found = most or (0 if limited else 1)
+        elif batches < 1 or (limited and batches > most):
+            raise OptionError(f"batches {batches}: expected 1 to {most}, those of an epoch without replacement")
+        else:
+            found = batches
+        if not found:
+            raise SamplingError(f"{self.total} elements are less than a batch of {size}", hint="use drop_last=False")
+        return found
 
     def located(self, elements: Rows) -> tuple[Rows, Rows]:
         """Return [n] the dataset of each element, and [n] its number there."""
@@ -160,18 +196,8 @@ class SliceElements:
     With replacement, every start that is followed by enough steps is an element.
 
     Args:
-        index: the trajectories.
-        steps: steps per slice.
-        seed: seed of the offsets.
         replacement: whether elements are starts.
         shuffle: whether offsets are random; otherwise slices begin with their trajectories.
-
-    Attributes:
-        count: number of elements.
-        left_out: trajectories that are shorter than a slice.
-
-    Raises:
-        SliceTooLongError: all trajectories are shorter.
     """
 
     def __init__(self, index: TrajectoryIndex, steps: int, seed: int, *, replacement: bool, shuffle: bool) -> None:

@@ -1,32 +1,26 @@
 """Batches for training: the same global batches for any number of ranks and workers."""
 
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
-from rlx.buffer.epoch_order import EpochOrder, Shuffle, SliceElements
-from rlx.buffer.prefetch import Task
-from rlx.buffer.protocol import Rows, Storage
-from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.storage.dataset import DatasetStorage, as_storage
-from rlx.buffer.storage.step_schema import leaves_of
-from rlx.buffer.transform.compose import Compose, Transform, pick_steps, reader, split
-from rlx.errors import OptionError, SamplingError, SchemaMismatchError
-from rlx.store.dataset import Dataset
+from rlx.buffer.epoch_order import EpochOrder, Shuffle
+from rlx.buffer.loader_reading import Copies, Part, Source, Windows, joined, made_ahead
+from rlx.buffer.protocol import Rows
+from rlx.buffer.transform.compose import Compose, Transform, split
+from rlx.errors import OptionError, SamplingError
+from rlx.fork import ThisProcessOnly
+from rlx.store.ted import PlannedBatches
 
-Source: TypeAlias = Dataset | ReplayBuffer | Storage | str | os.PathLike[str]
 _PLANNED = 16  # batches whose elements are chosen at once
-_READ_STEPS = 2048  # steps of a window that are read at once
 
 
 class Loader(IterableDataset[TensorDictBase]):
@@ -49,7 +43,7 @@ class Loader(IterableDataset[TensorDictBase]):
         weights: share of each source in the samples; in proportion to their sizes by default. Without replacement, a
             source starts over when it is exhausted.
         replacement: whether samples are drawn independently of each other. Slices may then start at any step.
-        shuffle: whether in random order. "blocks" reads a dataset far away with few requests: it shuffles blocks of
+        shuffle: whether in random order. "blocks" reads a dataset at a URL with few requests: it shuffles blocks of
             consecutive steps, and single steps only within windows of several blocks.
         drop_last: leave out the last batch of an epoch if it is smaller.
         batches: batches per epoch; by default as many as the data give.
@@ -59,8 +53,9 @@ class Loader(IterableDataset[TensorDictBase]):
         prefetch: batches to read ahead; 0 reads in the thread that iterates.
         threads: threads that read ahead.
         device: copies batches there, ahead of their use on a GPU.
-        block: steps per block.
-        window: steps that are in memory at once, twice, with ``shuffle="blocks"``.
+        block: steps per block, with ``shuffle="blocks"``.
+        window: steps per window, at least a batch. By default 65,536, or as many as have 256 MB in the dataset's
+            files. Of a dataset at a URL, the files' bytes of four windows are in memory.
 
     Raises:
         OptionError: arguments are out of range or do not go together.
@@ -96,8 +91,8 @@ class Loader(IterableDataset[TensorDictBase]):
         prefetch: int = 2,
         threads: int = 1,
         device: torch.device | str | None = None,
-        block: int = 256,
-        window: int = 16_384,
+        block: int = 1024,
+        window: int | None = None,
     ) -> None:
         self.rank, self.world_size = _place(rank, world_size)
         self._slice_len = slice_len
@@ -111,12 +106,12 @@ class Loader(IterableDataset[TensorDictBase]):
         around, self._transforms = split(transforms)
         sources = cast("list[Source]", list(data) if isinstance(data, list | tuple) else [data])
         self._parts = [
-            _Part(source, around, slice_len, seed, replacement=replacement, shuffle=bool(shuffle)) for source in sources
+            Part(source, around, slice_len, seed, replacement=replacement, shuffle=bool(shuffle)) for source in sources
         ]
         counts = tuple(part.count for part in self._parts)
-        self._check_counts(counts, weights)
         self._elements = batch_size // length
-        window_elements = max(window // batch_size, 1) * self._elements
+        steps = min(part.window for part in self._parts) if window is None else window
+        window_elements = max(steps // batch_size, 1) * self._elements
         self._order = EpochOrder(
             counts,
             seed,
@@ -126,44 +121,14 @@ class Loader(IterableDataset[TensorDictBase]):
             max(block // length, 1),
             window_elements,
         )
-        self._batches = self._count_batches(batches, drop_last=drop_last)
+        self._batches = self._order.batches(self._elements, batches, self.world_size, drop_last=drop_last)
         self._prefetch, self._threads = prefetch, threads
         self._device = None if device is None else torch.device(device)
         self.waited = 0.0
         # Shared, because workers of a DataLoader have copies of everything else, some from before the epoch began.
         self._position = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._process = os.getpid()
         self._is_resumed = True
-
-    def _check_counts(self, counts: tuple[int, ...], weights: Sequence[float] | None) -> None:
-        if not sum(counts):
-            raise SamplingError("cannot draw batches: there are no steps")
-        if weights is None:
-            return
-        found = np.asarray(weights, np.float64)
-        if len(found) != len(counts) or not np.isfinite(found).all() or (found < 0).any() or not found.any():
-            raise OptionError(f"weights {list(weights)}: expected {len(counts)} numbers of at least 0, not all 0")
-        if empty := [number for number, count in enumerate(counts) if found[number] and not count]:
-            raise SamplingError(f"dataset {empty[0]} has no steps to draw from: expected a weight of 0")
-
-    def _count_batches(self, batches: int | None, *, drop_last: bool) -> int:
-        whole, rest = divmod(self._order.total, self._elements)
-        limited = not self._order.replacement and self._order.weights is None
-        most = whole + (rest > 0 and not drop_last and limited)
-        if rest and limited and not drop_last and rest < self.world_size:
-            raise OptionError(
-                f"the last batch has {rest} elements, fewer than the {self.world_size} ranks", hint="use drop_last=True"
-            )
-        if batches is None:
-            found = most or (0 if limited else 1)
-        elif batches < 1 or (limited and batches > most):
-            raise OptionError(f"batches {batches}: expected 1 to {most}, those of an epoch without replacement")
-        else:
-            found = batches
-        if not found:
-            raise SamplingError(
-                f"{self._order.total} elements are less than a batch of {self._elements}", hint="use drop_last=False"
-            )
-        return found
 
     def __len__(self) -> int:
         """Return batches per epoch."""
@@ -189,6 +154,7 @@ class Loader(IterableDataset[TensorDictBase]):
 
         With the workers of a ``DataLoader``, call it before every epoch: they cannot count.
         """
+        self._own_position()
         self._position[0], self._position[1] = epoch, 0
         self._is_resumed = True
 
@@ -199,24 +165,33 @@ class Loader(IterableDataset[TensorDictBase]):
             batches: number of batches of the epoch that were used; those handed out by default. A ``DataLoader`` with
                 workers reads ahead, so that only its user can count them.
         """
+        order = self._order
         return {
             "epoch": self.epoch,
             "batch": self.batch if batches is None else batches,
-            "seed": self._order.seed,
-            "elements": list(self._order.counts),
+            "seed": order.seed,
+            "elements": list(order.counts),
             "elements_per_batch": self._elements,
+            "shuffle": order.shuffle,
+            "replacement": order.replacement,
+            "weights": None if order.weights is None else list(order.weights),
+            **({"block": order.block, "window": order.window} if order.shuffle == "blocks" else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration continue from a state, also of another number of ranks or workers.
 
         Raises:
-            SamplingError: the state is of other data, another batch size or another seed.
+            SamplingError: the state is of other data or of options that give other batches, such as another seed.
         """
-        mine = self.state_dict()
-        for key in ("seed", "elements", "elements_per_batch"):
-            if state[key] != mine[key]:
-                raise SamplingError(f"state of {key} {state[key]}, the loader has {mine[key]}")
+        for key, mine in self.state_dict().items():
+            if key in ("epoch", "batch"):
+                continue
+            # States of older versions have only these.
+            found = state[key] if key in ("seed", "elements", "elements_per_batch") else state.get(key, mine)
+            if found != mine:
+                raise SamplingError(f"state of {key} {found}, the loader has {mine}")
+        self._own_position()
         self._position[0], self._position[1] = state["epoch"], state["batch"]
         self._is_resumed = True
 
@@ -228,13 +203,25 @@ class Loader(IterableDataset[TensorDictBase]):
             epoch, first = self.epoch, self.batch
             yield from self._read_all(epoch, range(first + worker.id, self._batches, worker.num_workers))
             return
+        guard = ThisProcessOnly(
+            "an iteration of a loader cannot go on in a forked process: its threads are in the parent",
+            hint="iterate over the loader from the start in the forked process",
+        )
+        guard.check()
         epoch, first = self._begin()
         numbers = range(first, self._batches)
         for number, batch in zip(numbers, self._timed(self._moved(epoch, numbers)), strict=True):
             self._position[1] = number + 1
             yield batch
+            guard.check()
+
+    def _own_position(self) -> None:
+        """Count apart from the process that this one was forked from."""
+        if self._process != os.getpid():
+            self._process, self._position = os.getpid(), self._position.clone()
 
     def _begin(self) -> tuple[int, int]:
+        self._own_position()
         if not self._is_resumed or self.batch >= self._batches:
             self._position[0], self._position[1] = self.epoch + 1, 0
         self._is_resumed = False
@@ -250,31 +237,51 @@ class Loader(IterableDataset[TensorDictBase]):
             yield batch
 
     def _moved(self, epoch: int, numbers: range) -> Iterator[TensorDictBase]:
-        """Yield batches on the device, read ahead."""
-        copies = None if self._device is None else _Copies(self._device)
-        read = self._reading(epoch, numbers)
+        copies = None if self._device is None else Copies(self._device)
+        with self._reading(epoch, numbers) as read:
 
-        def make(number: int) -> Any:
-            batch = read(number)
-            return batch if copies is None else copies.start(batch)
+            def make(number: int) -> Any:
+                batch = read(number)
+                return batch if copies is None else copies.start(batch)
 
-        for made in _ahead(make, numbers, self._prefetch, self._threads):
-            yield made if copies is None else copies.finish(made)
+            for made in made_ahead(make, numbers, self._prefetch, self._threads):
+                yield made if copies is None else copies.finish(made)
 
     def _read_all(self, epoch: int, numbers: range) -> Iterator[TensorDictBase]:
-        read = self._reading(epoch, numbers)
-        for number in numbers:
-            yield read(number)
+        with self._reading(epoch, numbers) as read:
+            for number in numbers:
+                yield read(number)
 
-    def _reading(self, epoch: int, numbers: range) -> Callable[[int], TensorDictBase]:
-        """Return a function that reads a batch by its number."""
-        if self._order.shuffle == "blocks":
-            windows = _Windows(self, epoch, numbers)
-            return lambda number: self._finished(windows.batch(number))
-        return lambda number: self._finished(self._steps(self._mine(epoch, number), epoch))
+    @contextmanager
+    def _reading(self, epoch: int, numbers: range) -> Iterator[Callable[[int], TensorDictBase]]:
+        def read(number: int) -> TensorDictBase:
+            if windows is not None:
+                windows.wait_for(number)
+            group, place = divmod(numbers.index(number), _PLANNED)
+            planned = plan(group)
+            return self._finished(planned.read(place) if planned else self._steps(self._mine(epoch, number), epoch))
+
+        plan = lru_cache(maxsize=self._threads + 1)(partial(self._plan, epoch, numbers))
+        windows = None
+        if self._order.shuffle == "blocks" and any([part.is_read_ahead() for part in self._parts]):  # noqa: C419
+            per_window = self._order.window // self._elements
+            windows = Windows(self._parts, self._order, epoch, numbers, per_window, partial(self._mine, epoch))
+        try:
+            yield read
+        finally:
+            if windows is not None:
+                windows.close()
+
+    def _plan(self, epoch: int, numbers: range, group: int) -> PlannedBatches | None:
+        """Return the batches of a group; None where they are read one by one."""
+        if len(self._parts) > 1:
+            return None
+        elements = [self._mine(epoch, number) for number in numbers[group * _PLANNED : (group + 1) * _PLANNED]]
+        if any(len(mine) != len(elements[0]) for mine in elements):
+            return None
+        return self._parts[0].plan(np.stack(elements), epoch)
 
     def _mine(self, epoch: int, number: int) -> Rows:
-        """Return this rank's elements of a batch."""
         first = number // _PLANNED * _PLANNED
         begin, end = (min(n * self._elements, self._limit) for n in (first, min(first + _PLANNED, self._batches)))
         planned = _planned(self._order, epoch, begin, end)
@@ -285,9 +292,7 @@ class Loader(IterableDataset[TensorDictBase]):
 
     @property
     def _limit(self) -> int:
-        """How many samples an epoch has."""
-        endless = self._order.replacement or self._order.weights is not None
-        return self._batches * self._elements if endless else self._order.total
+        return self._batches * self._elements if self._order.is_endless else self._order.total
 
     def _steps(self, elements: Rows, epoch: int) -> TensorDictBase:
         """Return the steps of elements, [n] or [n, slice_len]."""
@@ -300,7 +305,7 @@ class Loader(IterableDataset[TensorDictBase]):
         else:
             at = [np.flatnonzero(part == number) for number in numbers]
             read = [self._parts[number].read(element[rows], epoch) for number, rows in zip(numbers, at, strict=True)]
-            steps = _joined(read, np.argsort(np.concatenate(at)))
+            steps = joined(read, np.argsort(np.concatenate(at)))
         column, shape = torch.from_numpy(part), steps.batch_size
         steps.set(("collector", "dataset"), column.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous())
         return steps
@@ -314,165 +319,9 @@ class Loader(IterableDataset[TensorDictBase]):
         return self.__dict__ | {"_is_resumed": True}
 
 
-class _Part:
-    """One source of steps, and its elements: steps, or slices."""
-
-    def __init__(
-        self,
-        source: Source,
-        around: Sequence[Any],
-        slice_len: int | None,
-        seed: int,
-        *,
-        replacement: bool,
-        shuffle: bool,
-    ) -> None:
-        self._buffer = source if isinstance(source, ReplayBuffer) else None
-        self._around = around
-        if isinstance(source, ReplayBuffer):
-            if around:
-                raise OptionError("transform: one that needs neighbours belongs to the buffer, not to its loader")
-            self.storage: Storage = source.storage
-        elif isinstance(source, str | os.PathLike) and not isinstance(source, Dataset):
-            self.storage = DatasetStorage(source)
-        else:
-            self.storage = as_storage(cast("Any", source))
-        self.slices = (
-            None
-            if slice_len is None
-            else SliceElements(self.storage.index(), slice_len, seed, replacement=replacement, shuffle=shuffle)
-        )
-        self.count = len(self.storage) if self.slices is None else self.slices.count
-        self.left_out = 0 if self.slices is None else self.slices.left_out
-
-    def read(self, elements: Rows, epoch: int) -> TensorDictBase:
-        """Return steps [n], or slices [n, slice_len]."""
-        rows = self.storage.row_at(elements) if self.slices is None else self.slices.rows(elements, epoch)
-        if self._buffer is not None:
-            steps: TensorDictBase = self._buffer[rows.reshape(-1)]
-        elif self._around:
-            steps = reader(self.storage, self._around, self.storage.index).read(rows.reshape(-1))
-        else:
-            steps = self.storage.get(rows.reshape(-1))
-        return steps if rows.ndim == 1 else steps.reshape(*rows.shape)
-
-
 @lru_cache(maxsize=64)
 def _planned(order: EpochOrder, epoch: int, start: int, stop: int) -> Rows:
-    """Return the elements of several batches, chosen at once."""
     return order.elements(epoch, start, stop)
-
-
-def _joined(parts: Sequence[TensorDictBase], places: Rows) -> TensorDictBase:
-    """Return steps of several datasets as one, in another order.
-
-    Raises:
-        SchemaMismatchError: they differ in keys, dtypes or shapes.
-    """
-    kinds = [{key: (leaf.dtype, leaf.shape[1:]) for key, leaf in leaves_of(part).items()} for part in parts]
-    for kind in kinds[1:]:
-        if differing := sorted("/".join(key) for key in kind.keys() | kinds[0] if kind.get(key) != kinds[0].get(key)):
-            raise SchemaMismatchError(
-                f"{differing[0]} differs between datasets: expected the same keys, dtypes and shapes",
-                hint="rlx preprocess makes them alike",
-            )
-    steps = concatenated(parts)
-    return pick_steps(steps, places) if steps.batch_dims == 1 else steps[torch.from_numpy(places)]
-
-
-def concatenated(parts: Sequence[TensorDictBase]) -> TensorDictBase:
-    """Return steps one part after the other."""
-    cat: Any = torch.cat  # whose types know tensors only
-    return cast("TensorDictBase", cat(list(parts)))
-
-
-class _Windows:
-    """Windows of steps in memory, read in the order of the files, the next one ahead of its use."""
-
-    def __init__(self, loader: Loader, epoch: int, numbers: range) -> None:
-        self._loader, self._epoch, self._numbers = loader, epoch, numbers
-        self._per_window = loader._order.window // loader._elements
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rlx window")
-        self._read: dict[int, Future[tuple[Rows, TensorDictBase]]] = {}
-
-    def batch(self, number: int) -> TensorDictBase:
-        """Return this rank's steps of a batch."""
-        window = number // self._per_window
-        with self._lock:
-            for wanted in (window, window + 1):
-                if wanted not in self._read and wanted * self._per_window < self._numbers.stop:
-                    self._read[wanted] = self._pool.submit(self._window, wanted)
-            for old in [known for known in self._read if known < window - 1]:
-                del self._read[old]
-            read = self._read[window]
-        known, steps = read.result()
-        places = known.searchsorted(self._loader._mine(self._epoch, number))
-        return pick_steps(steps, places) if steps.batch_dims == 1 else steps[torch.from_numpy(places)]
-
-    def _window(self, window: int) -> tuple[Rows, TensorDictBase]:
-        """Return the elements that this process needs of a window, ascending, and their steps."""
-        first = window * self._per_window
-        numbers = [n for n in range(first, first + self._per_window) if n in self._numbers]
-        mine = [self._loader._mine(self._epoch, number) for number in numbers]
-        elements = np.unique(np.concatenate([np.empty(0, np.int64), *mine]))
-        at_once = max(_READ_STEPS // (self._loader._slice_len or 1), 1)
-        read = [
-            self._loader._steps(elements[start : start + at_once], self._epoch)
-            for start in range(0, len(elements), at_once)
-        ]
-        return elements, read[0] if len(read) == 1 else concatenated(read)
-
-
-class _Copies:
-    """Copies of batches on a device, made ahead on a stream of their own where the device is a GPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream: Any = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def start(self, batch: TensorDictBase) -> tuple[TensorDictBase, Any]:
-        """Start a copy; return it, and the event after it."""
-        if self._stream is None:
-            return batch.to(self._device), None
-        pinned = batch.pin_memory()
-        with torch.cuda.stream(self._stream):
-            copy = pinned.to(self._device, non_blocking=True)
-            return copy, self._stream.record_event()
-
-    def finish(self, started: tuple[TensorDictBase, Any]) -> TensorDictBase:
-        """Return a copy that the consumer's stream may use."""
-        copy, event = started
-        if event is not None:
-            stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(event)
-            for leaf in leaves_of(copy).values():
-                leaf.record_stream(stream)
-        return copy
-
-
-def _ahead(make: Callable[[int], Any], numbers: range, depth: int, threads: int) -> Iterator[Any]:
-    """Yield the results for numbers in order; up to ``depth`` are made ahead, in threads.
-
-    Whoever asks for a result that is not there yet makes one instead of waiting.
-    """
-    if not depth:
-        yield from map(make, numbers)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="rlx loader") as pool:
-        ahead: deque[Task] = deque()
-        try:
-            for number in numbers:
-                ahead.append(Task(partial(make, number), pool))
-                if len(ahead) > depth:
-                    yield ahead.popleft().result(ahead)
-            while ahead:
-                yield ahead.popleft().result(ahead)
-        finally:
-            for task in ahead:
-                task.cancel()
 
 
 loader = Loader

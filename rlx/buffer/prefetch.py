@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,6 @@ class ReadWriteLock:
 
     Neither side may be entered again by the thread that is in it. A fork waits for both sides, so that what they read
     and write is whole in the child, whose lock is free.
-
-    Raises:
-        ForkError: (in a forked process) a writer did not finish before the fork.
 
     Example:
         >>> lock = ReadWriteLock()
@@ -114,7 +112,7 @@ class ReadWriteLock:
                 self._release()
 
     def _renew(self) -> None:
-        """Let go of what other threads held in the parent."""
+        """Release the locks that other threads held in the parent."""
         me = threading.get_ident()
         self._condition = threading.Condition(threading.Lock())
         self._is_torn = self._is_torn or not (self._is_forking or self._writer in (None, me))
@@ -129,8 +127,7 @@ class Draw:
 
     Args:
         rows: [n] rows.
-        info: what it says of them, by TED key, each [n, ...].
-        ends_epoch: whether it was the last draw of an epoch.
+        info: entries of the sampler for them, by TED key, each [n, ...].
         describes_steps: whether it means the steps that were stored there, as slices do, and not the rows alone.
     """
 
@@ -141,46 +138,47 @@ class Draw:
 
 
 class Task:
-    """A function that a pool runs, unless whoever needs a result runs it first.
-
-    Args:
-        run: the function.
-        pool: the pool.
-    """
+    """A function that a pool runs, unless whoever needs a result runs it first."""
 
     def __init__(self, run: Callable[[], Any], pool: ThreadPoolExecutor) -> None:
         self._run = run
-        self._future: Future[Any] = pool.submit(run)
+        self._is_begun = threading.Lock()  # for good
+        self._future: Future[Any] = Future()
+        pool.submit(self._begin)
 
-    def cancel(self) -> bool:
-        """Return whether the pool has not begun it, and will not."""
-        return self._future.cancel()
+    def cancel(self) -> None:
+        """Do not run it, unless it has begun."""
+        if self._is_begun.acquire(blocking=False):
+            self._future.cancel()
 
-    def run(self) -> None:
-        """Run it in this thread, after ``cancel``."""
-        future: Future[Any] = Future()
+    def _begin(self) -> None:
+        if not self._is_begun.acquire(blocking=False):
+            return
         try:
-            future.set_result(self._run())
+            self._future.set_result(self._run())
         except BaseException as exc:
-            future.set_exception(exc)
-            raise
-        finally:
-            self._future = future
+            self._future.set_exception(exc)
+            if not isinstance(exc, Exception):
+                raise
 
-    def result(self, others: Iterable["Task"]) -> Any:
-        """Return the result; instead of waiting, run this one or the first of the others that nobody has begun."""
+    def wait(self, others: Iterable["Task"] = ()) -> None:
+        """Wait for the end; meanwhile, run this one or the first of the others that nobody has begun."""
         for task in (self, *others):
             if self._future.done():
-                break
-            if task.cancel():
-                task.run()
+                return
+            task._begin()
+        self._future.exception()  # waits, at a third of the cost of `wait`
+
+    def result(self, others: Iterable["Task"] = ()) -> Any:
+        """Return the result; wait for it as ``wait`` does."""
+        self.wait(others)
         return self._future.result()
 
 
 @dataclass(slots=True, eq=False)
 class _Ticket:
     draw: Draw
-    future: Future[TensorDictBase] | None  # None in a fork, until its own threads read it
+    task: Task | None  # None in a fork, until its own threads read it
     is_stale: bool = field(default=False)  # its rows hold something else now
     is_void: bool = field(default=False)  # its rows hold nothing any more, or are another sampler's
 
@@ -219,11 +217,7 @@ class Prefetcher:
         on_fork(self, Prefetcher._renew)
 
     def take(self) -> tuple[Draw, TensorDictBase]:
-        """Return the next batch, and the draw it comes from.
-
-        Raises:
-            SamplingError: nothing can be drawn.
-        """
+        """Return the next batch, and the draw it comes from."""
         with self._storage_lock.read(), self._own_lock:
             ticket = self._next()
         try:
@@ -234,7 +228,7 @@ class Prefetcher:
 
     def _next(self) -> _Ticket:
         for ticket in self._ahead:
-            ticket.future = ticket.future or self._start(ticket.draw)
+            ticket.task = ticket.task or self._start(ticket.draw)
         try:
             while len(self._ahead) <= self._depth:
                 draw = self._draw()
@@ -246,17 +240,17 @@ class Prefetcher:
         self._taken.append(ticket)
         return ticket
 
-    def _start(self, draw: Draw) -> Future[TensorDictBase]:
+    def _start(self, draw: Draw) -> Task:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._depth, thread_name_prefix="rlx prefetch")
-        return self._pool.submit(self._read, draw)
+        return Task(partial(self._read, draw), self._pool)
 
     def _renew(self) -> None:
         """Start over in a fork, which has no threads: batches that were read ahead are read again."""
         self._own_lock, self._pool = threading.Lock(), None
         self._taken.clear()
         for ticket in self._ahead:
-            ticket.future = None
+            ticket.task = None
 
     def _read(self, draw: Draw) -> TensorDictBase:
         with self._storage_lock.read():
@@ -264,11 +258,11 @@ class Prefetcher:
         return self._finish(batch)
 
     def _checked(self, ticket: _Ticket) -> tuple[Draw, TensorDictBase]:
-        assert ticket.future is not None
-        ticket.future.exception()  # waits, at a third of the cost of `wait`
+        assert ticket.task is not None
+        ticket.task.wait()
         with self._storage_lock.read():
             if not (ticket.is_stale or ticket.is_void):
-                return ticket.draw, ticket.future.result()
+                return ticket.draw, ticket.task.result()
             draw = ticket.draw
             if ticket.is_void or draw.describes_steps:
                 with self._own_lock:
@@ -292,8 +286,8 @@ class Prefetcher:
             for ticket in self._taken:
                 ticket.is_void = True
             for ticket in self._ahead:
-                if ticket.future is not None:
-                    ticket.future.cancel()
+                if ticket.task is not None:
+                    ticket.task.cancel()
             self._ahead.clear()
 
     def shutdown(self) -> None:

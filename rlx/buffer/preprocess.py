@@ -39,7 +39,6 @@ class Mapping:
 
     Args:
         storage: where steps come from; none where they come with the chunk.
-        fn: returns new steps for a chunk.
         target: directory of the memory-mapped TensorDict that they are written to; none while its keys are unknown.
         single: whether ``fn`` gets one step at a time, rather than a chunk.
         seed: seeds torch, numpy and Python within ``fn``, together with the chunk's place; None: nothing is seeded.
@@ -59,11 +58,7 @@ class Mapping:
         return self.storage.get(np.arange(start, stop))
 
     def made(self, start: int, stop: int, steps: TensorDictBase | None = None) -> TensorDictBase:
-        """Return the result of ``fn`` for the steps from ``start`` to ``stop``, which are read unless given.
-
-        Raises:
-            ValueError: it returns another number of steps.
-        """
+        """Return the result of ``fn`` for the steps from ``start`` to ``stop``, which are read unless given."""
         steps = self.read(start, stop) if steps is None else steps
         with nullcontext() if self.seed is None else seeded((self.seed + start) % 2**63):
             if self.single:
@@ -75,11 +70,7 @@ class Mapping:
         return result
 
     def write(self, span: Span, steps: TensorDictBase | None = None) -> None:
-        """Put a chunk where it belongs.
-
-        Raises:
-            SchemaMismatchError: its keys, dtypes or shapes are not those of the first chunk.
-        """
+        """Put a chunk where it belongs."""
         assert self.target is not None
         put(_opened(self.target, self.run), self.made(*span, steps), span)
 
@@ -100,7 +91,6 @@ def put(storage: TensorDictBase, chunk: TensorDictBase, span: Span) -> None:
 
 
 def _kinds(steps: TensorDictBase) -> dict[str, str]:
-    """Return dtype and shape of every leaf."""
     return {
         name_of(key): f"{leaf.dtype}{list(leaf.shape[1:])}"
         for key, leaf in steps.items(include_nested=True, leaves_only=True)
@@ -116,7 +106,6 @@ class Workers:
         start_method: how they start; by default Python's.
         pool: processes that are there already, used instead.
         max_tasks: chunks after which a process is replaced; never by default.
-        threads: torch's threads in each process.
     """
 
     count: int = 0
@@ -181,9 +170,7 @@ def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list
     """Return the chunks into which the steps are cut.
 
     Args:
-        steps: how many.
         chunksize: steps of a chunk; 1,024 by default, as for 0, which gives ``fn`` one step at a time.
-        num_chunks: chunks instead.
 
     Example:
         >>> chunks(5, chunksize=2, num_chunks=None), chunks(5, chunksize=None, num_chunks=2)
@@ -201,11 +188,6 @@ def preprocess(mapping: Mapping, spans: Sequence[Span], dest: Path, workers: Wor
     """Write the results of ``fn`` for these chunks as a memory-mapped TensorDict at ``dest``; yield after each chunk.
 
     The directory is there when all of it is.
-
-    Raises:
-        DatasetExistsError: the directory is not empty.
-        DatasetLockedError: another process is writing the same directory.
-        SchemaMismatchError: chunks differ in their keys, dtypes or shapes.
     """
 
     def check() -> None:

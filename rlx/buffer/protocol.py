@@ -28,7 +28,7 @@ class TrajectoryIndex(Neighbours, Protocol):
 
     @property
     def generation(self) -> int:
-        """Changes with every write, so that whoever caches something knows."""
+        """Changes with every write, so that caches can be checked."""
 
     def __len__(self) -> int:
         """Return rows stored."""
@@ -121,6 +121,14 @@ class Storage(Protocol):
             k: observations per stack.
         """
         return None
+
+    def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
+        """Return [n, ...] those of these flags that every step has, by key."""
+        present = [key for key in dict.fromkeys(keys) if self.has(key)]
+        if not present:
+            return {}
+        steps = self.get(rows, present)
+        return {key: steps.get(key).numpy(force=True).astype(bool) for key in present}
 
     def append(self, steps: TensorDictBase) -> Rows:
         """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
@@ -265,11 +273,6 @@ class Writer(Protocol):
 
 def check_kind(name: str, part: object, kind: type) -> None:
     """Raise TypeError unless an argument is a storage, a sampler or a writer.
-
-    Args:
-        name: of the argument.
-        part: its value.
-        kind: ``Storage``, ``Sampler`` or ``Writer``.
 
     Example:
         >>> check_kind("sampler", object(), Sampler)

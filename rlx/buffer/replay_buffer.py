@@ -3,7 +3,9 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, overload
 
@@ -17,10 +19,10 @@ from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
 from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer, check_kind
 from rlx.buffer.sampler.draws import Worker, worker_here
-from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT
+from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.saved_dataset import Saving, save_dataset
-from rlx.buffer.snapshot import blocks, describe, restore, steps_of, steps_state
+from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.step_schema import as_path
@@ -130,7 +132,6 @@ class ReplayBuffer(Preprocessing):
         self._arrive()
 
     def _arrive(self) -> None:
-        """Get what every process has of its own."""
         self._sampler_lock = threading.Lock()
         self._prefetcher = self._new_prefetcher()
         on_fork(self, ReplayBuffer._renew_lock)
@@ -170,6 +171,11 @@ class ReplayBuffer(Preprocessing):
     def batch_size(self) -> int | None:
         """Steps in a batch, unless ``sample`` overrides it."""
         return self._batch_size
+
+    @property
+    def dim_extend(self) -> int | None:
+        """Time dimension of written data, if it is not the last."""
+        return self._dim_extend
 
     @property
     def write_count(self) -> int:
@@ -220,7 +226,6 @@ class ReplayBuffer(Preprocessing):
         return torch.from_numpy(rows)
 
     def _check_form(self, form: Form) -> None:
-        """Raise SchemaMismatchError unless data of this form may be written beside the stored data."""
         if self._form is not None and self._form != form and len(self._storage):
             raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
 
@@ -268,6 +273,8 @@ class ReplayBuffer(Preprocessing):
         values = torch.as_tensor(priority).detach().cpu().numpy()
         if values.size > 1 and at.size and values.size % at.size == 0:
             values = values.reshape(at.size, -1)  # rows [*lanes, n] come with priorities [*lanes, n, ...]
+        if isinstance(self._sampler, PrioritizedSampler):  # of a dataset, it knows no rows before the first sample
+            self._sampler.catch_up(self._storage)
         self._sampler.update_priority(at, values)
 
     # ---- sampling
@@ -291,18 +298,21 @@ class ReplayBuffer(Preprocessing):
             SamplingError: the storage cannot fulfil the request; SliceTooLongError, no trajectory has enough steps.
             ValueError: neither this call nor the buffer has a batch size.
         """
+        batch, info, _ = self.drawn(batch_size)
+        return (batch, info) if return_info else batch
+
+    def drawn(self, batch_size: int | None = None) -> tuple[TensorDictBase, dict[Any, Any], bool]:
+        """Return a batch, the dict of ``return_info``, and whether the batch ends an epoch."""
         draw, batch = self._sample(self._size(batch_size))
-        if not return_info:
-            return batch
-        return batch, {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in self._info(draw).items()}
+        info = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in self._info(draw).items()}
+        return batch, info, draw.ends_epoch
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Yield batches of the buffer's own size without end; of a sampler without replacement, those of one epoch."""
-        size = self._size(None)
+        self._size(None)
         ends = False
         while not ends:
-            draw, batch = self._sample(size)
-            ends = draw.ends_epoch
+            batch, _, ends = self.drawn()
             yield batch
 
     def _size(self, batch_size: int | None) -> int:
@@ -359,7 +369,6 @@ class ReplayBuffer(Preprocessing):
         return self._back(batch)
 
     def _back(self, batch: Any) -> Any:
-        """Return a batch in the form in which data were written."""
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
 
     def _info(self, draw: Draw) -> dict[Any, Any]:
@@ -535,6 +544,13 @@ class ReplayBuffer(Preprocessing):
         with self._lock.read():
             save_dataset(self._storage, self._index(), Path(path), saving)
 
+    def frozen(self) -> "ReplayBuffer":
+        """Return a buffer to save while this one is written: with a copy of the steps, unless they are in files."""
+        if self._storage.is_in_files:
+            return self
+        with self._lock.write(), self._sampler_lock:
+            return ReplayBuffer(storage=deepcopy(self._storage), sampler=deepcopy(self._sampler))
+
     dump = dumps
     load = loads
     save = dumps
@@ -552,10 +568,30 @@ class ReplayBuffer(Preprocessing):
         form = TENSORDICT if self._form is None or self._form.cls is not None else self._form
         return {**state, "write_count": self._write_count, "form": form.name}
 
+    @contextmanager
+    def reading(self) -> Iterator[dict[str, Any]]:
+        """Yield the state of the buffer but for its steps; nothing is written meanwhile."""
+        with self._lock.read():
+            with self._sampler_lock:
+                state = self._state()
+            yield state
+
+    def restore_rows(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
+        """Continue from a state of ``reading`` of a buffer of the same capacity.
+
+        Args:
+            state: the state.
+            steps: blocks of all its steps, every row once: rows [n] and the steps [n] at them, in any order.
+        """
+        self._restored(state, lambda: restore_parts(state, steps, self._storage, self._sampler, self._writer))
+
     def _restore(self, state: Mapping[str, Any], steps: Iterator[TensorDictBase]) -> None:
+        self._restored(state, lambda: restore(state, steps, self._storage, self._sampler, self._writer))
+
+    def _restored(self, state: Mapping[str, Any], parts: Callable[[], list[Draw]]) -> None:
         with self._lock.write(), self._sampler_lock:
             self._discard()
-            self._left.extend(restore(state, steps, self._storage, self._sampler, self._writer))
+            self._left.extend(parts())
             self._write_count = state["write_count"]
             if self._form is None or self._form.cls is None:  # a class is not in a checkpoint
                 self._form = Form(state.get("form", TENSORDICT.name))

@@ -43,10 +43,8 @@ class Saving:
     """How the steps of a buffer are written.
 
     Args:
-        id: name of the dataset.
         exclude: keys that are left out, with all keys below them.
         store: ``zarr`` or ``memmap``.
-        codec: how large rows are compressed.
         overwrite: whether to replace an existing dataset, once the new one is complete.
     """
 
@@ -58,20 +56,7 @@ class Saving:
 
 
 def save_dataset(storage: Storage, index: TrajectoryIndex, path: Path, saving: Saving) -> None:
-    """Write the steps of a storage as a dataset, trajectory by trajectory in the order of their first steps.
-
-    Args:
-        storage: the steps.
-        index: which of them follow each other.
-        path: the dataset's directory.
-        saving: how to write.
-
-    Raises:
-        SchemaMismatchError: the storage has no steps, or a key that a dataset cannot hold, or none of an excluded
-            name.
-        DatasetExistsError: the directory holds a dataset, or something else.
-        DiskFullError: no space is left.
-    """
+    """Write the steps of a storage as a dataset, trajectory by trajectory in the order of their first steps."""
     if not len(storage):
         raise SchemaMismatchError("the buffer has no steps: expected at least one to save")
     first = storage.row_at(np.zeros(1, np.int64))
@@ -103,7 +88,6 @@ class _Fields:
     """Which leaf each field is of.
 
     Args:
-        schema: what a step holds.
         paths: the leaf of every field but the flags.
         has_next: whether observations after the steps are stored.
     """
@@ -114,7 +98,6 @@ class _Fields:
 
 
 def _check_excluded(storage: Storage, rows: Rows, exclude: Collection[LeafPath]) -> None:
-    """Raise SchemaMismatchError for a key to leave out that the steps do not have."""
     tensors, texts = parted(storage.get(rows))
     there = [*tensors, *texts]
     for key in exclude:
@@ -149,7 +132,6 @@ def _refused(path: LeafPath, reason: str) -> SchemaMismatchError:
 
 
 def _fields(columns: Columns) -> _Fields:
-    """Return the fields of leaves; the flags are made of those under ``next``."""
     if _REWARD not in columns:
         raise SchemaMismatchError(f"next/reward is missing, found {', '.join(sorted(map('/'.join, columns)))}")
     if _DONE not in columns and _TERMINATED not in columns:
@@ -169,7 +151,8 @@ def _fields(columns: Columns) -> _Fields:
         if path in _DERIVED or (is_next and path[1:] in observations):
             continue
         name = "/".join(path[1:] if is_next else path)
-        if (("next", *path) in columns and path not in observations) or path == ("reward",):
+        after = ("next", *path)
+        if (after in columns and after not in _DERIVED and path not in observations) or path == ("reward",):
             raise _refused(path, f"next/{name} is another value of the same name")
         role = Role.OBSERVATION if path in observations else Role.NEXT if is_next else Role.STEP
         try:
@@ -183,7 +166,6 @@ def _fields(columns: Columns) -> _Fields:
 
 
 def _shards(index: TrajectoryIndex) -> list[list[Rows]]:
-    """Return the rows of every trajectory, of about 100,000 steps for each shard."""
     first, length = index.trajectories()
     shards: list[list[Rows]] = [[]]
     steps = 0
@@ -200,8 +182,6 @@ class _Numbers:
     """What the next block must know of the one before.
 
     Attributes:
-        episode: number of the next trajectory that begins.
-        is_open: whether the last one continues in the next block.
         after_end: whether the step before ended an episode.
     """
 
@@ -213,14 +193,7 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _SavedSteps:
-    """Reader of trajectories as blocks.
-
-    Args:
-        storage: the steps.
-        index: which of them follow each other.
-        fields: what they hold.
-        exclude: keys that are left out.
-    """
+    """Reader of trajectories as blocks."""
 
     storage: Storage
     index: TrajectoryIndex
@@ -228,7 +201,6 @@ class _SavedSteps:
     exclude: Collection[LeafPath]
 
     def blocks(self, trajectories: Sequence[Rows], numbers: _Numbers) -> Iterator[Block]:
-        """Yield the steps of trajectories, each of them given by its rows."""
         rows = np.concatenate(trajectories)
         stops = np.cumsum([len(one) for one in trajectories])
         starts = np.append(0, stops[:-1])
@@ -248,10 +220,7 @@ def _block(columns: Columns, fields: _Fields, bounds: Mapping[str, NDArray[np.bo
     """Return the steps of all rows but the one that follows the block, if it is there.
 
     Args:
-        columns: the leaves.
-        fields: what a step holds.
         bounds: [n] whether each step ``starts`` or ``ends`` a trajectory of the index, and whether it ``resets``.
-        numbers: what the block before left.
     """
     steps = len(bounds["ends"])
     terminated, truncated = _flags({path: rows[:steps] for path, rows in columns.items() if path in _FLAGS})

@@ -1,12 +1,16 @@
-"""All that a buffer is, as numbers and blocks of steps; and a buffer as a snapshot says."""
+"""All that a buffer is, as numbers and blocks of steps: taken, restored, and saved part by part in directories."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from rlx.buffer.checkpoint import check_part, files_of, load, save
 from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
@@ -63,15 +67,9 @@ def restore(
 
     Into a storage of another capacity the steps are rewritten, oldest first: their rows may differ, so the sampler
     starts afresh and no draws are pending.
-
-    Raises:
-        SchemaMismatchError: the storage is too small, or of other dimensions.
     """
     if keeps_rows(state, storage):
-        storage.restore(state["storage"], rows_and_steps(state, steps))
-        sampler.load_state_dict(state["sampler"])
-        writer.load_state_dict(state["writer"])
-        return [_draw_of(pending) for pending in state["pending"]]
+        return restore_parts(state, rows_and_steps(state, steps), storage, sampler, writer)
     storage.empty()
     sampler.emptied()
     writer.empty()
@@ -81,12 +79,22 @@ def restore(
     return []
 
 
-def keeps_rows(state: Mapping[str, Any], storage: Storage) -> bool:
-    """Return whether the steps of a state keep their rows in a storage; in one of another capacity they do not.
+def restore_parts(
+    state: Mapping[str, Any],
+    steps: Iterable[tuple[Rows, TensorDictBase]],
+    storage: Storage,
+    sampler: Sampler,
+    writer: Writer,
+) -> list[Draw]:
+    """Make these parts, of the same capacity, what ``describe`` said; return the draws that were pending."""
+    storage.restore(state["storage"], steps)
+    sampler.load_state_dict(state["sampler"])
+    writer.load_state_dict(state["writer"])
+    return [_draw_of(pending) for pending in state["pending"]]
 
-    Raises:
-        SchemaMismatchError: the storage is too small, or of other dimensions.
-    """
+
+def keeps_rows(state: Mapping[str, Any], storage: Storage) -> bool:
+    """Return whether the steps of a state keep their rows in a storage; in one of another capacity they do not."""
     if storage.is_read_only != ("dataset" in state["storage"]):
         raise SchemaMismatchError(f"checkpoint of {_kind(state)}, the storage is {storage!r}")
     lanes = int(np.prod(state["lane_shape"], dtype=np.int64))
@@ -147,3 +155,168 @@ def _draw_state(draw: Draw) -> dict[str, Any]:
 
 def _draw_of(state: Mapping[str, Any]) -> Draw:
     return Draw(state["rows"].numpy(), {key: value.numpy() for key, value in state["info"]}, *state["flags"])
+
+
+class SavedState(ABC):
+    """A part that writes its ``state_dict`` to a directory: a sampler, or a writer.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from rlx.buffer import RandomSampler
+        >>> sampler, other = RandomSampler(seed=7), RandomSampler()
+        >>> with TemporaryDirectory() as directory:
+        ...     sampler.dumps(directory)
+        ...     other.loads(directory)
+        >>> other.seed
+        7
+    """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return numbers, lists and tensors."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from such a state."""
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a directory, in place of the checkpoint that may be there.
+
+        Raises:
+            DatasetExistsError: the directory holds something else.
+        """
+        save(Path(path), {"part": _part_name(self), "state": self.state_dict()})
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a checkpoint that ``dumps`` wrote.
+
+        Raises:
+            DatasetNotFoundError: the directory holds no checkpoint.
+            FormatVersionError: another format version wrote it.
+            CorruptDatasetError: the checkpoint is damaged.
+            SchemaMismatchError: another kind of part wrote it.
+        """
+        written, _ = load(Path(path))
+        check_part(written, path, _part_name(self))
+        self.load_state_dict(written["state"])
+
+
+class SavedSteps:
+    """A storage that writes its steps to a directory, compressed.
+
+    Example:
+        >>> import torch
+        >>> from tempfile import TemporaryDirectory
+        >>> from tensordict import TensorDict
+        >>> from rlx.buffer import LazyTensorStorage, ListStorage
+        >>> storage, other = ListStorage(10), LazyTensorStorage(100)
+        >>> rows = storage.append(TensorDict({"action": torch.arange(3)}, [3]))
+        >>> with TemporaryDirectory() as directory:
+        ...     storage.dumps(directory)
+        ...     other.loads(directory)
+        >>> other[:]["action"]
+        tensor([0, 1, 2])
+    """
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write the steps to a directory, in place of the checkpoint that may be there.
+
+        Raises:
+            DatasetExistsError: the directory holds something else.
+        """
+        storage: Any = self
+        save(Path(path), {"part": "a storage", "state": describe_storage(storage)}, blocks(storage))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Hold the steps of a checkpoint that ``dumps`` of any storage wrote, and no others.
+
+        In a storage of the same ``max_size`` they have the rows that they had; in a larger one the oldest come first.
+
+        Raises:
+            DatasetNotFoundError: the directory holds no checkpoint.
+            FormatVersionError: another format version wrote it.
+            CorruptDatasetError: the checkpoint is damaged; the storage may be left empty.
+            SchemaMismatchError: another kind of part wrote it, it has other dimensions, or more steps than fit.
+        """
+        storage: Any = self
+        written, steps = load(Path(path))
+        check_part(written, path, "a storage")
+        state = written["state"]
+        if keeps_rows(state, storage):
+            storage.restore(state["storage"], rows_and_steps(state, steps))
+            return
+        storage.empty()
+        for block in in_lanes(state, steps):
+            storage.append(block)
+
+    dump = dumps
+    load = loads
+    save = dumps
+
+
+class Saved(Protocol):
+    """Whatever can be written to a directory."""
+
+    def dumps(self, path: str | os.PathLike[str], /) -> None:
+        """Write it."""
+
+    def loads(self, path: str | os.PathLike[str], /) -> None:
+        """Restore the written state."""
+
+
+class SavedTogether(ABC):
+    """Several parts that are written to one directory: all of them, or none."""
+
+    @abstractmethod
+    def _saved_parts(self) -> Sequence[Saved]:
+        """Return the parts."""
+
+    def _own_state(self) -> dict[str, Any]:
+        return {}
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (most have none)
+        """Continue from what else was kept."""
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write all parts to a directory, in place of the checkpoint that may be there.
+
+        Raises:
+            DatasetExistsError: the directory holds something else.
+        """
+        parts = self._saved_parts()
+
+        def write(directory: Path) -> None:
+            for number, part in enumerate(parts):
+                part.dumps(directory / str(number))
+
+        state = {"part": _part_name(self), "count": len(parts), "state": self._own_state()}
+        save(Path(path), state, write_beside=write)
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Become what ``dumps`` wrote, part by part.
+
+        Raises:
+            DatasetNotFoundError: the directory holds no checkpoint.
+            FormatVersionError: another format version wrote it.
+            CorruptDatasetError: the checkpoint is damaged.
+            SchemaMismatchError: it is one of another number of parts, or of parts of another kind.
+        """
+        written, _ = load(Path(path))
+        check_part(written, path, _part_name(self))
+        parts = self._saved_parts()
+        if written["count"] != len(parts):
+            raise SchemaMismatchError(
+                f"{os.fspath(path)} is a checkpoint of {written['count']} parts, not {len(parts)}"
+            )
+        directory = files_of(Path(path))
+        for number, part in enumerate(parts):
+            part.loads(directory / str(number))
+        self._load_own_state(written["state"])
+
+    dump = dumps
+    load = loads
+    save = dumps
+
+
+def _part_name(part: object) -> str:
+    return type(part).__name__

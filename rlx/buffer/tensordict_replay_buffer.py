@@ -36,7 +36,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def __init__(self, *, priority_key: NestedKey = "td_error", **options: Unpack[BufferOptions]) -> None:
         super().__init__(**options)
-        self._priority_key = priority_key
+        self.priority_key = priority_key
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Take the priorities of a batch, by its ``index`` and what stands at the priority key, [n] or [n, ...].
@@ -46,7 +46,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
-        rows, priority = batch["index"], batch[self._priority_key]
+        rows, priority = batch["index"], batch[self.priority_key]
         if rows.ndim > 1:  # of rows that are trajectories
             rows = rows.reshape(len(rows), -1)[:, 0]
         self.update_priority(rows, priority)
@@ -59,7 +59,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             )
 
     def _extended(self, rows: Rows, steps: TensorDictBase) -> None:
-        priority = steps.get(self._priority_key, None)
+        priority = steps.get(self.priority_key, None)
         if priority is not None:
             self._set_priority(rows, priority)
 
@@ -110,11 +110,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         alpha: exponent of priorities; 0 samples uniformly.
         beta: exponent of the importance-sampling weights; 1 corrects all of the bias.
         priority_key: key from which ``update_tensordict_priority`` reads priorities.
-        eps: as in ``PrioritizedReplayBuffer``.
-        storage: as in ``PrioritizedReplayBuffer``.
-        reduction: as in ``PrioritizedReplayBuffer``.
-        generator: as in ``PrioritizedReplayBuffer``.
-        options: as in ``PrioritizedReplayBuffer``.
+        eps, storage, reduction, generator, options: as in ``PrioritizedReplayBuffer``.
 
     Example:
         >>> from tensordict import TensorDict
@@ -153,7 +149,6 @@ def _by_priority(
     reduction: Reduction,
     generator: torch.Generator | None,
 ) -> _Parts:
-    """Return the storage of a buffer, and a sampler of its rows by priority."""
     steps = ListStorage(1_000) if storage is None else as_storage(storage)
     sampler = PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator)
     return {"storage": steps, "sampler": sampler}

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 
-from rlx.buffer.checkpoint import SavedState
 from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.prioritized import REDUCE
+from rlx.buffer.snapshot import SavedState
 from rlx.errors import SchemaMismatchError
 
 RankReduction = Literal["sum", "max", "min", "median", "mean"]
@@ -160,7 +160,6 @@ class TensorDictMaxValueWriter(SavedState):
     def _displace(
         self, storage: Storage, steps: TensorDictBase, ranks: NDArray[np.float64], rows: Rows, done: int
     ) -> None:
-        """Replace the lowest stored ranks by the highest of the rest."""
         left = np.arange(done, len(ranks))
         # Of stored and new ones together the highest stay; a stable order lets stored ones stay where ranks are equal.
         order = np.argsort(-np.append(self._ranks, ranks[left]), kind="stable")

@@ -23,8 +23,6 @@ class Window:
     """Some consecutive steps of a dataset.
 
     Args:
-        block: the steps.
-        schema: fields of a step.
         first: number of the trajectory of the block's first segment.
         offset: steps of that trajectory in earlier windows.
     """
@@ -133,12 +131,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was found: a step, or a whole trajectory if ``step`` is None.
-
-    Args:
-        trajectory: its number in the dataset.
-        step: the step's number in the trajectory.
-    """
+    """Where something was found: a step, or a whole trajectory if ``step`` is None."""
 
     trajectory: int
     step: int | None = None

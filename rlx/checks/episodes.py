@@ -64,7 +64,7 @@ class Flags:
                 Severity.ERROR if is_every else Severity.WARNING,
                 "the last step is neither terminated nor truncated" + (" in every trajectory" if is_every else ""),
                 why="a learner cannot tell where an episode ended, and may bootstrap from a state that was never seen",
-                remedy="take such trajectories as pieces: filter them out with --transform 'filter:whole'",
+                remedy="take such trajectories as pieces: filter them out with rlx preprocess --transform filter:whole",
                 **self._neither.of(),
             )
 
@@ -118,7 +118,7 @@ class Clocks:
                 why="two episodes are joined, so that returns and slices cross from one into the other"
                 if is_reset
                 else "steps are out of order or repeated, or two episodes are joined",
-                remedy="split the episodes where the data were recorded; --fix leaves these trajectories out",
+                remedy="split the episodes where the data were recorded; `fix` leaves these trajectories out",
                 field=name,
                 trajectories=tally.numbers(),
                 **tally.of(),
@@ -189,7 +189,7 @@ class Duplicates:
                 f"trajectories are stored twice, such as {first}, which equals {original}",
                 count=len(self._twice),
                 why="they are sampled twice as often, and split apart they leak from training into evaluation",
-                remedy="keep one of each: --fix does",
+                remedy="keep one of each: `fix` does",
                 places=tuple(Place(number) for number, _ in self._twice[:MAX_PLACES]),
                 trajectories=np.array([number for number, _ in self._twice if self._is_rich], np.int64),
             )
@@ -200,7 +200,7 @@ class Duplicates:
                 f"trajectories are in {self._leaked[0][1]} too",
                 count=len(self._leaked),
                 why="what a learner is evaluated on was in its training data",
-                remedy="keep them in one of the datasets: --fix leaves them out of this one",
+                remedy="keep them in one of the datasets: `fix` leaves them out of this one",
                 places=tuple(Place(number) for number, _ in self._leaked[:MAX_PLACES]),
                 trajectories=np.array([number for number, _ in self._leaked], np.int64),
             )
@@ -271,11 +271,7 @@ class _Region:
     """Starts of the episodes of one field, and statistics of its steps.
 
     Args:
-        held: observations [n, d], trajectories [n] and positions [n] of windows that wait for the region.
-        starts: first observations.
         bounds: [2, d] least and greatest first observation, once the region is known.
-        inside: observations in the region.
-        seen: all observations.
         ordinary: [d] the largest change of a step that does not end in the region.
         candidates: change [d], trajectory and position of each step from outside into the region.
     """
@@ -363,7 +359,7 @@ class Joins:
                     Severity.ERROR,
                     f"{name} jumps to where episodes begin in the middle of a trajectory",
                     why="two episodes are joined, so that returns and slices cross from one into the other",
-                    remedy="split the episodes where the data were recorded; --fix leaves these trajectories out",
+                    remedy="split the episodes where the data were recorded; `fix` leaves these trajectories out",
                     field=name,
                     trajectories=tally.numbers(),
                     **tally.of(),

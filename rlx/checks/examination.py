@@ -17,13 +17,7 @@ _ORDER = {severity: number for number, severity in enumerate(Severity)}
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The metadata of a dataset that checks use.
-
-    Args:
-        name: its id; an Atari game is known by it.
-        schema: fields of a step.
-        notes: notes of the manifest or the source.
-    """
+    """The metadata of a dataset that checks use."""
 
     name: str
     schema: Schema
@@ -42,9 +36,6 @@ class Examination:
     """The result of an examination.
 
     Args:
-        steps: steps that were looked at.
-        trajectories: trajectories that were looked at.
-        findings: the problems, errors first.
         digests: digest of each distinct trajectory, to compare other datasets with.
     """
 
@@ -72,10 +63,7 @@ def examine(
     """Run all checks over the steps of a dataset.
 
     Args:
-        blocks: all of its trajectories, or some of them, in order.
-        subject: what else is known of it.
         others: digests of other datasets' trajectories, and what to call each dataset.
-        progress: receives ``steps``.
 
     Example:
         >>> import numpy as np

@@ -70,9 +70,7 @@ class _Changes:
     """How often each number of an observation changed at each lag from a reward, and in steps far from any.
 
     Args:
-        events: rewards that were looked at.
         around: [lags, numbers] how often each changed in the step at each lag.
-        calm_steps: steps that were looked at far from any reward.
         calm: [numbers] how often each changed in those.
     """
 
@@ -148,8 +146,6 @@ class ClippedRewards:
     """Rewards that were clipped to their sign, or that lost digits.
 
     Args:
-        schema: fields of a step.
-        notes: notes of the dataset; ``rewards: clipped`` explains clipped rewards.
         name: of the dataset or its environment: an Atari game is known by it.
     """
 

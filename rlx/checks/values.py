@@ -120,7 +120,7 @@ class Constant:
                 f"{name} has the same value at every step",
                 count=self._steps,
                 why="a learner learns nothing from it" if matters else "it takes room and says nothing",
-                remedy=f"check how it was recorded, or drop it: --transform drop:keys={name}",
+                remedy=f"check how it was recorded, or drop it: rlx preprocess --transform drop:keys={name}",
                 field=name,
             )
 
@@ -228,7 +228,7 @@ class Pictures:
                     Severity.WARNING,
                     f"{repeated.count:,} of {seen:,} pictures in {name} equal the one before",
                     why="a frozen camera, or frames written twice, hide what the actions did",
-                    remedy="check the recording; skip repeated frames with --transform frame_skip",
+                    remedy="check the recording; skip repeated frames with rlx preprocess --transform frame_skip",
                     field=name,
                     **repeated.of(),
                 )

@@ -21,12 +21,8 @@ def load_object(text: str, failed: type[RlxError], absent: type[RlxError] | None
     """Return the object that ``module:name`` or ``file.py:name`` names.
 
     Args:
-        text: the name.
         failed: class of the error that reports why it cannot be loaded.
         absent: class of the error if the file does not exist; ``failed`` by default.
-
-    Raises:
-        RlxError: of that class; the module, file or name does not exist, or importing it failed.
     """
     place, _, name = text.rpartition(":")
     if not place or not name:
@@ -79,11 +75,7 @@ class Code:
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Return the function of a name.
-
-        Raises:
-            TransformError: it does not exist, or importing it failed.
-        """
+        """Return the function of a name."""
         found = load_object(text, TransformError)
         if not callable(found):
             raise TransformError(f"{text} is a {type(found).__name__}: expected a function")
@@ -100,11 +92,7 @@ class Code:
         return cls(f"{module}:{name}", _sha256(_written(function, module) or sent), sent)
 
     def load(self) -> Callable[..., Any]:
-        """Return the function, in whatever process.
-
-        Raises:
-            TransformError: its module cannot be imported here.
-        """
+        """Return the function, in whatever process."""
         return _loaded(self.name, self.sent)
 
 

@@ -72,12 +72,7 @@ class Relabel:
 
 @dataclass(frozen=True)
 class LearnedRelabel:
-    """A function of which it is known what types it gives.
-
-    Args:
-        code: the function.
-        after: what a step holds afterwards.
-    """
+    """A function of which it is known what types it gives."""
 
     code: Code
     after: Schema
@@ -105,7 +100,6 @@ def _fits(rows: NDArray[np.generic], field: Field) -> bool:
 
 
 def _trajectories(blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-    """Yield a block for each trajectory."""
     for group in whole(blocks):
         rest = join(group)
         while len(rest.lengths):
@@ -114,11 +108,7 @@ def _trajectories(blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
 
 
 def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np.generic]]:
-    """Return the result of the function for one whole trajectory.
-
-    Raises:
-        TransformError: it fails, or returns something else than is expected; names the trajectory.
-    """
+    """Return the result of the function for one whole trajectory."""
     function = code.load()
     number = int(block.episodes[0])
     where = f"{code.name}: trajectory {number}:"
@@ -166,7 +156,6 @@ class Function:
     next one begins with. Randomness of torch, numpy and Python within it is seeded by the steps' place in the dataset.
 
     Args:
-        code: the function.
         per: whether it gets a block of steps [n], one whole trajectory [n], or one step [].
         chunk_steps: steps in a block at most.
     """
@@ -184,11 +173,7 @@ class Function:
         return f"fn:{self.code.name},per={self.per}{size}"
 
     def learned(self, seen: Seen) -> Transform:
-        """Return the function with the schema of what it makes of the first steps of which it leaves any.
-
-        Raises:
-            TransformError: it fails on them, or no step reaches it.
-        """
+        """Return the function with the schema of what it makes of the first steps of which it leaves any."""
         first: tuple[FunctionResult, Transitions] | None = None
         for given in self.transitions(seen.blocks(), seen.schema, seen.start):
             first = self.result_of(given, seen.schema), given
@@ -213,11 +198,7 @@ class Function:
                 yield given.part(first, stop)
 
     def result_of(self, given: Transitions, schema: Schema) -> FunctionResult:
-        """Return the result of the function for some steps.
-
-        Raises:
-            TransformError: it fails, or what it gives back cannot be stored; names the trajectory.
-        """
+        """Return the result of the function for some steps."""
         from rlx.transform.ted import read_result, stacked, ted  # noqa: PLC0415  (torch takes seconds to import)
 
         steps = ted(given, schema)
@@ -231,7 +212,6 @@ class Function:
             return read_result(result, given)
 
     def _called(self, steps: Any, given: Transitions, start: int, stop: int) -> Any:
-        """Return the result of the function for the steps from start to stop."""
         function = self.code.load()
         try:
             with seeded(int(given.index[start])):
@@ -254,9 +234,7 @@ class LearnedFunction:
     """A function of which it is known what a step holds afterwards.
 
     Args:
-        function: which.
         start: [N] number of the first step of every trajectory.
-        after: what a step holds afterwards.
     """
 
     function: Function

@@ -1,14 +1,13 @@
 """Pictures made smaller, cut, and grey."""
 
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import MissingExtraError, TransformError
+from rlx.errors import TransformError, imported
 from rlx.schema import Field, Role, Schema
 from rlx.transform.keys import refuse_text
 from rlx.transform.protocol import PerBlock
@@ -25,8 +24,6 @@ class Layout:
     """How pictures lie in the rows of a field.
 
     Args:
-        height: rows of pixels.
-        width: pixels of a row.
         channels: numbers of a pixel; None where a row is a picture without that dimension.
         channels_first: whether they come before height and width.
     """
@@ -39,9 +36,6 @@ class Layout:
     @classmethod
     def of(cls, name: str, field: Field) -> "Layout":
         """Return the layout of a field: [H, W], [H, W, C] or [C, H, W], where C is 4 at most.
-
-        Raises:
-            TransformError: the field is none of these.
 
         Example:
             >>> Layout.of("camera", Field("uint8", (3, 84, 84), Role.OBSERVATION))
@@ -100,11 +94,7 @@ class _OfPictures(PerBlock):
 
 
 def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
-    """Return names of the fields that are meant: all observations of two or three dimensions, where none are named.
-
-    Raises:
-        TransformError: the field does not exist, or no field is of pictures.
-    """
+    """Return names of the fields that are meant: all observations of two or three dimensions, where none are named."""
     if missing := [key for key in keys if key not in schema.fields]:
         raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
     refuse_text(schema, keys)
@@ -230,9 +220,4 @@ class Grayscale(_OfPictures):
 
 
 def _opencv() -> Any:
-    try:
-        return import_module("cv2")
-    except ImportError as exc:
-        raise MissingExtraError(
-            "pictures need OpenCV, which is not installed", hint="pip install 'rlx[atari]'"
-        ) from exc
+    return imported("cv2", "pictures need OpenCV", "atari")

@@ -94,7 +94,7 @@ class CatTensors(PerBlock):
 
     Args:
         in_keys: names of the fields, in this order.
-        out_key: name of what they become.
+        out_key: name of the new field.
         del_keys: whether the fields themselves are left out.
     """
 
@@ -137,11 +137,7 @@ def refuse_text(schema: Schema, keys: Sequence[str]) -> None:
 
 
 def valid(fields: Mapping[str, Field]) -> Schema:
-    """Return the schema of some fields.
-
-    Raises:
-        TransformError: no dataset can hold them.
-    """
+    """Return the schema of some fields."""
     if missing := [name for name in REQUIRED if name not in fields]:
         raise TransformError(f"{missing[0]} would be gone: expected {', '.join(REQUIRED)} in every step")
     try:
@@ -151,11 +147,6 @@ def valid(fields: Mapping[str, Field]) -> Schema:
 
 
 def _matching(schema: Schema, keys: Sequence[str], *, groups: bool = True) -> set[str]:
-    """Return the fields that the keys name.
-
-    Raises:
-        TransformError: one of them names none.
-    """
     found = {key: {name for name in schema if name == key or (groups and name.startswith(key + "/"))} for key in keys}
     if missing := [key for key in keys if not found[key]]:
         raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")

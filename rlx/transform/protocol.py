@@ -188,8 +188,8 @@ class Link:
 
     Args:
         name: what its dropped steps are counted under.
-        transform: what it does.
-        schema: what a step holds before.
+        transform: the transform.
+        schema: schema of its input.
     """
 
     name: str
@@ -257,7 +257,6 @@ def _from_start(chain: Chain, read: Callable[[], Iterator[Block]]) -> Iterator[B
 
 
 def _unchanged(chain: Chain, read: Callable[[], Iterator[Block]]) -> dict[str, str]:
-    """Return the fields that come out as they went in, with the names that they had."""
     given: list[Block] = []
 
     def noted() -> Iterator[Block]:

@@ -46,9 +46,6 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 def parse(text: str) -> Transform | Learner | Selection:
     """Return the transform that a user means: its name, then what differs from the defaults; lists are joined by ``+``.
 
-    Raises:
-        TransformError: an unknown name or parameter, a value of another type or out of range.
-
     Example:
         >>> parse("clip_reward:low=0"), parse("sign_reward")
         (RewardClip(low=0.0, high=1.0), RewardSign())

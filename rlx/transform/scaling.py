@@ -28,7 +28,7 @@ class ToFloat(PerBlock, Pointwise):
     """Transform of integers to float32: pixels of 0 to 255 become 0 to 1.
 
     Args:
-        scale: what they are divided by.
+        scale: the divisor.
         keys: which fields, of a batch at the root and under ``next``; by default all observations of integers.
 
     Example:
@@ -130,11 +130,7 @@ class Normalize:
 
 @dataclass(frozen=True)
 class LearnedNormalize(PerBlock):
-    """Subtracts and divides by numbers that are known.
-
-    Args:
-        moments: mean and standard deviation by field.
-    """
+    """Subtracts and divides by numbers that are known."""
 
     moments: Mapping[str, tuple[float, float]]
 
@@ -175,7 +171,6 @@ class _OfRewards(PerBlock, Pointwise):
         return replace(block, data={**block.data, "reward": reward})
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the batch with other rewards."""
         if (reward := batch.get(_REWARD, None)) is not None:
             batch.set(_REWARD, self.of(reward))
         return batch
@@ -241,7 +236,7 @@ class ScaleReward(_OfRewards):
     """Transform that multiplies rewards, and shifts the product.
 
     Args:
-        scale: what they are multiplied by.
+        scale: the factor.
         loc: added afterwards.
     """
 

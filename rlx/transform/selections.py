@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import TransformError
+from rlx.store.dataset import Dataset
 from rlx.store.trajectories import Trajectories
+from rlx.transform.protocol import Selection
 from rlx.wording import did_you_mean
 
 Columns = Mapping[str, NDArray[Any]]
@@ -70,12 +72,6 @@ class Expression:
 
     It may hold the names of the trajectory table, numbers, comparisons (also in chains), ``and``, ``or``, ``not``,
     ``True``, ``False``, ``+ - * / %`` and parentheses, with Python's precedence. All numbers are doubles.
-
-    Args:
-        text: what the user wrote.
-
-    Raises:
-        TransformError: it does not parse, or holds anything else; says where.
 
     Example:
         >>> columns = {"return": np.array([5.0, 20.0, 30.0]), "length": np.array([100, 200, 9000])}
@@ -269,3 +265,13 @@ class Subsample:
             return kept
         kept[np.random.default_rng(self.seed).permutation(len(table))[: round(len(table) * self.fraction)]] = True
         return kept
+
+
+def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int64]:
+    """Return [n] numbers of the trajectories that stay, ascending."""
+    numbers = np.arange(len(dataset.trajectories))
+    names = np.array([int(record.name) for record in dataset.shard_records], np.int64)
+    shard = names.repeat(np.diff(dataset.first_trajectories))
+    for selection in selections:
+        numbers = numbers[selection.keeps(dataset.trajectories.pick(numbers), shard[numbers])]
+    return numbers

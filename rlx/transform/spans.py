@@ -146,7 +146,6 @@ class NStep:
             tail = split(joined, schema, ready)[1] if joined.is_open else None
 
     def _transitions(self, block: Block, schema: Schema, count: int) -> Block:
-        """Return the first steps as transitions."""
         segment = np.repeat(np.arange(len(block.lengths)), block.lengths)
         step = np.arange(count)
         ends = np.cumsum(block.lengths)[segment[:count]]

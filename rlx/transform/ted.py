@@ -23,7 +23,6 @@ class FunctionResult:
         places: [m] which of the steps are left, ascending.
         data: [m, ...] of every field; of an observation, the one before the step.
         next: [m, ...] of every observation, the one after the step.
-        roles: of the fields.
     """
 
     places: NDArray[np.int64]
@@ -32,23 +31,14 @@ class FunctionResult:
     roles: Mapping[str, Role]
 
     def schema(self) -> Schema:
-        """Return the schema of a step.
-
-        Raises:
-            TransformError: no dataset can hold it.
-        """
+        """Return the schema of a step."""
         try:
             return Schema({name: Field.of(rows, self.roles[name]) for name, rows in self.data.items()})
         except SchemaMismatchError as exc:
             raise TransformError(str(exc)) from exc
 
     def schema_with_spaces(self, given: Transitions, before: Schema) -> Schema:
-        """Return the schema; fields that the function left unchanged keep their spaces.
-
-        Args:
-            given: the input of the function.
-            before: what a step of it holds.
-        """
+        """Return the schema; fields that the function left unchanged keep their spaces."""
         after = self.schema()
         kept = {
             name: replace(field, space=before[name].space)
@@ -91,11 +81,7 @@ def ted(before: Transitions, schema: Schema) -> TensorDict:
 
 
 def read_result(result: Any, before: Transitions) -> FunctionResult:
-    """Return the arrays that a function's result holds.
-
-    Raises:
-        TransformError: it is no TED TensorDict, or it is not known which steps it is of.
-    """
+    """Return the arrays that a function's result holds."""
     if result is None:
         raise TransformError("it returns nothing: expected a TensorDict")
     if not is_tensor_collection(result):
@@ -132,11 +118,7 @@ def no_steps(schema: Schema) -> FunctionResult:
 
 
 def stacked(results: list[Any]) -> TensorDictBase:
-    """Return one TensorDict [n] of n without a dimension.
-
-    Raises:
-        TransformError: one of them is none, or they differ in what they hold.
-    """
+    """Return one TensorDict [n] of n without a dimension."""
     for result in results:
         if not is_tensor_collection(result) or result.batch_size:
             found = "nothing" if result is None else type(result).__name__
@@ -166,7 +148,6 @@ def _places(result: TensorDictBase, before: Transitions) -> NDArray[np.int64]:
 
 
 def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
-    """Return the arrays of a TensorDict by their fields' names, without derived ones."""
     leaves: dict[str, Rows] = {}
     for key, leaf in tree.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
         name = name_of(key)
@@ -181,7 +162,6 @@ def _leaves(tree: TensorDictBase) -> dict[str, Rows]:
 
 
 def _check_derived(root: dict[str, Rows], after: dict[str, Rows]) -> None:
-    """Remove fields that are derived from others; raise TransformError where they disagree."""
     for name in FLAGS:
         flags = root.pop(name, None)
         if flags is not None and flags.any():

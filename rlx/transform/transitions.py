@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +101,6 @@ def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], in
 
     Args:
         blocks: whole trajectories, in order.
-        schema: what a step holds.
         count: of the steps that a block has of its open trajectory, how many the next block is to have instead.
     """
     tail: Block | None = None
@@ -115,11 +114,7 @@ def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], in
 
 
 def whole(blocks: Iterator[Block]) -> Iterator[list[Block]]:
-    """Yield the same blocks in groups that hold whole trajectories, the shortest there are.
-
-    Raises:
-        TransformError: a trajectory has more than 256 MiB; names it.
-    """
+    """Yield the same blocks in groups that hold whole trajectories, the shortest there are."""
     group: list[Block] = []
     size = 0
     for block in blocks:
@@ -170,12 +165,7 @@ class Transitions:
         return Transitions(
             {name: rows[here] for name, rows in self.data.items()},
             {name: rows[here] for name, rows in self.next.items()},
-            self.trajectory[here],
-            self.index[here],
-            self.is_first[here],
-            self.is_last[here],
-            self.final_recorded[here],
-            self.cut[here],
+            *(getattr(self, column.name)[here] for column in fields(self)[2:]),
         )
 
     def __str__(self) -> str:
@@ -188,7 +178,6 @@ def transitions_of(blocks: Iterator[Block], schema: Schema, start: NDArray[np.in
 
     Args:
         blocks: whole trajectories, in order; ``episodes`` are their numbers.
-        schema: what a step holds.
         start: [N] number of the first step of every trajectory.
     """
     last, seen = -1, 0  # the trajectory of the step before, and how many of its steps came already
@@ -248,9 +237,6 @@ class Stitching:
 
     A trajectory ends where the following step is not kept, and where a step is flagged terminated or truncated; the
     next kept step starts another trajectory of the same episode.
-
-    Args:
-        schema: what a step holds.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -268,9 +254,6 @@ class Stitching:
             places: [m] which of them are left, ascending.
             data: [m, ...] of every field; of an observation, the one before the step.
             after: [m, ...] of every observation, the one after the step.
-
-        Raises:
-            TransformError: an observation differs from the next observation of the step before; names the trajectory.
         """
         trajectory, index = before.trajectory[places], before.index[places]
         continues = len(places) > 0 and self._open == (trajectory[0], index[0])

@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,10 +29,13 @@ from rlx.buffer import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from rlx.buffer.loader import unchanged
+from rlx.buffer.loader import Loader, unchanged
 from rlx.errors import ForkError
-from tests.factories import numbered_dataset
+from rlx.store.chunk_codec import chunk_codec
+from rlx.store.dictionary import zstandard_dictionary
+from tests.factories import LARGE, make_block, numbered_dataset, write_dataset
 from tests.gcs_server import GcsServer
+from tests.kernels import reading
 
 _HANG_S = 240
 STEPS = 96
@@ -270,6 +274,65 @@ def test_a_fork_goes_on_with_the_batches_that_were_drawn() -> None:
     assert sorted(np.array(first + rest).flatten()) == list(range(STEPS))
     assert drawn(buffer.sample() for _ in range(11)) == rest
     buffer.shutdown()
+
+
+SHUFFLES: dict[str, dict[str, Any]] = {
+    "steps": {"shuffle": True},
+    "blocks": {"shuffle": "blocks", "window": 16},
+    "no thread": {"prefetch": 0},
+}
+
+
+@pytest.mark.parametrize(("name", "is_remote"), [*((name, False) for name in SHUFFLES), ("blocks", True)])
+def test_an_iteration_of_a_loader_is_refused_in_a_fork(
+    name: str, is_remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads read in the parent; another iteration in the child counts for itself."""
+
+    def read_slowly(self: Loader, *arguments: Any) -> Any:
+        time.sleep(0.1)  # threads are amid a batch at the fork
+        return steps_of(self, *arguments)
+
+    steps_of = Loader._steps
+    monkeypatch.setattr(Loader, "_steps", read_slowly)
+    with served(tmp_path) as url:
+        batches = rlx.loader(url if is_remote else tmp_path / "served/data", batch_size=4, **SHUFFLES[name])
+        begun = iter(batches)
+        next(begun)
+        with pytest.raises(ForkError, match="an iteration of a loader"):
+            in_fork(lambda: next(begun))
+        if is_remote:
+            with pytest.raises(ForkError, match="at a URL"):
+                in_fork(lambda: next(iter(batches)))
+        else:
+            assert len(in_fork(lambda: drawn(batches))) == len(batches)
+        assert (batches.epoch, batches.batch) == (0, 1)
+        assert len(drawn(begun)) == len(batches) - 1
+
+
+def test_a_fork_while_a_dictionary_is_digested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_digesting, may_go_on = threading.Event(), threading.Event()
+
+    def digest(dictionary: bytes) -> Any:
+        is_digesting.set()
+        if threading.current_thread() is not threading.main_thread():
+            assert may_go_on.wait(_HANG_S)
+        return made(dictionary)
+
+    made = zstandard_dictionary
+    path = write_dataset(tmp_path / "data", [[make_block([3, 5], schema=LARGE)]], schema=LARGE, codec="zstd-dict").path
+    monkeypatch.setattr("rlx.store.chunk_codec.zstandard_dictionary", digest)
+    chunk_codec.cache_clear()  # an earlier test may have digested the same dictionary
+    with reading("python"):  # the kernel digests by itself
+        dataset = rlx.open(path)
+        thread = threading.Thread(target=lambda: dataset[:4])
+        thread.start()
+        assert is_digesting.wait(_HANG_S)
+        try:
+            assert in_fork(lambda: len(dataset[:4])) == 4
+        finally:
+            may_go_on.set()
+            thread.join()
 
 
 def test_a_fork_from_within_a_write_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

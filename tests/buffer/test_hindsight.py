@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -57,6 +57,7 @@ def allowed(strategy: str, achieved: float, stored: set[float]) -> set[float]:
     return led_to if strategy == "episode" else stored
 
 
+@settings(max_examples=40)
 @given(
     strategy=st.sampled_from(list(HindsightStrategy)),
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),

@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from torch.utils.data import DataLoader
 import rlx
 from rlx.block import single
 from rlx.buffer import FrameStack, LazyTensorStorage, NStep, ReplayBuffer, unchanged
-from rlx.buffer.epoch_order import EpochOrder
+from rlx.buffer.epoch_order import EpochOrder, Shuffle
 from rlx.buffer.loader import Loader
 from rlx.buffer.prefetch import Task
-from rlx.errors import OptionError, SamplingError, SchemaMismatchError, SliceTooLongError
+from rlx.buffer.storage.step_schema import leaves_of
+from rlx.errors import OptionError, SamplingError, SchemaMismatchError, SliceTooLongError, SourceError
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from tests.factories import LARGE, make_block, write_dataset
@@ -80,7 +82,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def made(case: str, dataset: Dataset, other: Dataset, **more: Any) -> Loader:
     options = dict(OPTIONS[case])
     data = [dataset, other] if options.pop("two", False) else dataset
-    return Loader(data, 8, **{"prefetch": 0, "seed": 3, **options, **more})
+    return Loader(data, **{"batch_size": 8, "prefetch": 0, "seed": 3, **options, **more})
 
 
 def joined(parts: list[list[list[int]]]) -> list[list[int]]:
@@ -89,12 +91,13 @@ def joined(parts: list[list[list[int]]]) -> list[list[int]]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(case=st.sampled_from(sorted(OPTIONS)), world_size=st.sampled_from([2, 4]), epoch=st.integers(0, 3))
+@given(case=st.sampled_from(sorted(OPTIONS)), world_size=st.sampled_from([2, 4, 8]), epoch=st.integers(0, 3))
 def test_ranks_get_the_batches_of_one_process(
     dataset: Dataset, other: Dataset, case: str, world_size: int, epoch: int
 ) -> None:
     def of(rank: int, size: int, prefetch: int) -> list[list[int]]:
-        loader = made(case, dataset, other, rank=rank, world_size=size, prefetch=prefetch, threads=2)
+        how = {"rank": rank, "world_size": size, "prefetch": prefetch, "threads": 2}
+        loader = made(case, dataset, other, batch_size=16, **how)
         loader.set_epoch(epoch)
         return actions(loader)
 
@@ -285,20 +288,117 @@ def test_bad_sources_and_states(dataset: Dataset) -> None:
         Loader(dataset, 4).load_state_dict(Loader(dataset, 8).state_dict())
 
 
-def test_blocks_need_few_requests(tmp_path: Path) -> None:
+BLOCKS = {"shuffle": "blocks", "block": 4, "window": 16}
+ORDERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "shuffle True": ({}, {"shuffle": False}),
+    "shuffle blocks": (BLOCKS, {}),
+    "block 4": (BLOCKS, {**BLOCKS, "block": 8}),
+    "window 16": (BLOCKS, {**BLOCKS, "window": 24}),
+    "replacement True": ({"replacement": True}, {}),
+    r"weights \[1.0, 3.0\]": ({"weights": [1, 3], "batches": 5}, {}),
+}
+
+
+@pytest.mark.parametrize("message", ORDERS)
+def test_a_state_of_another_order_is_refused(dataset: Dataset, other: Dataset, message: str) -> None:
+    before, after = ORDERS[message]
+    state = json.loads(json.dumps(Loader([dataset, other], 8, **before).state_dict(batches=2)))
+    loader = Loader([dataset, other], 8, **after)
+    with pytest.raises(SamplingError, match=f"state of {message}, the loader has"):
+        loader.load_state_dict(state)
+    # Of an older version, which kept fewer options.
+    loader.load_state_dict({key: state[key] for key in ("epoch", "batch", "seed", "elements", "elements_per_batch")})
+    assert loader.batch == 2
+
+
+def test_blocks_that_are_not_used_are_not_compared(dataset: Dataset) -> None:
+    Loader(dataset, 8, block=4).load_state_dict(Loader(dataset, 8, block=8, window=16).state_dict())
+
+
+@pytest.mark.parametrize("options", [{}, {"slice_len": 2}], ids=["steps", "slices"])
+@pytest.mark.parametrize("shuffle", [True, False, "blocks"])
+def test_a_change_of_a_batch_changes_no_other(tmp_path: Path, options: dict[str, Any], shuffle: Shuffle) -> None:
+    # In order, the batches that are planned together are one run of steps; the last ones are read one by one.
+    data = make_dataset(tmp_path / "long", (75,))
+    loader = Loader(data, 4, shuffle=shuffle, drop_last=False, prefetch=0, **options)
+    expected = [batch.clone() for batch in loader]
+    kept = []
+    for _ in range(2):
+        loader.set_epoch(0)
+        for batch, before in zip(loader, expected, strict=True):
+            assert (batch == before).all()
+            for leaf in leaves_of(batch).values():
+                leaf.fill_(99)
+            kept.append(batch)
+    memory = [leaf.untyped_storage().nbytes() for leaf in leaves_of(kept[0]).values()]
+    assert max(memory) < 200  # not that of other batches
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset of 4 MB that does not compress, in two shards."""
     rng = np.random.default_rng(0)
-    block = make_block([300] * 10, schema=LARGE)
+    block = make_block([300] * 5, schema=LARGE)
     block.data["observation"][:] = rng.integers(0, 2**16, block.data["observation"].shape, dtype=np.uint16)
-    here = write_dataset(tmp_path / "large", [[block]], schema=LARGE, codec="zstd")
-    with GcsServer(tmp_path) as server:
-        requests = {}
-        for shuffle in (True, "blocks"):
-            far = rlx.open(f"{server.url}/large", cache_bytes=1 << 20)
-            options: dict[str, Any] = {"shuffle": shuffle, "block": 100, "window": 1000, "seed": 1}
-            for batch, local in zip(Loader(far, 100, **options), Loader(here, 100, **options), strict=True):
-                assert (batch == local).all()
-            requests[shuffle] = far.traffic.requests
+    return write_dataset(tmp_path_factory.mktemp("far") / "large", [[block], [block]], schema=LARGE, codec="zstd")
+
+
+@pytest.fixture(scope="module")
+def server(large: Dataset) -> Iterator[GcsServer]:
+    with GcsServer(large.path.parent) as server:
+        yield server
+
+
+def test_blocks_need_few_requests(large: Dataset, server: GcsServer) -> None:
+    requests = {}
+    for shuffle in (True, "blocks"):
+        far = rlx.open(f"{server.url}/large", cache_bytes=1 << 20)
+        options: dict[str, Any] = {"shuffle": shuffle, "block": 100, "window": 1000, "seed": 1}
+        for batch, local in zip(Loader(far, 100, **options), Loader(large, 100, **options), strict=True):
+            assert (batch == local).all()
+        requests[shuffle] = far.traffic.requests
     assert requests["blocks"] * 5 < requests[True]
+
+
+FAR: dict[str, dict[str, Any]] = {
+    "a window of one batch, one rank of two": {"window": 64, "rank": 1, "world_size": 2},
+    "slices": {"slice_len": 16, "window": 500},
+    "stacks": {"transform": FrameStack(4), "window": 300},
+    "n steps": {"transform": NStep(40), "window": 500, "block": 50},
+    "threads": {"prefetch": 6, "threads": 4, "window": 200},
+}
+
+
+@pytest.mark.parametrize("case", FAR)
+def test_steps_far_away_are_those_here_and_are_dropped(case: str, large: Dataset, server: GcsServer) -> None:
+    options = {"block": 100, "seed": 2, "shuffle": "blocks", **FAR[case]}
+    far = rlx.open(f"{server.url}/large", cache_bytes=1 << 20).filter("id != 3")
+    here = rlx.open(large.path).filter("id != 3")
+    loader, local = Loader(far, 64, **options), Loader(here, 64, **options)
+    for _ in range(2):
+        for batch, expected in zip(loader, local, strict=True):
+            assert (batch == expected).all()
+            memory = loader._parts[0]._ahead.memory  # type: ignore[union-attr]
+            assert memory.bytes < 0.9 * far.manifest.bytes
+        assert memory.bytes == 0
+    half = iter(loader)
+    next(half)
+    del half
+    assert memory.bytes == 0
+
+
+def test_a_window_that_fails_holds_nothing(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = [rlx.open(f"{server.url}/large") for _ in range(2)]
+    loader = Loader(far, 64, shuffle="blocks", block=100, window=500, prefetch=0)
+
+    def fail(*_: Any) -> None:
+        raise SourceError("gone")
+
+    monkeypatch.setattr(loader._parts[1], "hold", fail)
+    with pytest.raises(SourceError, match="gone"):
+        list(loader)
+    memory = loader._parts[0]._ahead.memory  # type: ignore[union-attr]
+    assert memory.bytes == 0
 
 
 def test_whoever_waits_makes_a_batch() -> None:

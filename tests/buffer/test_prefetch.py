@@ -1,8 +1,9 @@
-"""None"""
+"""Tests of batches that are read ahead, and of the lock of readers and writers."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from typing import Any
 
@@ -45,17 +46,17 @@ def test_the_same_batches_in_the_same_order(sampler: str) -> None:
 
 
 def test_reading_overlaps() -> None:
-    inside = threading.Barrier(3, timeout=30)
+    inside, calls = threading.Barrier(2, timeout=30), itertools.count()
 
     def collate(batch: TensorDictBase) -> TensorDictBase:
-        inside.wait()  # until three are in here at once
+        if next(calls) < 2:
+            inside.wait()  # until two are in here at once
         return batch
 
     made = buffer(3, RandomSampler(seed=0), collate_fn=collate)
     for _ in range(3):
         made.sample()
     assert not inside.broken
-    inside.abort()
     made.shutdown()
 
 
@@ -112,28 +113,31 @@ def test_no_batch_is_lost_or_comes_twice_whoever_takes_it() -> None:
     assert sorted(taken[0] + taken[1]) == list(range(400))
 
 
-def test_an_error_in_a_thread_comes_out_of_sample() -> None:
-    calls: list[int] = []
+def test_an_error_in_a_thread_comes_out_of_one_sample() -> None:
+    calls = itertools.count()
 
     def fail_once(batch: TensorDictBase) -> TensorDictBase:
-        calls.append(len(calls))
-        if calls[-1] == 1:
+        if next(calls) == 1:
             raise ZeroDivisionError("in a thread")
         return batch
 
     made = buffer(1, RandomSampler(seed=0), collate_fn=fail_once)
-    made.sample()
-    with pytest.raises(ZeroDivisionError, match="in a thread"):
-        made.sample()
-    assert len(made.sample()) == 6
+    errors: list[str] = []
+    for _ in range(4):  # two threads read, so which of the first two samples fails is a matter of chance
+        try:
+            assert len(made.sample()) == 6
+        except ZeroDivisionError as exc:
+            errors.append(str(exc))
     made.shutdown()
-
-
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("rlx prefetch")]
+    assert errors == ["in a thread"]
 
 
 def test_no_thread_outlives_the_buffer() -> None:
+    others = set(threading.enumerate())
+
+    def threads() -> set[threading.Thread]:
+        return set(threading.enumerate()) - others
+
     made = buffer(2, RandomSampler(seed=0))
     made.sample()
     assert threads()

@@ -271,3 +271,15 @@ def test_a_key_to_leave_out_that_is_not_there(tmp_path: Path) -> None:
         buffer_of(episode(2, 4)).save_dataset(tmp_path / "saved", exclude=["rewad"])
     assert "reward" in str(caught.value.hint)
     assert not (tmp_path / "saved").exists()
+
+
+def test_what_a_collector_wrote(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    with rlx.Collector("CartPole-v1", frames_per_batch=50, total_frames=50) as collector:
+        for batch in collector:
+            buffer.extend(batch)
+    buffer.save_dataset(tmp_path / "saved")
+    saved = rlx.open(tmp_path / "saved")[:]
+    for key in ("is_init", "observation", ("next", "observation"), ("next", "done")):
+        assert torch.equal(saved[key][:-1], buffer[:][key][:-1])  # the last step is cut

@@ -65,7 +65,6 @@ class Links:
     Attributes:
         lane: [n] the lane of each step.
         fresh: [n] whether a step continues nothing.
-        resets_known: whether ``is_init`` says where episodes start.
         origin: [n] the row that each was read from; -1 without.
         following: [n] the row that a step that follows each was read from; -1 without.
     """
@@ -181,7 +180,6 @@ def digests(observations: Sequence[Column], origin: Rows) -> Rows:
 
 
 def _column(leaf: torch.Tensor) -> Column:
-    """Return the numbers of a leaf as numpy has them."""
     if leaf.is_complex():
         leaf = torch.view_as_real(leaf)
     array: Column = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy(force=True)
@@ -291,12 +289,7 @@ _NOWHERE = -2  # a row that no step was read from
 
 
 class Seams:
-    """A byte per row: whether its step continues the row before it in its lane, or (fresh) no step at all.
-
-    Args:
-        size: rows per lane.
-        lanes: number of lanes.
-    """
+    """A byte per row: whether its step continues the row before it in its lane, or (fresh) no step at all."""
 
     def __init__(self, size: int, lanes: int) -> None:
         self._size = size
@@ -359,11 +352,7 @@ class Seams:
             self._marks[rows] = marks
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what ``state_dict`` described.
-
-        Raises:
-            SchemaMismatchError: it has other rows or lanes.
-        """
+        """Become what ``state_dict`` described."""
         marked, lanes = state["marked"].numpy(), state["lanes"].numpy()
         if lanes.shape != (len(self._expects), 2) or marked.ndim != 2 or marked.shape[1:] != (2,):
             raise SchemaMismatchError(f"checkpoint: seams of {len(lanes)} lanes, expected {len(self._expects)}")

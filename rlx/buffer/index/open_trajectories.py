@@ -55,14 +55,11 @@ class OpenTrajectories:
         it continues none: that two sources become one is worse than that one becomes two.
 
         Args:
-            lane: the lane of each.
             ids: the id of each; None keeps every lane to itself.
             ends: whether nothing follows the run.
             detached: whether the run is new whatever is open.
             begins: digest of what each starts from; ``UNKNOWN`` without evidence, and then the id alone decides.
-            expects: digest of what must follow each.
             spare: [m] numbers for those that are new.
-            wandering: ids known to move between lanes.
         """
         keys = np.zeros(len(lane), np.int64) if ids is None else ids
         local = {0} if ids is None else _in_several_lanes(keys, lane) - wandering

@@ -1,4 +1,8 @@
-"""Lanes of a storage: where each ring of rows stands, and the tables of its segments, which grow with it."""
+"""Lanes of a storage: where each ring of rows stands, which rows were written, and the tables of its segments."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,10 +12,6 @@ from rlx.buffer.protocol import Rows
 
 class Ring:
     """``lanes`` rings of ``size`` rows each; step t of lane b lies at row ``b * size + t % size``.
-
-    Args:
-        size: rows a lane.
-        lanes: how many there are.
 
     Attributes:
         head: [lanes] time of the oldest step that is stored.
@@ -52,11 +52,7 @@ class Ring:
         return lane * self.size + time % self.size
 
     def locate(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return [n] lane and [n] time of the steps at these rows.
-
-        Raises:
-            IndexError: a row is empty or out of range.
-        """
+        """Return [n] lane and [n] time of the steps at these rows."""
         lane, place = np.divmod(rows, self.size)
         if len(rows) and not 0 <= int(lane.min()) <= int(lane.max()) < self.lanes:
             raise IndexError(
@@ -69,6 +65,15 @@ class Ring:
         if empty.any():
             raise IndexError(f"row {self._first(rows, empty)} is empty: {len(self):,} steps are stored")
         return lane, time
+
+    def holds(self, rows: Rows) -> NDArray[np.bool_]:
+        """Return [n] whether a step is stored at each row."""
+        lane, place = np.divmod(rows, self.size)
+        inside = (lane >= 0) & (lane < self.lanes)
+        lane = np.where(inside, lane, 0)
+        head = self.head[lane]
+        found: NDArray[np.bool_] = inside & (head + (place - head) % self.size < self.tail[lane])
+        return found
 
     @staticmethod
     def _first(rows: Rows, chosen: NDArray[np.bool_]) -> int:
@@ -241,3 +246,40 @@ def sum_within(groups: Rows, amounts: Rows) -> Rows:
 
 def _key(lanes: Rows, times: Rows | int) -> NDArray[np.int64]:
     return lanes * _LANE + times
+
+
+class Changes:
+    """Set of rows that were written.
+
+    Attributes:
+        is_reset: whether the storage was emptied since ``take``.
+
+    Example:
+        >>> changes = Changes(4)
+        >>> changes.note(np.array([3, 1, 3]))
+        >>> changes.take(), changes.take()
+        (array([1, 3]), array([], dtype=int64))
+    """
+
+    def __init__(self, max_size: int) -> None:
+        self._is_changed = np.zeros(max_size, bool)
+        self.is_reset = False
+
+    def note(self, rows: Rows) -> None:
+        """Take note of rows that are written."""
+        self._is_changed[rows] = True
+
+    def reset(self) -> None:
+        """Take note that all rows are forgotten."""
+        self._is_changed.fill(False)
+        self.is_reset = True
+
+    def take(self) -> Rows:
+        """Return [n] the rows that were written, ascending, and forget them."""
+        rows = np.flatnonzero(self._is_changed)
+        self._is_changed[rows] = False
+        self.is_reset = False
+        return rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Changes, (len(self._is_changed),)  # whoever asks is in the other process

@@ -52,8 +52,6 @@ class Segments:
         ring: the lanes, without steps; it is moved on from here.
 
     Attributes:
-        ring: the lanes.
-        log: numbers of the segments of every lane.
         table: the segments. ``time``: of the first step ever written. ``before``: steps of the trajectory before it.
             ``detached``: it follows nothing that is stored. ``sealed``: nothing may follow it. ``begins``, ``expects``:
             digests of what its first step starts from and of what must follow its last one.
@@ -98,15 +96,12 @@ class Segments:
         """Add runs [m] of consecutive steps of one trajectory each, every one where its lane stands.
 
         Args:
-            lane: the lane of each.
             length: the steps of each, at least 1.
             ids: the id of each, or None.
-            done: whether its last step ends the trajectory.
             lost: steps that the trajectory had before, if it is new with this run.
             detached: whether the run is new whatever is open.
             sealed: whether nothing may follow the run.
             begins: digest of what each starts from; without, the id alone decides what it continues.
-            expects: digest of what must follow each.
             wandering: ids known to move between lanes, though several lanes have them here.
         """
         nothing = np.zeros(len(lane), bool)
@@ -167,7 +162,6 @@ class Segments:
         return number
 
     def _place(self, run: NDArray[np.void], number: Rows) -> None:
-        """Write runs down as segments."""
         lanes, inverse = distinct(run["lane"])
         newest = self.log.last(run["lane"])
         joins, new = number == newest, number != newest
@@ -180,7 +174,6 @@ class Segments:
         self.ring.push(lanes, np.bincount(inverse, run["length"]).astype(np.int64))
 
     def _trim(self, lanes: Rows) -> None:
-        """Drop what the ring has overwritten."""
         heads = self.ring.head[lanes]
         if not heads.any():  # until a lane is full, nothing is overwritten
             return
@@ -287,7 +280,6 @@ class Segments:
             ids: [N] the id of each.
             born: [N] what orders their first writes.
             waiting: [n, 5] id, lane, length, born and expects of those that are open and of which nothing is stored.
-            serial: how many runs were added.
         """
         found = np.flatnonzero(self.trajectories["head"] >= 0)
         number = np.empty(len(found), np.int64)
@@ -355,11 +347,7 @@ def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
 
 
 def load_segments(ring: Ring, state: Mapping[str, torch.Tensor]) -> Segments:
-    """Restore the segments that ``save_segments`` wrote, over lanes in the same state.
-
-    Raises:
-        SchemaMismatchError: it does not fit the lanes.
-    """
+    """Restore the segments that ``save_segments`` wrote, over lanes in the same state."""
     table = {name: _table(state[name], name) for name in _COLUMNS}
     lane, length, trajectory, lost, detached, sealed, begins, expects = table["segments"].T
     ids, born, is_open = table["trajectories"].T

@@ -1,4 +1,4 @@
-"""The index of a ring storage: which row follows which in time, whoever wrote in between."""
+"""The index of a ring storage: which row follows which in time, whatever was written in between."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -25,8 +25,6 @@ class RingTrajectoryIndex:
     lane follow each other until a flag ends the trajectory.
 
     Args:
-        size: rows a lane.
-        lanes: how many there are.
         head: [lanes] time of the next step of each, where steps before it are known to be lost.
         columns: gives ids (or None) and done of the steps at rows; needed by ``changed``.
 
@@ -60,11 +58,7 @@ class RingTrajectoryIndex:
 
     @classmethod
     def restored(cls, ring: Ring, columns: Columns, state: Mapping[str, torch.Tensor]) -> Self:
-        """Return the index whose ``state_dict`` this is, over a ring that stands where its ring stood.
-
-        Raises:
-            SchemaMismatchError: the state does not fit the ring.
-        """
+        """Return the index whose ``state_dict`` this is, over a ring that stands where its ring stood."""
         index = cls(ring.size, ring.lanes, columns=columns)
         index._segments = load_segments(ring, state)
         return index
@@ -95,10 +89,8 @@ class RingTrajectoryIndex:
         """Take note of runs [m] of steps of one trajectory each: what ``write`` makes of rows.
 
         Args:
-            lane: the lane of each.
             length: its steps, at least 1.
             ids: its id, or None.
-            done: whether its last step ends the trajectory.
             evidence: what ``Segments.append`` knows of what each run follows.
         """
         self._settle()
@@ -196,11 +188,7 @@ class RingTrajectoryIndex:
         return self._segments.ring.row(segment["lane"], time - left)
 
     def _locate(self, rows: Rows) -> tuple[NDArray[np.void], Rows, Rows]:
-        """Return [n] the segment of each row, its time, and its place in the whole trajectory.
-
-        Raises:
-            IndexError: a row is empty or out of range.
-        """
+        """Return [n] the segment of each row, its time, and its place in the whole trajectory."""
         self._settle()
         lane, time = self._segments.ring.locate(rows)
         segment = self._segments.table[self._segments.log.at(lane, time)]
@@ -214,7 +202,6 @@ class RingTrajectoryIndex:
         return time, segment["before"] + time - segment["time"]
 
     def _settle(self) -> None:
-        """Recompute all trajectories if ids or flags were changed."""
         if self._stale is None:
             return
         if self._columns is None:
@@ -234,7 +221,6 @@ def _runs(
 
 
 def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dict[str, Any]:
-    """Return the ids and flags of the first and the last steps of runs."""
     if links is None:
         return {}
     if isinstance(links, Links):

@@ -21,11 +21,7 @@ _HALF = np.uint64(32)
 
 
 def fresh_seed(seed: int | None, generator: torch.Generator | None) -> int:
-    """Return the seed given, or one drawn from the generator, or from the system's entropy; 0 to 2**63.
-
-    Raises:
-        TypeError: both were given.
-    """
+    """Return the seed given, or one drawn from the generator, or from the system's entropy; 0 to 2**63."""
     if seed is not None and generator is not None:
         raise TypeError("expected either seed or generator, found both")
     if generator is not None:
@@ -51,7 +47,6 @@ class Worker:
     Attributes:
         seed: of this epoch of the loader, or of the first where workers live on; the same in all workers.
         index: which worker; 0 to ``count``.
-        count: how many there are.
     """
 
     seed: int
@@ -71,7 +66,6 @@ class Shard:
 
     Attributes:
         index: which worker; 0 to ``count``.
-        count: how many there are.
     """
 
     index: int = 0
@@ -95,12 +89,6 @@ class Draws:
 
     Args:
         seed: any integer; without it, one from ``generator``, or fresh entropy.
-        generator: source of the seed.
-
-    Attributes:
-        seed: what makes the same draws again.
-        shard: the part of the draws that this worker makes.
-        number: batches drawn so far.
     """
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
@@ -153,11 +141,6 @@ def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArr
     Args:
         ordinals: [...] of range(n).
         n: how many there are to shuffle; up to 2**62.
-        seed: any integer.
-        epoch: another one for another order of the same seed.
-
-    Raises:
-        IndexError: an ordinal outside range(n).
 
     Example:
         >>> permute(np.arange(6), 6, seed=0, epoch=1)

@@ -22,7 +22,6 @@ class PriorityTree:
 
     Args:
         capacity: how many leaves; they start as what changes nothing: 0, infinity or minus infinity.
-        of: what a node says of its children.
 
     Example:
         >>> tree = PriorityTree(10)
@@ -180,7 +179,7 @@ class PrioritizedSampler(SeededSampler):
             SamplingError: the storage is empty, or larger than ``max_capacity``.
         """
         stored_steps(storage, batch_size)
-        self._catch_up(storage)
+        self.catch_up(storage)
         rows = self._pick(self._draws.next(), batch_size)
         return rows, {PRIORITY_WEIGHT: self._weights(rows)}
 
@@ -281,7 +280,7 @@ class PrioritizedSampler(SeededSampler):
             return self._maxs.root
         return float(self._largest)
 
-    def _catch_up(self, storage: Storage) -> None:
+    def catch_up(self, storage: Storage) -> None:
         """Give rows that were written before the storage had this sampler the priority of new ones."""
         self._check_capacity(storage)
         if self._known < len(storage):

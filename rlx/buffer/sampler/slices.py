@@ -213,14 +213,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     another start is drawn. So only valid starts are returned, and each invalid one costs a single draw.
 
     Args:
-        max_capacity: maximum number of rows of the storage.
-        alpha: exponent of priorities; 0 samples uniformly.
-        beta: exponent of the importance-sampling weights; 1 corrects all of the bias. Set it later to anneal it.
-        eps: added to every priority, so that steps of priority 0 are drawn too.
-        reduction: how several priorities of one step are reduced to one.
-        max_priority_within_buffer: new steps get the largest stored priority instead of the largest ever given.
-        seed: random seed; by default from ``generator``, or random.
-        generator: source of the seed.
+        max_capacity, alpha, beta, eps, reduction: as in ``PrioritizedSampler``.
+        max_priority_within_buffer, seed, generator: as in ``PrioritizedSampler``.
         options: the other arguments of ``SliceSampler``, but for ``weighting``, ``whole_trajectories`` and
             ``start_at_reset``. Slices cannot begin before their trajectory: ``span=(False, n)``.
 
@@ -279,7 +273,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             SamplingError: the storage is empty or too large, or ``batch_size`` cannot be divided into the slices.
         """
         stored_steps(storage, batch_size)
-        self._catch_up(storage)
+        self.catch_up(storage)
         slices, slice_len = self.slicing.shape(batch_size)
         assert slice_len is not None, "only whole trajectories have no length"
         index = self.index(storage)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
@@ -47,11 +48,7 @@ class Slicing:
             raise ValueError(f"expected a number of at least 1, found {self.num_slices or self.slice_len}")
 
     def shape(self, batch_size: int) -> tuple[int, int | None]:
-        """Return how many slices a batch has, and of how many steps each; None: as many as its trajectory has.
-
-        Raises:
-            SamplingError: the batch cannot be divided so.
-        """
+        """Return how many slices a batch has, and of how many steps each; None: as many as its trajectory has."""
         if self.num_slices is None:
             slices, rest = divmod(batch_size, self.slice_len or 1)
             wanted = f"slice_len ({self.slice_len})"
@@ -75,11 +72,7 @@ class Slicing:
             raise
 
     def reach(self, slice_len: int) -> tuple[int, int]:
-        """Return how many steps of a slice may lie before its trajectory, and how many after it.
-
-        Raises:
-            ValueError: as many as the slice has.
-        """
+        """Return how many steps of a slice may lie before its trajectory, and how many after it."""
         left, right = (slice_len - 1 if reach is True else int(reach) for reach in self.span)
         if max(left, right) >= slice_len:
             raise ValueError(f"span {self.span}: expected less than the {slice_len} steps of a slice")
@@ -108,13 +101,15 @@ class Slicing:
         """Return [n] the rows of the slices that start at ``starts``, slice after slice, and what marks their ends.
 
         Args:
-            storage: where the steps are.
-            index: its index by these keys.
             starts: [slices] where each begins.
             slice_len: at most this many steps each; None: all that follow.
             at_most: [slices] maximal steps of each; None: ``slice_len``.
         """
         rows = index.follow(starts, int(index.remaining(starts).max()) if slice_len is None else slice_len)
+        if at_most is None and not self.pad_output and rows.size and rows.min() >= 0:
+            is_first, is_last = _edges(*rows.shape)
+            rows = rows.reshape(-1)
+            return rows, self._marks(storage, rows, is_first=is_first, is_last=is_last)
         steps = (rows >= 0).sum(axis=1)
         if at_most is not None:
             steps = np.minimum(steps, at_most)
@@ -138,7 +133,7 @@ class Slicing:
     ) -> dict[Any, NDArray[Any]]:
         ends = () if self.truncated_key is None else _flag_keys(self.truncated_key)
         init = () if self.init_key is None else (_plain(self.init_key),)
-        stored = _stored(storage, rows, (*ends, *init))
+        stored = storage.get_flags(rows, (*ends, *init))
         marks = _ends({key: stored[key] for key in ends if key in stored}, ends[:2], is_last) if ends else {}
         return marks | {key: stored[key] | _beside(is_first, stored[key]) for key in init if key in stored}
 
@@ -190,12 +185,7 @@ def slicing_of(
     cache_values: bool = False,  # noqa: ARG001
     **options: Any,
 ) -> Slicing:
-    """Return how slices are cut, by the arguments of a sampler; ``options`` are fields of ``Slicing``.
-
-    Raises:
-        TypeError: two names of one argument are given, or arguments that exclude each other.
-        ValueError: a number is out of range.
-    """
+    """Return how slices are cut, by the arguments of a sampler; ``options`` are fields of ``Slicing``."""
     return Slicing(
         num_slices,
         slice_len,
@@ -207,36 +197,32 @@ def slicing_of(
 
 
 def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
-    """Return the one of two arguments that is given, or None.
-
-    Raises:
-        TypeError: both are.
-    """
+    """Return the one of two arguments that is given, or None."""
     if value is not None and other is not None:
         raise TypeError(f"expected either {name} or {other_name}, found both")
     return other if value is None else value
 
 
+@lru_cache(maxsize=16)
+def _edges(slices: int, length: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return [slices * length] which steps are the first of whole slices, and which the last."""
+    place = np.tile(np.arange(length), slices)
+    is_first, is_last = place == 0, place == length - 1
+    is_first.flags.writeable = is_last.flags.writeable = False
+    return is_first, is_last
+
+
+@lru_cache(maxsize=64)
 def _flag_keys(truncated_key: NestedKey) -> tuple[NestedKey, NestedKey, NestedKey]:
-    """Return the keys of truncated, done and terminated, which lie side by side."""
     key = _plain(truncated_key)
     parent = () if isinstance(key, str) else key[:-1]
     return key, _plain((*parent, "done")), _plain((*parent, "terminated"))
 
 
+@lru_cache(maxsize=64)
 def _plain(key: NestedKey) -> NestedKey:
-    """Return a str, or a tuple of at least two."""
     plain: NestedKey = unravel_key(key)  # type: ignore[no-untyped-call]
     return plain
-
-
-def _stored(storage: Storage, rows: Rows, keys: Sequence[NestedKey]) -> Mapping[NestedKey, NDArray[np.bool_]]:
-    """Return [n, ...] those of the flags that the storage has."""
-    present = [key for key in dict.fromkeys(keys) if storage.has(key)]
-    if not present:
-        return {}
-    steps = storage.get(rows, present)
-    return {key: steps.get(key).numpy(force=True).astype(bool) for key in present}
 
 
 def _ends(
@@ -271,8 +257,6 @@ class SliceStarts:
         counts: [N] how many starts each has: its first row and those that follow it. With a span, the first ones lie
             before its first row.
         ends: [N] how many it and those before it have.
-        generation: that of the index that this was counted in.
-        slice_len: the length that this was counted for.
         left: how many steps of a slice may lie before its trajectory.
     """
 
@@ -286,12 +270,7 @@ class SliceStarts:
 
     @classmethod
     def count(cls, index: TrajectoryIndex, slicing: Slicing, slice_len: int | None) -> Self:
-        """Count them.
-
-        Raises:
-            SliceTooLongError: no trajectory is that long.
-            SamplingError: no slice can be drawn for another reason.
-        """
+        """Count them."""
         firsts, steps = index.trajectories()
         if not len(firsts):
             raise SamplingError("cannot draw slices: the storage is empty")

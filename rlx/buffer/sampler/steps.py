@@ -8,18 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.checkpoint import SavedState
 from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.buffer.sampler.draws import Draws, Shard, permute
+from rlx.buffer.snapshot import SavedState
 from rlx.errors import SamplingError
 
 
 def stored_steps(storage: Storage, batch_size: int) -> int:
-    """Return how many steps are stored.
-
-    Raises:
-        SamplingError: none.
-    """
+    """Return how many steps are stored."""
     if batch_size < 1:
         raise ValueError(f"expected batch_size of at least 1, found {batch_size}")
     if not len(storage):
@@ -102,7 +98,7 @@ class Epoch:
     """Position of a sampler in an epoch, in which everything is drawn once.
 
     Args:
-        unit: the name of what is drawn, for messages.
+        unit: name of the drawn unit, for messages.
         saved_as: the key of ``length`` in ``state_dict``.
 
     Attributes:
@@ -123,15 +119,8 @@ class Epoch:
         """Return [at most count] ordinals of the next batch, of this worker, and the length of their epoch.
 
         Args:
-            draws: the worker and the seed.
-            stored: how many there are to draw in a new epoch.
-            count: how many a batch has.
-            drop_last: leave out a last batch that has fewer.
             shuffle: whether in another order every epoch.
             is_over: whether the epoch under way no longer fits the storage.
-
-        Raises:
-            SamplingError: this worker or a whole batch finds too little.
         """
         if draws.enter_worker():
             self._begin(draws.first_epoch or self._number)

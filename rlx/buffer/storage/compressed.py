@@ -14,6 +14,8 @@ from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.dictionary import REFERENCE_FRAMES, REFERENCE_ROWS, reference_dictionary
+from rlx.store.kernel import Kernel, address, kernel
+from rlx.store.memory import empty_rows
 
 Frames = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -29,10 +31,6 @@ class FrameLog:
 
     The first frames are compressed by themselves; once enough were seen, the others against a dictionary of frames
     spread over those.
-
-    Args:
-        frame_bytes: bytes of a frame.
-        level: zstd's.
     """
 
     def __init__(self, frame_bytes: int, level: int) -> None:
@@ -77,7 +75,6 @@ class FrameLog:
         return places, sizes
 
     def _learn(self, frames: Frames) -> None:
-        """Collect references, and make the dictionary when there are enough."""
         if len(self._codecs) > 1:
             return
         self._references += list(frames[-self._seen % _EVERY :: _EVERY].copy())
@@ -118,6 +115,21 @@ class FrameLog:
 
     def read(self, places: Places, sizes: NDArray[np.int32]) -> Frames:
         """Return the frames [n, frame_bytes] at these places; one that is asked for twice is decoded once."""
+        compiled = kernel()
+        return self._read_in_python(places, sizes) if compiled is None else self._read_by(compiled, places, sizes)
+
+    def _read_by(self, compiled: Kernel, places: Places, sizes: NDArray[np.int32]) -> Frames:
+        pages, starts = np.divmod(places, _PAGE)
+        distinct, position = np.unique(pages, return_inverse=True)
+        numbers = distinct.tolist()
+        held = [np.frombuffer(self._pages[page], np.uint8) for page in numbers]
+        page = np.array([address(content) for content in held], np.int64)
+        dictionary = np.array([self._codec_of[page].digested_for(compiled) for page in numbers], np.uint64)
+        frames = empty_rows(len(places), self.frame_bytes)
+        compiled.decode(page[position] + starts, sizes, dictionary.view(np.int64)[position], frames)
+        return frames
+
+    def _read_in_python(self, places: Places, sizes: NDArray[np.int32]) -> Frames:
         unique, first, inverse = np.unique(places, return_index=True, return_inverse=True)
         if not len(unique):
             return np.empty((0, self.frame_bytes), np.uint8)
@@ -270,7 +282,6 @@ class CompressedStorage(LazyTensorStorage):
         self._keep_latest(log, latest, lane, np.append(starts[1:], len(rows)) - 1, after, after_place, after_size)
 
     def _put(self, log: FrameLog, path: Path, rows: Rows, place: Rows, size: NDArray[np.int32]) -> None:
-        """Point rows at frames, and let go of those that they pointed at."""
         refs = self._refs[path]
         log.hold(place)
         old = refs.place[rows]
@@ -314,7 +325,6 @@ class CompressedStorage(LazyTensorStorage):
 
 
 def _log_key(path: Path) -> Path:
-    """Return the key of the observation that a next one may become."""
     return path[1:] if path[0] == "next" and len(path) > 1 else path
 
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 
 from rlx.buffer.index.continuity import Path
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
@@ -16,12 +16,13 @@ from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Field, Role
 from rlx.store.dataset import Dataset
 from rlx.store.step_reader import Places
-from rlx.store.ted import read_ted, to_leaf
+from rlx.store.ted import PlannedBatches, read_ted, to_leaf
 from rlx.store.trajectories import Trajectories
 
 Column = np.ndarray[Any, Any]
 
 _FLAGS = ("done", "terminated", "truncated")
+_ENDS = {("next", flag) for flag in _FLAGS}
 
 
 class DatasetStorage(Storage):
@@ -86,7 +87,7 @@ class DatasetStorage(Storage):
             IndexError: no such row.
             KeyError: a key that is not stored.
         """
-        self._check(rows)
+        _check(rows, self.max_size)
         if keys is None:
             return read_ted(self.dataset.steps, self.dataset.schema, rows)
         return self._some(rows, [as_path(key) for key in keys])
@@ -99,19 +100,43 @@ class DatasetStorage(Storage):
         Raises:
             IndexError: no such row.
         """
-        self._check(rows)
+        _check(rows, self.max_size)
         names = ["/".join(as_path(key)) for key in keys]
         if not {*names} <= {*self.dataset.schema.names(Role.OBSERVATION)}:
             return None
         return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, k))
 
-    def _check(self, rows: Rows) -> None:
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.max_size:
-            bad = rows[(rows < 0) | (rows >= self.max_size)][0]
-            raise IndexError(f"row {bad} is out of range for {self.max_size:,} steps")
+    def plan(self, rows: Rows, keys: Keys = (), k: int = 1) -> PlannedBatches | None:
+        """Return batches of the steps at these rows [batches, *shape], located at once; observations may be stacked.
+
+        None where that is of no use (steps far away, or with texts) or a key is not an observation.
+
+        Args:
+            rows: [batches, *shape] rows.
+            keys: the observations to be stacked.
+            k: observations per stack.
+
+        Raises:
+            IndexError: no such row.
+        """
+        schema, names = self.dataset.schema, ["/".join(as_path(key)) for key in keys]
+        if self.dataset.is_remote or any(field.is_text for field in schema.fields.values()):
+            return None
+        if not {*names} <= {*schema.names(Role.OBSERVATION)}:
+            return None
+        _check(rows.reshape(-1), self.max_size)
+        return PlannedBatches(self.dataset.steps, schema, rows, dict.fromkeys(names, k))
+
+    def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
+        """Return [n, 1] those of these flags that every step has, by key; "done" and its parts come from the table."""
+        paths = {key: as_path(key) for key in keys if self.has(key)}
+        if not {*paths.values()} <= _ENDS:
+            return super().get_flags(rows, [*paths])
+        _check(rows, self.max_size)
+        ends = self.dataset.steps.ends(rows)
+        return {key: ends[path[-1]][:, None] for key, path in paths.items()}
 
     def _some(self, rows: Rows, keys: list[Path]) -> TensorDictBase:
-        """Return those leaves of the steps that lie at or below keys; nothing else is read."""
         for key in keys:
             if not any(_below(path, key) for path in self._leaves):
                 raise KeyError(f"{'/'.join(key)!r} is not stored")
@@ -194,11 +219,7 @@ class DatasetStorage(Storage):
 
 
 class DatasetTrajectoryIndex:
-    """Which steps of a dataset follow each other; a row is a step.
-
-    Args:
-        trajectories: the dataset's table.
-    """
+    """Which steps of a dataset follow each other; a row is a step."""
 
     def __init__(self, trajectories: Trajectories) -> None:
         self.generation = 0
@@ -215,9 +236,7 @@ class DatasetTrajectoryIndex:
 
     def _locate(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return [n] the trajectory of each row and its place in it."""
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._steps:
-            bad = rows[(rows < 0) | (rows >= self._steps)][0]
-            raise IndexError(f"row {bad} is out of range for {self._steps:,} steps")
+        _check(rows, self._steps)
         trajectory = self._start.searchsorted(rows, side="right") - 1
         return trajectory, rows - self._start[trajectory]
 
@@ -256,11 +275,7 @@ class DatasetTrajectoryIndex:
 
 
 def as_storage(steps: Storage | Dataset) -> Storage:
-    """Return a storage of steps: the storage itself, or that of a dataset.
-
-    Raises:
-        TypeError: it is neither.
-    """
+    """Return a storage of steps: the storage itself, or that of a dataset."""
     if isinstance(steps, Dataset):
         return DatasetStorage(steps)
     if isinstance(steps, str | os.PathLike):
@@ -269,6 +284,12 @@ def as_storage(steps: Storage | Dataset) -> Storage:
         )
     check_kind("storage", steps, Storage)
     return steps
+
+
+def _check(rows: Rows, count: int) -> None:
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+        bad = rows[(rows < 0) | (rows >= count)][0]
+        raise IndexError(f"row {bad} is out of range for {count:,} steps")
 
 
 def _paths(name: str, field: Field) -> list[Path]:

@@ -142,11 +142,7 @@ class LazyStackStorage(ListStorage):
 
 
 def _parted(steps: TensorDictBase) -> tuple[TensorDict, list[TensorDictBase]]:
-    """Return the leaves that are alike in all steps [n], and the rest of each, copied.
-
-    Raises:
-        SchemaMismatchError: steps of other dimensions, or some have a flag that others do not have.
-    """
+    """Return the leaves that are alike in all steps [n], and the rest of each, copied."""
     if steps.batch_dims != 1:
         raise SchemaMismatchError(f"steps of shape {list(steps.batch_size)}: expected 1 dimension")
     items = [step.clone() for step in steps.unbind(0)]
@@ -168,12 +164,10 @@ def _is_alike(path: Path, leaf: Any) -> bool:
 
 
 def _leaves(step: TensorDictBase) -> dict[Path, Any]:
-    """Return tensors and texts by their paths."""
     leaves = step.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     return {as_path(key): value for key, value in leaves}
 
 
 def _joined(rest: TensorDictBase, alike: TensorDictBase, keys: Sequence[Path] | None) -> TensorDictBase:
-    """Return one step, or these keys of it; a copy."""
     joined = rest.copy().update(alike)
     return (joined if keys is None else joined.select(*keys)).clone()

@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.batch import steps_at
-from rlx.buffer.checkpoint import SavedSteps
 from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Links, Path, Seams, StoredLinks, observed
-from rlx.buffer.index.ring import Ring
+from rlx.buffer.index.ring import Changes, Ring
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.snapshot import SavedSteps
 from rlx.buffer.storage.step_schema import (
     StepSchema,
     Texts,
@@ -49,6 +49,20 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._seams = Seams(max_size, 1)
         self._texts = Texts()
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
+        self._changes: list[Changes] = []
+
+    def track_changes(self) -> Changes:
+        """Return the set of rows that are written from now on; ``untrack_changes`` ends it."""
+        self._changes.append(Changes(self.max_size))
+        return self._changes[-1]
+
+    def untrack_changes(self, changes: Changes) -> None:
+        """Stop adding to a set of ``track_changes``."""
+        self._changes.remove(changes)
+
+    def stored(self, rows: Rows) -> Rows:
+        """Return those of these rows that hold a step."""
+        return rows[self._ring.holds(rows)]
 
     @abstractmethod
     def _allocate(self) -> None:
@@ -112,7 +126,6 @@ class RingStorage(SavedSteps, Storage, ABC):
         return TensorDict(nested(self._read(rows, list(self._schema))), [len(rows)])
 
     def _leaves(self, steps: TensorDictBase) -> dict[Path, torch.Tensor]:
-        """Return the leaves of steps, texts as numbers."""
         if self._texts.is_full and len(self):
             rows = self._ring.row_at(np.arange(len(self)))
             self._texts.keep(list(self._read(rows, sorted(self._texts.paths)).values()))
@@ -163,8 +176,13 @@ class RingStorage(SavedSteps, Storage, ABC):
             by_lane = {path: leaf[:, count - kept :] for path, leaf in by_lane.items()}
         if kept:
             self._append(rows[:, count - kept :], self._completed(rows[:, count - kept :], by_lane, given))
+            self._changed(rows)
         self._ring.push(np.arange(lanes), np.full(lanes, count))
         return rows.reshape(shape)
+
+    def _changed(self, rows: Rows) -> None:
+        for changes in self._changes:
+            changes.note(rows)
 
     def _completed(self, rows: Rows, leaves: dict[Path, torch.Tensor], given: Leaves) -> dict[Path, torch.Tensor]:
         """Return leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each
@@ -205,6 +223,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
         self._seams = Seams(self._ring.size, lanes)
         self._indices.clear()
+        for changes in self._changes:
+            changes.reset()
 
     def _note(self, rows: Rows, flat: Leaves) -> None:
         """Tell the indices of steps about to be written at rows [N], lane after lane, by their leaves [N, ...]."""
@@ -238,6 +258,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         lanes, count = np.unique(rows // self._ring.size, return_counts=True)
         last = _last_of(rows)
         self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
+        self._changed(rows)
         self._ring.push(lanes, count)
 
     def _settle_first(self, given: Leaves, count: int) -> None:
@@ -279,6 +300,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._ring.locate(rows)
         last = _last_of(rows)
         self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
+        self._changed(rows)
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
         """Return the index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next",
@@ -343,6 +365,7 @@ class RingStorage(SavedSteps, Storage, ABC):
                 self._allocate()
             check(leaves, self._schema, 1)
             self._write(rows, leaves)
+            self._changed(rows)
         self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
         if "seams" in state:
             self._seams.load_state_dict(state["seams"])
@@ -360,7 +383,6 @@ class _Columns:
         self._keys = keys
 
     def said(self, rows: Rows) -> tuple[Rows | None, Flags]:
-        """Return ids (or None) and ends."""
         self._storage._ring.locate(rows)
         return self._keys.read(self._storage._read(rows, self._keys.leaves), len(rows))
 

@@ -20,11 +20,7 @@ _OPTIONAL: Mapping[Path, int | bool] = {INDEX: -1, IS_INIT: False, ("next", *IS_
 
 
 def parted(steps: TensorDictBase) -> tuple[dict[Path, torch.Tensor], dict[Path, Any]]:
-    """Return the tensors of steps, and their non-tensor data, by their paths.
-
-    Raises:
-        SchemaMismatchError: something is neither a tensor nor non-tensor data.
-    """
+    """Return the tensors of steps, and their non-tensor data, by their paths."""
     tensors: dict[Path, torch.Tensor] = {}
     texts: dict[Path, Any] = {}
     for path, leaf in _collected(steps):
@@ -43,20 +39,12 @@ def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:
 
 
 def text_leaves(steps: TensorDictBase) -> dict[Path, Any]:
-    """Return the non-tensor data of steps by their paths.
-
-    Raises:
-        SchemaMismatchError: something is neither a tensor nor non-tensor data.
-    """
+    """Return the non-tensor data of steps by their paths."""
     return parted(steps)[1]
 
 
 def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
-    """Return the tensors of steps by their paths.
-
-    Raises:
-        SchemaMismatchError: something is no tensor.
-    """
+    """Return the tensors of steps by their paths."""
     for path, text in text_leaves(steps).items():
         raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor, found {type(text).__name__}")
     return [(path, leaf.contiguous()) for path, leaf in leaves_of(steps).items()]
@@ -84,11 +72,7 @@ def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path
 
 
 def schema_of(leaves: Leaves, dims: int) -> StepSchema:
-    """Return dtype and shape of one step's leaves, of steps with ``dims`` leading dimensions.
-
-    Raises:
-        SchemaMismatchError: the steps have no leaves.
-    """
+    """Return dtype and shape of one step's leaves, of steps with ``dims`` leading dimensions."""
     if not leaves:
         raise SchemaMismatchError("steps: expected at least one tensor, found none")
     return {path: (leaf.dtype, tuple(leaf.shape[dims:])) for path, leaf in leaves.items()}
@@ -145,9 +129,6 @@ _SPARE = 1024  # texts that may be kept though no step refers to them
 class Texts:
     """The distinct texts of a storage.
 
-    Attributes:
-        paths: the leaves that are text.
-
     Example:
         >>> from tensordict import TensorDict
         >>> texts = Texts()
@@ -171,11 +152,7 @@ class Texts:
         """Return the leaves of steps, texts as numbers.
 
         Args:
-            steps: steps.
             settled: whether it is known which leaves are text.
-
-        Raises:
-            SchemaMismatchError: a leaf is neither numbers nor text, or text where others have numbers.
         """
         found, given = parted(steps)
         if settled:
@@ -257,7 +234,6 @@ class TrajectoryKeys:
 
     Args:
         ids: the trajectory's id; None to go by flags alone.
-        ends: flags, any of which ends a trajectory.
     """
 
     ids: Path | None
@@ -268,12 +244,8 @@ class TrajectoryKeys:
         """Return the leaves that keys mean; the usual ones, as far as they are stored, where none is given.
 
         Args:
-            stored: the leaves that there are.
             traj_key: the id; without flags besides, ("next", "done") or what it is made of ends trajectories too.
             end_key: the flag, or a list of flags; without an id besides, no ids are used.
-
-        Raises:
-            SamplingError: they are not stored, or nothing that could be used is.
         """
         ids = None if traj_key is None else as_path(traj_key)
         ends = () if end_key is None else _paths(end_key)

@@ -206,11 +206,7 @@ class TensorStorage(LazyTensorStorage):
 
 
 def flat_leaves(steps: TensorDictBase, ndim: int) -> dict[Path, torch.Tensor]:
-    """Return plain tensors [n, ...] over the memory of steps, by path, with the first ``ndim`` dimensions joined.
-
-    Raises:
-        SchemaMismatchError: something is no tensor.
-    """
+    """Return plain tensors [n, ...] over the memory of steps, by path, with the first ``ndim`` dimensions joined."""
     for path in text_leaves(steps):
         raise SchemaMismatchError(f"{'/'.join(path)}: expected a tensor, found text", hint="use LazyTensorStorage")
     plain: dict[Path, Any] = {path: leaf.detach() for path, leaf in leaves_of(steps).items()}
@@ -218,14 +214,7 @@ def flat_leaves(steps: TensorDictBase, ndim: int) -> dict[Path, torch.Tensor]:
 
 
 class MappedStorage(TensorStorage):
-    """Steps in the files that ``TensorDict.load_memmap`` opens; full from the start, and changed when written.
-
-    Args:
-        path: the directory of the files.
-
-    Raises:
-        SchemaMismatchError: the directory holds a non-tensor.
-    """
+    """Steps in the files that ``TensorDict.load_memmap`` opens; full from the start, and changed when written."""
 
     is_in_files = True
 

@@ -52,12 +52,17 @@ class FrameStack:
         if any(isinstance(transform, NStep) for transform in earlier):
             raise TransformError("FrameStack after NStep: the next stack is unknown; put FrameStack first")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a storage that makes stacks makes these: padded by the oldest observation."""
+        return self.padding == "repeat"
+
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows with their observations stacked."""
         mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *path(key)), keys)]
         if not mine:
             return below.read(rows, keys)
-        if keys is None and self.padding == "repeat" and isinstance(below, StoredSteps):
+        if keys is None and self.is_plain and isinstance(below, StoredSteps):
             stacked = below.read_stacked(rows, mine, self.k)
             if stacked is not None and "steps_to_next_obs" not in stacked.keys():  # noqa: SIM118
                 return stacked
@@ -115,7 +120,7 @@ class ToDtype(Pointwise):
     """Transform that casts values, at the root and under ``next``.
 
     Args:
-        dtype: what they become.
+        dtype: the new dtype.
         keys: which; without, all floating-point ones.
 
     Example:

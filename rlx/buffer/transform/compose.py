@@ -118,12 +118,7 @@ class Transformed(_Reader):
         return self._below.index
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """Return the steps [n] at these rows, changed.
-
-        Raises:
-            ValueError: a callable does not return one step per step, so that transforms after it cannot find
-                neighbours.
-        """
+        """Return the steps [n] at these rows, changed."""
         if isinstance(self._transform, NeighbourTransform):
             return self._transform.around(rows, keys, self._below)
         if isinstance(self._transform, Pointwise):
@@ -142,7 +137,6 @@ def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], Traj
     """Read a storage through transforms, the first of which is applied first.
 
     Args:
-        storage: where the steps are.
         transforms: callables, or transforms that need neighbours.
         index: makes the index, if one of them needs it.
     """
@@ -247,7 +241,6 @@ def flat(transform: Any) -> Sequence[Any]:
 
 
 def _in_order(transforms: list[Any]) -> list[Any]:
-    """Return the transforms, each of which has checked those before it."""
     for place, transform in enumerate(transforms):
         _check(transform)
         if hasattr(transform, "check_earlier"):

@@ -1,4 +1,4 @@
-"""None"""
+"""Tests of prioritized sampling, and of the slices drawn by priority."""
 
 from __future__ import annotations
 
@@ -153,6 +153,14 @@ def test_steps_that_were_there_before_the_sampler() -> None:
     assert drawn_like(sampler.sample(storage, 6000)[0], dict.fromkeys(range(6), 1.0))
     storage.write(*[(0, "")] * 4)
     assert drawn_like(sampler.sample(storage, 6000)[0], dict.fromkeys(range(10), 1.0))
+
+
+def test_priorities_before_the_first_sample() -> None:
+    storage = LazyTensorStorage(8)
+    storage.append(TensorDict({"a": torch.arange(8)}, [8]))
+    buffer = ReplayBuffer(storage=storage, sampler=PrioritizedSampler(8, 1, 1), batch_size=9)
+    buffer.update_priority(torch.arange(8), (torch.arange(8) == 3).float())
+    assert set(buffer.sample()["a"].tolist()) == {3}
 
 
 def test_what_holds_nothing_is_passed_over() -> None:

@@ -7,6 +7,7 @@ from tensordict import TensorDict
 
 from rlx.buffer.storage.compressed import CompressedStorage, FrameLog
 from tests.contracts.storage import numbers_of, steps
+from tests.kernels import HOW, reading
 
 SHAPE = (64, 64)
 
@@ -87,10 +88,12 @@ def test_a_dictionary_makes_later_frames_small() -> None:
     size = storage._refs["observation",].size
     assert size[9_000] < size[100] / 10
     rows = np.array([9_999, 3, 4_095, 4_096, 4_097, 9_000, 3, 4])  # written with and without it
-    found = storage.get(rows)
-    expected = torch.cat([moving(1, row) for row in rows.tolist()])
-    assert torch.equal(found["observation"], expected)
-    assert torch.equal(found["next", "observation"], torch.cat([moving(1, row + 1) for row in rows.tolist()]))
+    for how in HOW:
+        with reading(how):
+            found = storage.get(rows)
+        expected = torch.cat([moving(1, row) for row in rows.tolist()])
+        assert torch.equal(found["observation"], expected)
+        assert torch.equal(found["next", "observation"], torch.cat([moving(1, row + 1) for row in rows.tolist()]))
 
 
 def test_images_of_other_kinds() -> None:

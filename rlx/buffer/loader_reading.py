@@ -1,0 +1,243 @@
+"""Reading for a loader: the elements of one source, windows of steps held ahead of their use, copies made ahead."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rlx.buffer.epoch_order import EpochOrder, SliceElements
+from rlx.buffer.prefetch import Task
+from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.storage.dataset import DatasetStorage, as_storage
+from rlx.buffer.storage.step_schema import leaves_of
+from rlx.buffer.transform.batches import FrameStack
+from rlx.buffer.transform.compose import pick_steps, reader
+from rlx.errors import OptionError, SchemaMismatchError
+from rlx.store.dataset import Dataset
+from rlx.store.read_ahead import Held, ReadAhead
+from rlx.store.ted import PlannedBatches
+
+Source: TypeAlias = Dataset | ReplayBuffer | Storage | str | os.PathLike[str]
+_AHEAD = 2  # windows that are fetched ahead of the one in use
+_WINDOW_STEPS, _WINDOW_BYTES = 65_536, 256 * 2**20  # most that a window of blocks has by default
+
+
+class Part:
+    """One source of steps, and its elements: steps, or slices."""
+
+    def __init__(
+        self,
+        source: Source,
+        around: Sequence[Any],
+        slice_len: int | None,
+        seed: int,
+        *,
+        replacement: bool,
+        shuffle: bool,
+    ) -> None:
+        self._buffer = source if isinstance(source, ReplayBuffer) else None
+        self._around = around
+        if isinstance(source, ReplayBuffer):
+            if around:
+                raise OptionError("transform: one that needs neighbours belongs to the buffer, not to its loader")
+            self.storage: Storage = source.storage
+        elif isinstance(source, str | os.PathLike) and not isinstance(source, Dataset):
+            self.storage = DatasetStorage(source)
+        else:
+            self.storage = as_storage(cast("Any", source))
+        self.slices = (
+            None
+            if slice_len is None
+            else SliceElements(self.storage.index(), slice_len, seed, replacement=replacement, shuffle=shuffle)
+        )
+        self.count = len(self.storage) if self.slices is None else self.slices.count
+        self.left_out = 0 if self.slices is None else self.slices.left_out
+        self._ahead: ReadAhead | None = None
+
+    @property
+    def window(self) -> int:
+        """Steps per window by default."""
+        dataset = getattr(self.storage, "dataset", None)
+        if not isinstance(dataset, Dataset) or not dataset.manifest.bytes:
+            return _WINDOW_STEPS
+        return min(_WINDOW_STEPS, _WINDOW_BYTES * dataset.manifest.steps // dataset.manifest.bytes)
+
+    def is_read_ahead(self) -> bool:
+        """Return whether steps can be held, which those of a dataset at a URL can from the first call on."""
+        if self._ahead is None and self._buffer is None and isinstance(self.storage, DatasetStorage):
+            found = self.storage.dataset.reading_ahead()
+            if found is not None:
+                self.storage = DatasetStorage(found[0])
+                self._ahead = found[1]
+        return self._ahead is not None
+
+    def hold(self, elements: Rows, epoch: int) -> list[Held]:
+        """Fetch the steps of elements; return what holds them, if anything does."""
+        return [] if self._ahead is None else [self._ahead.hold(self._rows(elements, epoch).reshape(-1))]
+
+    def _rows(self, elements: Rows, epoch: int) -> Rows:
+        return self.storage.row_at(elements) if self.slices is None else self.slices.rows(elements, epoch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_ahead": None}
+
+    def plan(self, elements: Rows, epoch: int) -> PlannedBatches | None:
+        """Return batches of elements [batches, n]; None where they are read one by one."""
+        stack = self._around[0] if len(self._around) == 1 else None
+        if self._buffer is not None or not isinstance(self.storage, DatasetStorage):
+            return None
+        if self._around and not (isinstance(stack, FrameStack) and stack.is_plain):
+            return None
+        rows = self._rows(elements.reshape(-1), epoch)
+        rows = rows.reshape(*elements.shape, *rows.shape[1:])
+        return self.storage.plan(rows) if stack is None else self.storage.plan(rows, stack.keys, stack.k)
+
+    def read(self, elements: Rows, epoch: int) -> TensorDictBase:
+        """Return steps [n], or slices [n, slice_len]."""
+        rows = self._rows(elements, epoch)
+        if self._buffer is not None:
+            steps: TensorDictBase = self._buffer[rows.reshape(-1)]
+        elif self._around:
+            steps = reader(self.storage, self._around, self.storage.index).read(rows.reshape(-1))
+        else:
+            steps = self.storage.get(rows.reshape(-1))
+        return steps if rows.ndim == 1 else steps.reshape(*rows.shape)
+
+
+def joined(parts: Sequence[TensorDictBase], places: Rows) -> TensorDictBase:
+    """Return steps of several datasets as one, in another order."""
+    kinds = [{key: (leaf.dtype, leaf.shape[1:]) for key, leaf in leaves_of(part).items()} for part in parts]
+    for kind in kinds[1:]:
+        if differing := sorted("/".join(key) for key in kind.keys() | kinds[0] if kind.get(key) != kinds[0].get(key)):
+            raise SchemaMismatchError(
+                f"{differing[0]} differs between datasets: expected the same keys, dtypes and shapes",
+                hint="rlx preprocess makes them alike",
+            )
+    steps = concatenated(parts)
+    return pick_steps(steps, places) if steps.batch_dims == 1 else steps[torch.from_numpy(places)]
+
+
+def concatenated(parts: Sequence[TensorDictBase]) -> TensorDictBase:
+    """Return steps one part after the other."""
+    cat: Any = torch.cat  # whose types know tensors only
+    return cast("TensorDictBase", cat(list(parts)))
+
+
+class Windows:
+    """The windows of an epoch, whose steps are fetched ahead of their use and dropped after it."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        order: EpochOrder,
+        epoch: int,
+        numbers: range,
+        per_window: int,
+        mine: Callable[[int], Rows],
+    ) -> None:
+        self._parts, self._order, self._epoch, self._numbers = parts, order, epoch, numbers
+        self._per_window, self._mine = per_window, mine
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rlx window")
+        self._held: dict[int, Future[list[Held]]] = {}
+        self._is_closed = threading.Event()
+
+    def wait_for(self, number: int) -> None:
+        """Return when the steps of a batch are here."""
+        window = number // self._per_window
+        with self._lock:
+            for wanted in range(window, window + 1 + _AHEAD):
+                if wanted not in self._held and wanted * self._per_window < self._numbers.stop:
+                    self._held[wanted] = self._pool.submit(self._fetch, wanted)
+            # Threads may still read the window before.
+            for old in [known for known in self._held if known < window - 1]:
+                _let_go(self._held.pop(old))
+            held = self._held[window]
+        held.result()
+
+    def close(self) -> None:
+        """Drop all steps."""
+        self._is_closed.set()
+        self._pool.shutdown(cancel_futures=True)
+        for held in self._held.values():
+            _let_go(held)
+
+    def _fetch(self, window: int) -> list[Held]:
+        first = window * self._per_window
+        mine = [self._mine(n) for n in range(first, first + self._per_window) if n in self._numbers]
+        part, element = self._order.located(np.concatenate([np.empty(0, np.int64), *mine]))
+        found: list[Held] = []
+        try:
+            for number in np.unique(part).tolist():
+                if not self._is_closed.is_set():
+                    found += self._parts[number].hold(element[part == number], self._epoch)
+        except BaseException:
+            for each in found:
+                each.release()
+            raise
+        return found
+
+
+def _let_go(held: Future[list[Held]]) -> None:
+    if not held.cancelled() and held.exception() is None:
+        for each in held.result():
+            each.release()
+
+
+class Copies:
+    """Copies of batches on a device, made ahead on a stream of their own where the device is a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def start(self, batch: TensorDictBase) -> tuple[TensorDictBase, Any]:
+        """Start a copy; return it, and the event after it."""
+        if self._stream is None:
+            return batch.to(self._device), None
+        pinned = batch.pin_memory()
+        with torch.cuda.stream(self._stream):
+            copy = pinned.to(self._device, non_blocking=True)
+            return copy, self._stream.record_event()
+
+    def finish(self, started: tuple[TensorDictBase, Any]) -> TensorDictBase:
+        """Return a copy that the consumer's stream may use."""
+        copy, event = started
+        if event is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(event)
+            for leaf in leaves_of(copy).values():
+                leaf.record_stream(stream)
+        return copy
+
+
+def made_ahead(make: Callable[[int], Any], numbers: range, depth: int, threads: int) -> Iterator[Any]:
+    """Yield the results for numbers in order; up to ``depth`` are made ahead, in threads.
+
+    A thread that asks for a result that is not there yet makes one instead of waiting.
+    """
+    if not depth:
+        yield from map(make, numbers)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="rlx loader") as pool:
+        ahead: deque[Task] = deque()
+        try:
+            for number in numbers:
+                ahead.append(Task(partial(make, number), pool))
+                if len(ahead) > depth:
+                    yield ahead.popleft().result(ahead)
+            while ahead:
+                yield ahead.popleft().result(ahead)
+        finally:
+            for task in ahead:
+                task.cancel()

@@ -1,0 +1,321 @@
+"""``rlx.Checkpoint``: everything that a training run depends on, on disk, so that a killed run continues to the bit.
+
+<path>/checkpoint.json   step, names of the files below; replaced in one step
+<path>/<hex>.pt          state of all parts but the steps of buffers: numbers, texts and tensors
+<path>/<hex>/            steps of a buffer; see ``rlx.buffer.saved_parts``
+"""
+
+import io
+import json
+import logging
+import os
+import pickle
+import random
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import google_crc32c
+import numpy as np
+import torch
+
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.saved_parts import SEGMENT, PlainState, SavedRows, decoded
+from rlx.errors import CorruptDatasetError, DatasetExistsError, FormatVersionError, SchemaMismatchError
+from rlx.files import lock
+from rlx.files.atomic import sync, write_file
+from rlx.files.disk import disk_errors
+from rlx.seeding import generator_state, set_generator_state
+
+logger = logging.getLogger(__name__)
+FORMAT, VERSION = "rlx.checkpoint", 1
+_MANIFEST = "checkpoint.json"
+_STATE = re.compile(r"[0-9a-f]{32}\.pt")
+
+
+class Checkpoint:
+    """Directory from which a training run continues as if it had not been killed.
+
+    A checkpoint has the state of all parts, and of the global random generators of Python, numpy and torch. The steps
+    of a replay buffer are written once: a later ``save`` writes only those that were written since the last one. Files
+    are written in a thread during training; a process that is killed meanwhile leaves the last complete
+    checkpoint. Nothing is unpickled but numbers, texts and tensors, and environments keep their own functions and
+    classes; their code runs on the restored values.
+
+    The parts of the run that restores must be made in the same way as those of the run that saved.
+
+    Args:
+        path: directory of the checkpoint; it is created if it does not exist.
+        parts: replay buffers, collectors, loaders, modules, optimizers, schedulers and random generators, by name;
+            or anything with ``state_dict`` and ``load_state_dict``.
+
+    Attributes:
+        values: what the restored ``save`` was given beside the step.
+        new_episodes: collectors whose environments cannot give their state, and why: they begin new episodes when they
+            are restored, so that the run continues, but not to the bit.
+
+    Raises:
+        DatasetExistsError: path holds something else.
+        DatasetLockedError: another process writes this checkpoint.
+        TypeError: a part has no state.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.LazyTensorStorage(1000), batch_size=8)
+        >>> with rlx.Checkpoint("run", model=model, buffer=buffer) as checkpoint:
+        ...     first = checkpoint.restore()  # 0: nothing was saved yet
+        ...     _ = buffer.extend(rlx.open("cartpole")[:100])
+        ...     checkpoint.save(100, best=9.5)
+        >>> buffer.empty()
+        >>> with rlx.Checkpoint("run", model=model, buffer=buffer) as checkpoint:
+        ...     checkpoint.restore(), checkpoint.values, len(buffer)
+        (100, {'best': 9.5}, 100)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], /, **parts: Any) -> None:
+        self.path = Path(path)
+        self.values: dict[str, Any] = {}
+        self.new_episodes: dict[str, str] = {}
+        if self.path.exists() and not (self.path / _MANIFEST).is_file() and not _is_unused(self.path):
+            raise DatasetExistsError(f"{self.path} exists and is not a checkpoint", hint="choose another path")
+        self._parts = {name: _part(name, part) for name, part in parts.items()}
+        self._is_closed = False
+        self._writer: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._stack = ExitStack()
+        self._stack.enter_context(lock.held(self.path / lock.FILE_NAME, self.path))
+        self._buffers = {
+            name: SavedRows(part, self.path) for name, part in parts.items() if isinstance(part, ReplayBuffer)
+        }
+
+    def save(self, step: int, **values: Any) -> None:
+        """Write a checkpoint in place of the last one; the state is copied before this returns.
+
+        An error of writing is raised by the next call, or by ``close``.
+
+        Args:
+            step: number that ``restore`` returns.
+            values: numbers, texts, arrays, tensors, and lists and dicts of them.
+
+        Raises:
+            SchemaMismatchError: a state has something else.
+            DiskFullError: no space is left.
+            ValueError: the checkpoint is closed.
+        """
+        self.wait()
+        self._check_open()
+        plain = PlainState()
+        state = {"values": plain(values, "values"), "generators": generator_state(), "parts": {}}
+        writes: dict[str, Callable[[], list[str]]] = {}
+        try:
+            for name, (read, _) in self._parts.items():
+                if name not in self._buffers:
+                    state["parts"][name] = plain(read(), name)
+            for name, saved in self._buffers.items():
+                described, writes[name] = saved.begin()
+                state["parts"][name] = plain(described, name)
+        except BaseException:
+            self._forget_written()
+            raise
+        for name, reason in self._hidden(state).items():
+            if name not in self.new_episodes:
+                logger.warning("%s would begin new episodes when restored, as %s", name, reason)
+        self.new_episodes = self._hidden(state)
+        self._writer = threading.Thread(
+            target=self._run, args=(step, state, writes), name="rlx checkpoint", daemon=False
+        )
+        self._writer.start()
+
+    def _run(self, step: int, state: dict[str, Any], writes: Mapping[str, Callable[[], list[str]]]) -> None:
+        try:
+            with disk_errors(self.path):
+                self._write(step, state, writes)
+        except BaseException as exc:  # for the next call; a thread cannot report it
+            self._forget_written()
+            self._error = exc
+
+    def _forget_written(self) -> None:
+        """Have the next save write all steps: those of one that failed are not on disk."""
+        for saved in self._buffers.values():
+            saved.begin_anew()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"the checkpoint {self.path} is closed")
+
+    def _write(self, step: int, state: dict[str, Any], writes: Mapping[str, Callable[[], list[str]]]) -> None:
+        buffers = {name: {"segments": write()} for name, write in writes.items()}
+        file = io.BytesIO()
+        torch.save(state, file)
+        name, data = f"{uuid.uuid4().hex}.pt", file.getbuffer()
+        write_file(self.path / name, [bytes(data)])
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "step": step,
+            "state": {"file": name, "crc32c": google_crc32c.value(bytes(data))},
+            "buffers": buffers,
+        }
+        sync(self.path)  # segments, before they are listed
+        write_file(self.path / _MANIFEST, [json.dumps(manifest).encode()])
+        self._remove_others({name, *(one for buffer in buffers.values() for one in buffer["segments"])})
+
+    def _remove_others(self, used: set[str]) -> None:
+        for entry in self.path.iterdir():
+            if entry.name in used:
+                continue
+            if SEGMENT.fullmatch(entry.name):
+                shutil.rmtree(entry)
+            elif _STATE.fullmatch(entry.name.removesuffix(".partial")):
+                entry.unlink()
+
+    def restore(self) -> int:
+        """Make all parts what they were at the last ``save``; return its step, or 0 if nothing was saved.
+
+        Raises:
+            SchemaMismatchError: it has other parts, or a part of another shape.
+            CorruptDatasetError: a file is missing or damaged.
+            FormatVersionError: a newer version of rlx wrote it.
+            ValueError: the checkpoint is closed.
+        """
+        self.wait()
+        self._check_open()
+        if not (self.path / _MANIFEST).is_file():
+            return 0
+        manifest = self._manifest()
+        state = self._state(manifest)
+        saved, mine = set(state["parts"]), set(self._parts)
+        if saved != mine:
+            raise SchemaMismatchError(
+                f"{self.path} is a checkpoint of {', '.join(sorted(saved))}: expected {', '.join(sorted(mine))}"
+            )
+        if lacking := set(self._buffers) - set(manifest["buffers"]):
+            raise CorruptDatasetError(f"{self.path / _MANIFEST} lists no steps of {', '.join(sorted(lacking))}")
+        for name, (_, load) in self._parts.items():
+            if name not in self._buffers:
+                load(decoded(state["parts"][name]))
+        for name, rows in self._buffers.items():
+            rows.load(decoded(state["parts"][name]), manifest["buffers"][name]["segments"])
+        self.new_episodes = {
+            name: reason
+            for name, (read, _) in self._parts.items()
+            if (reason := getattr(read, "hidden", lambda: None)())
+        }
+        self.values = decoded(state["values"])
+        set_generator_state(state["generators"])
+        return int(manifest["step"])
+
+    def _hidden(self, state: Mapping[str, Any]) -> dict[str, str]:
+        parts = state["parts"].items()
+        return {name: part["hidden"] for name, part in parts if isinstance(part, dict) and "hidden" in part}
+
+    def _manifest(self) -> dict[str, Any]:
+        path = self.path / _MANIFEST
+        try:
+            manifest = json.loads(path.read_text())
+            if manifest["format"] != FORMAT:
+                raise ValueError(f"format {manifest['format']!r}")  # noqa: TRY301 (one message for all)
+            if manifest["version"] != VERSION:
+                raise FormatVersionError(
+                    f"{self.path} has format version {manifest['version']!r}, expected {VERSION}",
+                    hint="restore it with the rlx that wrote it",
+                )
+            _ = int(manifest["step"]), manifest["state"]["file"], manifest["state"]["crc32c"]
+            for buffer in manifest["buffers"].values():
+                _ = [SEGMENT.fullmatch(segment) for segment in buffer["segments"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise CorruptDatasetError(f"{path} is damaged: {exc!r}") from exc
+        found: dict[str, Any] = manifest
+        return found
+
+    def _state(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        name = str(manifest["state"]["file"])
+        path = self.path / name
+        try:
+            data = path.read_bytes() if _STATE.fullmatch(name) else b""
+            if google_crc32c.value(data) != manifest["state"]["crc32c"]:
+                raise CorruptDatasetError(f"{path} is damaged: its checksum differs")
+            # To this device whatever the run was on: each part copies to its own.
+            state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            _ = dict(state["parts"]), state["values"], state["generators"]
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError) as exc:
+            raise CorruptDatasetError(f"{path} is damaged: {exc}") from exc
+        return state
+
+    def wait(self) -> None:
+        """Wait until the last ``save`` is on disk; raise what went wrong."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Wait until the last ``save`` is on disk, and let other processes write."""
+        try:
+            self.wait()
+        finally:
+            self._is_closed = True
+            for rows in self._buffers.values():
+                rows.close()
+            self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with nullcontext() if error is None else suppress(Exception):  # the user is to see the first error
+            self.close()
+
+
+_Part = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+class _Collected:
+    """Reader of a collector's state, its environments' included."""
+
+    def __init__(self, collector: Any) -> None:
+        self._collector = collector
+
+    def __call__(self) -> Any:
+        return self._collector.state_dict(environments=True)
+
+    def hidden(self) -> str | None:
+        reason: str | None = self._collector.hidden_state
+        return reason
+
+
+def _part(name: str, part: Any) -> _Part:
+    if isinstance(part, torch.Generator):
+        return part.get_state, part.set_state
+    if isinstance(part, np.random.Generator):
+        bits = part.bit_generator
+        return (lambda: bits.state), (lambda state: setattr(bits, "state", state))
+    if isinstance(part, random.Random):
+        return part.getstate, part.setstate
+    if hasattr(part, "hidden_state") and not isinstance(
+        part, torch.nn.Module
+    ):  # a collector, whose package needs an extra
+        return _Collected(part), part.load_state_dict
+    if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+        return part.state_dict, part.load_state_dict
+    raise TypeError(f"{name}: expected something with state_dict and load_state_dict, found {type(part).__name__}")
+
+
+def _is_unused(path: Path) -> bool:
+    """Return whether a directory has nothing but what a killed first ``save`` left."""
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else ["file"]
+    ours = (lock.FILE_NAME, f"{_MANIFEST}.partial")
+    return all(
+        name in ours or SEGMENT.fullmatch(name) or _STATE.fullmatch(name.removesuffix(".partial")) for name in names
+    )

@@ -1,0 +1,292 @@
+"""Parts of a checkpoint on disk: states as values that load without trust, and the steps of buffers.
+
+<directory>/<hex>/segment.json   leaves and blocks of the rows that one save wrote
+<directory>/<hex>/0.zst          a leaf's blocks, each one zstd frame with a checksum
+
+Every save writes the steps that changed. A row that comes up in several segments has the steps of the last. A segment
+whose rows have all been written again is left out of the next list of segments, and deleted once that list is on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rlx.buffer.checkpoint import read_blocks, write_blocks
+from rlx.buffer.protocol import Rows
+from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.snapshot import BLOCK_BYTES, ordered_rows
+from rlx.buffer.storage.ring import RingStorage
+from rlx.buffer.storage.step_schema import leaves
+from rlx.errors import CorruptDatasetError, SchemaMismatchError
+from rlx.files.atomic import sync_tree
+
+SEGMENT = re.compile(r"[0-9a-f]{32}")
+_ROW = "_row"
+_MANIFEST = "segment.json"
+_HELD_BYTES = 256 << 20
+_MAX_SPREAD = 2  # stored rows times this are the rows of all segments, at most
+
+
+class SavedRows:
+    """Writer and reader of a buffer's steps."""
+
+    def __init__(self, buffer: ReplayBuffer, directory: Path) -> None:
+        self._buffer = buffer
+        self._directory = directory
+        storage = buffer.storage
+        self._tracked = storage if isinstance(storage, RingStorage) else None
+        self._changes = None if self._tracked is None else self._tracked.track_changes()
+        # The number of the segment that has the newest step of each row; -1 of a row that was never written.
+        self._owner = np.full(0 if storage.is_read_only else storage.max_size, -1, np.int64)
+        self._segments: dict[int, str] = {}
+        self._sizes: dict[int, int] = {}  # rows that a segment was written with
+        self._next = 0
+        self._is_first = True
+
+    def close(self) -> None:
+        """Stop to follow what changes."""
+        if self._tracked is not None and self._changes is not None:
+            self._tracked.untrack_changes(self._changes)
+
+    def begin_anew(self) -> None:
+        """Have the next ``begin`` write all steps, as what the last one was to write is not on disk."""
+        self._is_first = True
+
+    def begin(self) -> tuple[dict[str, Any], Callable[[], list[str]]]:
+        """Return the state of the buffer but for its steps, and a function that writes those which changed.
+
+        Training may go on before the function is called: it has copies, or has written what exceeds 256 MiB of them.
+        It returns the names of all segments that the steps are in now.
+        """
+        buffer = self._buffer
+        with buffer.reading() as state:
+            del state["rows"]
+            rows = self._changed_rows()
+            written, held, size = _Segment(self._directory), list[TensorDictBase](), 0
+            for block in self._blocks(rows):
+                nbytes = sum(leaf.nbytes for _, leaf in leaves(block))
+                if size + nbytes > _HELD_BYTES:
+                    written.add(block)
+                else:
+                    held.append(block)
+                    size += nbytes
+        names = self._listed(rows, written.name)
+
+        def finish() -> list[str]:
+            while held:
+                written.add(held.pop())
+            written.close()
+            return names
+
+        return state, finish
+
+    def _listed(self, rows: Rows, name: str) -> list[str]:
+        if rows.size:
+            self._segments[self._next] = name
+            self._owner[rows] = self._next
+            self._sizes[self._next] = len(rows)
+            self._next += 1
+        used = set(np.unique(self._owner).tolist())
+        self._segments = {number: name for number, name in self._segments.items() if number in used}
+        return list(self._segments.values())
+
+    def _changed_rows(self) -> Rows:
+        """Return the rows to write: those that changed, and those of segments of which little else is left."""
+        storage = self._buffer.storage
+        if storage.is_read_only:
+            return np.empty(0, np.int64)
+        if self._tracked is None or self._changes is None or self._is_first:
+            self._owner.fill(-1)
+            rows = ordered_rows(storage).reshape(-1)
+            if self._changes is not None:
+                self._changes.take()
+            self._is_first = False
+            return rows
+        if self._changes.is_reset:
+            self._owner.fill(-1)
+        rows = self._tracked.stored(self._changes.take())
+        self._owner[rows] = -1
+        return np.union1d(rows, self._scattered(len(storage)))
+
+    def _scattered(self, stored: int) -> Rows:
+        """Return the rows of segments that must be written again, for all segments not to exceed twice the steps."""
+        owned = self._owner[self._owner >= 0]
+        numbers, live = np.unique(owned, return_counts=True)
+        sizes = np.array([self._sizes[number] for number in numbers.tolist()], np.int64)
+        again: list[int] = []
+        order: list[int] = np.argsort(live / np.maximum(sizes, 1), kind="stable").tolist()
+        total = int(sizes.sum())
+        for place in order:
+            if total <= _MAX_SPREAD * max(stored, 1):
+                break
+            again.append(int(numbers[place]))
+            total -= int(sizes[place] - live[place])
+        return np.flatnonzero(np.isin(self._owner, again))
+
+    def _blocks(self, rows: Rows) -> Iterator[TensorDictBase]:
+        storage = self._buffer.storage
+        if not rows.size:
+            return
+        row_bytes = sum(leaf.nbytes for _, leaf in leaves(storage.get_encoded(rows[:1])))
+        at_once = max(1, BLOCK_BYTES // max(1, row_bytes))
+        for start in range(0, len(rows), at_once):
+            chosen = rows[start : start + at_once]
+            block = storage.get_encoded(chosen)
+            yield block.set(_ROW, torch.from_numpy(chosen.copy()))
+
+    def load(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Make the buffer what it was when ``begin`` returned this state, and these segments were written."""
+        storage = self._buffer.storage
+        if not storage.is_read_only and state["capacity"] != storage.max_size:
+            raise SchemaMismatchError(
+                f"checkpoint of a storage with max_size {state['capacity']:,}, found {storage.max_size:,}"
+            )
+        for name in names:
+            if not SEGMENT.fullmatch(name):
+                raise CorruptDatasetError(f"{self._directory}: segment {name!r}")
+        self._segments, self._next = dict(enumerate(names)), len(names)
+        self._owner.fill(-1)
+        for number, name in self._segments.items():
+            self._sizes[number] = 0
+            for block in _read(self._directory / name, only_rows=True):
+                self._owner[self._checked(block[_ROW].numpy())] = number
+                self._sizes[number] += len(block)
+        self._buffer.restore_rows(state, self._newest())
+        if self._changes is not None:
+            self._changes.take()
+        self._is_first = False
+
+    def _checked(self, rows: NDArray[np.int64]) -> Rows:
+        if rows.dtype != np.int64 or (rows.size and not 0 <= rows.min() <= rows.max() < len(self._owner)):
+            raise CorruptDatasetError(f"{self._directory}: a segment has rows that the storage lacks")
+        return rows
+
+    def _newest(self) -> Iterator[tuple[Rows, TensorDictBase]]:
+        for number, name in self._segments.items():
+            for block in _read(self._directory / name):
+                rows = block[_ROW].numpy()
+                keep = np.flatnonzero(self._owner[rows] == number)
+                if len(keep):
+                    steps = block.exclude(_ROW)
+                    yield rows[keep], steps if len(keep) == len(rows) else steps[torch.from_numpy(keep)]
+
+
+class _Segment:
+    """Unfinished segment; the first block creates its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.name = uuid.uuid4().hex
+        self._path = directory / self.name
+        self._manifest: dict[str, Any] = {"leaves": [], "blocks": []}
+
+    def add(self, block: TensorDictBase) -> None:
+        self._path.mkdir(exist_ok=True)
+        try:
+            written = write_blocks(self._path, [block])
+        except BaseException:
+            shutil.rmtree(self._path, ignore_errors=True)
+            raise
+        self._manifest["leaves"] = written["leaves"]
+        self._manifest["blocks"] += written["blocks"]
+
+    def close(self) -> None:
+        if self._manifest["blocks"]:
+            (self._path / _MANIFEST).write_text(json.dumps(self._manifest))
+            sync_tree(self._path)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((path / _MANIFEST).read_text())
+        found["blocks"], found["leaves"] = list(found["blocks"]), list(found["leaves"])
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: {exc!r}") from exc
+    return found
+
+
+def _read(path: Path, *, only_rows: bool = False) -> Iterable[TensorDictBase]:
+    return read_blocks(path, _manifest(path), only=_ROW if only_rows else None)
+
+
+_PLAIN = frozenset({int, float, str, bool, type(None), torch.dtype, torch.Size})
+
+
+class PlainState:
+    """Copies of states as ``torch.load`` reads them without trust; arrays in tagged dicts.
+
+    What several parts share, as the weights of a policy and of its collector, is copied once.
+    """
+
+    def __init__(self) -> None:
+        # With the originals: the memory of one that was made for its state alone would be used again.
+        self._copies: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(self, value: Any, name: str) -> Any:
+        """Return a copy."""
+        if isinstance(value, torch.Tensor):
+            return self._copy(value.detach())
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+            return _array(value)
+        if type(value) is int and value.bit_length() > 63:
+            return {"rlx.int": hex(value)}
+        if type(value) in _PLAIN:  # not a class derived of one, which could not be loaded without trust
+            return value
+        if isinstance(value, np.str_):
+            return str(value)
+        if isinstance(value, Mapping):
+            made = {_key(key, name): self(part, f"{name}[{key!r}]") for key, part in value.items()}
+            return OrderedDict(made) if isinstance(value, OrderedDict) else made
+        if type(value) in (list, tuple):
+            return type(value)(self(part, f"{name}[{i}]") for i, part in enumerate(value))
+        raise SchemaMismatchError(
+            f"{name} is a {type(value).__name__}, which cannot be restored without trust",
+            hint="keep numbers, texts, tensors, arrays, and lists and dicts of them in state_dict",
+        )
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.numel() or tensor.layout != torch.strided:
+            return tensor.clone()
+        key = tensor.data_ptr(), tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride()
+        if key not in self._copies:
+            self._copies[key] = tensor, tensor.clone()
+        return self._copies[key][1]
+
+
+def _array(value: Any) -> dict[str, Any]:
+    array = np.ascontiguousarray(value)
+    raw = torch.from_numpy(np.frombuffer(bytearray(array.tobytes()), np.uint8)) if array.nbytes else torch.empty(0)
+    shape = list(np.shape(value))
+    return {"rlx.array": raw, "dtype": array.dtype.str, "shape": shape, "scalar": isinstance(value, np.generic)}
+
+
+def _key(key: Any, name: str) -> Any:
+    if type(key) in (str, int) or (type(key) is tuple and all(type(part) is str for part in key)):
+        return key
+    raise SchemaMismatchError(f"{name} has a key {key!r}: expected a text or a number")
+
+
+def decoded(value: Any) -> Any:
+    """Return the state of which a ``PlainState`` is a copy."""
+    if isinstance(value, dict) and "rlx.array" in value:
+        array = np.frombuffer(bytearray(value["rlx.array"].numpy().tobytes()), np.dtype(value["dtype"]))
+        return array[0] if value["scalar"] else array.reshape(value["shape"])
+    if isinstance(value, dict) and "rlx.int" in value:
+        return int(value["rlx.int"], 16)
+    if isinstance(value, Mapping):
+        made = {key: decoded(part) for key, part in value.items()}
+        return OrderedDict(made) if isinstance(value, OrderedDict) else made
+    if type(value) in (list, tuple):
+        return type(value)(decoded(part) for part in value)
+    return value
