@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rlx.errors import MissingExtraError
-from rlx.torchrl_names import no_such_name
+from rlx.package_names import lazy_names, no_such_name
 
 if find_spec("gymnasium") is None:
-    raise MissingExtraError("collecting needs gymnasium, which is not installed", hint="pip install 'rlx[gym]'")
+    raise MissingExtraError.of("collecting needs gymnasium", "gym")
 
 if TYPE_CHECKING:
     from rlx.collector.base_collector import BaseCollector as BaseCollector
@@ -31,30 +31,14 @@ if TYPE_CHECKING:
     from rlx.collector.multi_collector import RayCollector as RayCollector
     from rlx.collector.multi_collector import RPCCollector as RPCCollector
 
-_NAMES = {
-    "base_collector": ["BaseCollector", "DataCollectorBase"],
-    "collector": ["Collector", "SyncDataCollector"],
-    "multi_collector": [
-        "DistributedCollector",
-        "MultiAsyncCollector",
-        "MultiCollector",
-        "MultiSyncCollector",
-        "MultiSyncDataCollector",
-        "MultiaSyncDataCollector",
-        "RPCCollector",
-        "RayCollector",
-    ],
-    "environment.gym_env": ["GymEnv", "ParallelEnv", "SerialEnv"],
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
-__all__ = sorted(_HOMES)
+_HOME = lazy_names(__name__)
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME:
         raise no_such_name(__name__, name)
-    # Imported when first asked for: torch takes seconds.
-    return getattr(import_module(f"rlx.collector.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

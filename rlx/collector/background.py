@@ -37,11 +37,7 @@ class Background:
         return self._thread.is_alive() and not self._is_stopped
 
     def check(self) -> None:
-        """Raise what ended the thread, once.
-
-        Raises:
-            CollectError: the environment or the policy failed, or whatever else went wrong.
-        """
+        """Raise what ended the thread, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -60,11 +56,7 @@ class Background:
                 self._turn.notify_all()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Wait for the batch that is being collected, and end the thread.
-
-        Raises:
-            CollectError: the batch takes longer than ``timeout`` seconds.
-        """
+        """Wait for the batch that is being collected, and end the thread."""
         with self._turn:
             self._is_stopped = True
             self._turn.notify_all()
@@ -88,7 +80,6 @@ class Background:
             logger.warning("collecting in the background ended: %s: %s", type(exc).__name__, exc)
 
     def _begins(self) -> bool:
-        """Wait until nothing pauses the thread; return whether another batch begins."""
         with self._turn:
             self._turn.wait_for(lambda: self._is_stopped or not self._pauses)
             self._is_working = not self._is_stopped
@@ -175,7 +166,6 @@ class FreeRunning(ABC):
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Keep the thread, if there is one, between two batches; raise what ended it."""
         self._here.check()
         if self._background is None:
             yield

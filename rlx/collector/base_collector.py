@@ -1,7 +1,9 @@
 """Base of all collectors: batches of the steps that workers make, with weights, seeds and checkpoints."""
 
+import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -12,8 +14,11 @@ from tensordict import TensorDictBase
 
 from rlx.buffer.batch import split_trajectories
 from rlx.collector.background import FreeRunning
+from rlx.collector.environment.state_capture import capture
+from rlx.collector.environment.state_restore import restore
+from rlx.collector.environment.state_rules import HiddenStateError
 from rlx.collector.policy.module import NewWeights, pack_weights, set_weights
-from rlx.collector.rollout.episodes import Episode, Episodes
+from rlx.collector.rollout.episodes import Ended, Episodes, Piece
 from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps
 from rlx.collector.step_source import Plan, QuotaSteps, StepSource
 from rlx.collector.ted import MASK, BatchDelivery, WorkerSteps, episodes_to_ted, joined
@@ -22,6 +27,8 @@ from rlx.collector.worker.step_pool import WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
 from rlx.fork import ThisProcessOnly, on_fork
+
+logger = logging.getLogger(__name__)
 
 
 class BaseCollector(FreeRunning):
@@ -34,6 +41,10 @@ class BaseCollector(FreeRunning):
         plan: how steps become batches.
         delivery: post-processing of batches.
         has_copies: whether workers have copies of the policy, which are sent new weights.
+
+    Attributes:
+        hidden_state: what kept the last ``state_dict(environments=True)`` or ``load_state_dict`` from keeping the
+            running episodes; None if nothing did.
 
     Raises:
         CollectError: an environment or the policy cannot be created, or a size is invalid.
@@ -78,8 +89,9 @@ class BaseCollector(FreeRunning):
             raise
         self._is_batched = self._pool.descriptions[0].is_batched
         self._episodes: list[Episodes] = []  # running ones of each worker, where whole episodes are asked for
-        self._waiting: list[Episode] = []
+        self._waiting: list[Ended] = []
         self._next_episode = 0
+        self.hidden_state: str | None = None
         self._drop_episodes()
 
     @property
@@ -161,14 +173,19 @@ class BaseCollector(FreeRunning):
         self._version += 1
         self._pool.publish(self._weights())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, environments: bool = False) -> dict[str, Any]:
         """Return the state from which a collector with the same arguments resumes.
 
         It contains counts of delivered steps, ids, sessions, which determine the seeds, and the policy's weights, but
-        not environments, because few can be saved: running episodes, and whole ones that wait for their batch,
-        are lost and collected again. Nor does it contain generators of other libraries, such as torch's.
+        not generators of other libraries, such as torch's. By default it does not contain environments either: running
+        episodes, and whole ones that wait for their batch, are lost and collected again.
+
+        Args:
+            environments: whether to include the state of the environments and everything else that the next steps
+                depend on, where the environments can give it. ``hidden_state`` says what hides its state.
         """
         with self._quiet():
+            live = self._live_state() if environments else {}
             lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
             return {
                 "frames": self._source.frames - lost,
@@ -178,12 +195,46 @@ class BaseCollector(FreeRunning):
                 "seed": self._source.seed,
                 "policy_version": self._version,
                 "policy_state_dict": {} if self._module is None else self._module.state_dict(),
+                **live,
             }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from the state of another collector, with new episodes, new ids and other seeds.
+    def _live_state(self) -> dict[str, Any]:
+        source = self._source.live_state()
+        self.hidden_state = source if isinstance(source, str) else None
+        if isinstance(source, str):
+            return {"hidden": source}
+        weights = self._pool.weights
+        return {
+            "source": source,
+            "episodes": capture([self._episodes, self._waiting], limit=None),
+            "next_episode": self._next_episode,
+            "weights": [weights.version, torch.from_numpy(weights.packed.copy())],
+        }
 
-        The same state and seed give the same batches, if these depend only on the seed.
+    def _load_live_state(self, state: Mapping[str, Any]) -> bool:
+        """Continue where the environments were; return False where they hide their state."""
+        if "source" not in state:
+            self.hidden_state = state.get("hidden", "the state was saved without environments")
+            return False
+        version, packed = state["weights"]
+        self._pool.publish(Weights(version, packed.numpy()))
+        self._drop_episodes()
+        self.hidden_state = self._source.load_live_state(state["source"])
+        if self.hidden_state is None:
+            try:
+                running: Any = [self._episodes, self._waiting]
+                self._episodes, self._waiting = restore(running, state["episodes"], (Ended, Piece))
+            except HiddenStateError as exc:
+                self.hidden_state = str(exc)
+        self._next_episode = state["next_episode"]
+        return self.hidden_state is None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from the state of another collector.
+
+        From a state with environments it continues to the bit: in the same episodes, at the same steps. Otherwise it
+        begins new episodes, with new ids and other seeds, and ``hidden_state`` says why. The same state and seed give
+        the same batches, if these depend only on the seed.
 
         Raises:
             CollectError: the state is not a collector's.
@@ -195,6 +246,10 @@ class BaseCollector(FreeRunning):
         if self._module is not None:
             self._module.load_state_dict(state["policy_state_dict"])
         self._version = state["policy_version"]
+        if self._load_live_state(state):
+            return
+        if "hidden" in state or "source" in state:
+            logger.warning("new episodes begin, as %s", self.hidden_state)
         self._pool.publish(self._weights())
         self._source.resume_at(state["frames"], state["sessions"], state.get("seed"), state["next_trajectory"])
         self._drop_episodes()
@@ -222,11 +277,8 @@ class BaseCollector(FreeRunning):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with nullcontext() if error is None else suppress(Exception):  # the user is to see the first error
             self.shutdown()
-        except Exception:
-            if error is None:  # else that is what its user is to see
-                raise
 
     def _leave(self) -> None:
         super()._leave()
@@ -249,7 +301,6 @@ class BaseCollector(FreeRunning):
             self._has_copies = True
 
     def _check(self) -> None:
-        """Raise CollectError if the last batch would not fit the lanes of the replay buffer."""
         n, total = sum(self._source.envs), self._plan.total_frames
         if self._deliver.lanes and total > 0 and total % n:
             raise CollectError(f"total_frames={total}: expected a multiple of {n}, the lanes of the replay buffer")
@@ -282,13 +333,12 @@ class BaseCollector(FreeRunning):
         return batch
 
     def _whole_episodes(self, count: int) -> TensorDictBase | None:
-        """Return ``count`` whole episodes; at the end fewer, and the last ones are truncated."""
         while len(self._waiting) < count and (taken := self._source.take()):
             for quota, steps, _, is_start in taken:
                 if is_start:
                     self._drop_running(quota.worker)
                 ended = self._episodes[quota.worker].add(steps, quota.steps)
-                self._waiting += ended
+                self._waiting += [one for each in ended for one in each.each()]
                 if ended:
                     self._pool.made_progress(quota.worker)
             self._source.ask_ahead()

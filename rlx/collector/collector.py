@@ -138,11 +138,7 @@ def names_of(keys: Sequence[NestedKey]) -> list[str]:
 
 
 def made_by(factory: Callable[[], Any], policy: Any) -> Any:
-    """Return the policy that a factory returns.
-
-    Raises:
-        CollectError: there is a policy already.
-    """
+    """Return the policy that a factory returns."""
     if policy is not None:
         raise CollectError("policy and policy_factory: expected only one of them")
     return factory()

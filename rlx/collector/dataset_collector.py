@@ -11,7 +11,7 @@ from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.episodes import REWARDS, Layout, agreed
 from rlx.collector.rollout.steps import InfoKeys
-from rlx.collector.worker.shard_pool import RemainingBudget, ShardActor, ShardPool
+from rlx.collector.worker.pool import RemainingBudget, ShardActor, ShardPool
 from rlx.collector.worker.shard_worker import ShardWorkerConfig
 from rlx.errors import CollectError, DatasetExistsError
 from rlx.manifest import ShardRecord
@@ -43,14 +43,11 @@ class Collection:
     Args:
         environment: a gymnasium id, ``module:name`` or ``file.py:name`` of an environment factory, or such a function.
         budget: how much, all sessions together.
-        num_envs: copies that each worker steps together.
-        policy: what chooses the actions.
-        seed: of environments and policy.
         shard_steps: a shard ends where its finished and running episodes have this many steps: at most this many are
             lost if the process is killed, or those of the running episodes if these alone are more.
         resume: whether to resume a dataset that has fewer.
         workers: processes, each with ``num_envs`` environments; one of this machine is this process.
-        drop: names of what the policy writes that is not kept: ``logits``, ``next/value``, ``params`` and all below it.
+        drop: outputs of the policy to leave out: ``logits``, ``next/value``, ``params`` and all below it.
         info_keys: entries of ``info`` that are kept, as ``info/KEY``, or "all" of the first steps.
         reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
             float32, and a later reward that does not fit is an error.
@@ -58,9 +55,6 @@ class Collection:
             can, so that none waits for a slower one.
         step_timeout: seconds that a step or a reset of an environment may take; then its worker, which has a process of
             its own, is killed and replaced. Without limit if not given.
-
-    Raises:
-        CollectError: a number is out of range.
     """
 
     environment: EnvSource = "ALE/Pong-v5"
@@ -100,11 +94,7 @@ class DatasetCollector:
     """Collector that writes: adds the missing steps or episodes of a collection to a dataset.
 
     Args:
-        collection: what.
-        writer: lists the shards.
-        start: starts a worker.
         progress: receives ``steps`` or ``episodes``.
-        command: what the user typed.
     """
 
     def __init__(
@@ -185,7 +175,7 @@ class DatasetCollector:
         if listed.shards and (different := listed.difference(found)):
             raise DatasetExistsError(
                 f"{self._writer.path} holds another dataset: {different}",
-                hint="--overwrite starts afresh; or choose another directory",
+                hint="`overwrite` starts afresh; or choose another directory",
             )
         self._writer.manifest = found
         self._format = self._writer.format()
@@ -243,8 +233,7 @@ class DatasetCollector:
 
 
 def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
-    """Return which entries of ``info`` are not kept."""
-    said = [f"info that is not kept: {', '.join(numbers)}; --info all or --info KEY,... keeps it"] if numbers else []
+    said = [f"info that is not kept: {', '.join(numbers)}; `info` all or `info` KEY,... keeps it"] if numbers else []
     if others:
         said.append(f"info that cannot be kept, being neither numbers nor texts: {', '.join(others)}")
     return "; ".join(said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from tensordict import NestedKey
@@ -43,26 +43,13 @@ class MultiCollector(BaseCollector):
         create_env_fn: one environment per worker, as in ``Collector``; it is sent to the worker, so cloudpickle must
             support it.
         policy: as in ``Collector``; every worker has a copy, which ``update_policy_weights_`` updates.
-        sync: whether workers wait for each other.
+        sync: whether workers wait for each other; ``MultiSyncCollector`` and ``MultiAsyncCollector`` fix it.
         frames_per_batch: steps per batch: of all workers with ``sync``, of one without; or a list, one per worker.
-        total_frames: as in ``Collector``.
-        max_frames_per_traj: as in ``Collector``.
-        init_random_frames: as in ``Collector``.
-        reset_at_each_iter: as in ``Collector``.
-        split_trajs: as in ``Collector``.
-        trajs_per_batch: as in ``Collector``.
-        traj_format: as in ``Collector``.
-        postproc: as in ``Collector``.
-        replay_buffer: as in ``Collector``.
-        device: as in ``Collector``.
-        storing_device: as in ``Collector``.
-        policy_device: as in ``Collector``.
-        exploration_type: as in ``Collector``.
-        set_truncated: as in ``Collector``.
-        seed: as in ``Collector``.
+        total_frames, max_frames_per_traj, init_random_frames, reset_at_each_iter: as in ``Collector``.
+        split_trajs, trajs_per_batch, traj_format, postproc, replay_buffer: as in ``Collector``.
+        device, storing_device, policy_device, exploration_type, set_truncated, seed: as in ``Collector``.
+        drop, info_keys: as in ``Collector``.
         track_policy_version: as in ``Collector``; by default, true without ``sync``.
-        drop: as in ``Collector``.
-        info_keys: as in ``Collector``.
         cat_results: "stack" for the shapes above; 0 joins workers along the environments, [B * P, T] or [B * T]; -1
             joins them along time, [P, B * T] or [B * T].
         preemptive_threshold: fraction of the workers; once this fraction has finished a batch, the others stop at their
@@ -85,6 +72,8 @@ class MultiCollector(BaseCollector):
         ...     [list(batch.shape) for batch in collector]
         [[2, 10], [2, 10], [2, 5]]
     """
+
+    _is_sync: ClassVar[bool | None] = None
 
     def __init__(
         self,
@@ -123,6 +112,7 @@ class MultiCollector(BaseCollector):
             raise CollectError(f"create_env_fn {create_env_fn!r}: expected a list, an environment for every worker")
         if cat_results not in ("stack", 0, -1):
             raise CollectError(f"cat_results {cat_results!r}: expected 'stack', 0 or -1")
+        sync = sync if self._is_sync is None else self._is_sync
         module, policies = _policies(policy, policy_factory, len(create_env_fn))
         kwargs = _each(create_env_kwargs, len(create_env_fn), "create_env_kwargs")
         runs_on = policy_device or device
@@ -174,7 +164,6 @@ def _actors(actors: Actors | None, step_timeout: float | None) -> Actors:
 def _policies(
     policy: Any, factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None, workers: int
 ) -> tuple[torch.nn.Module | None, Sequence[Any]]:
-    """Return the module whose weights all workers have, or None, and the policy of each worker."""
     if factory is None:
         policy = instance(policy)
         return policy if is_module(policy) else None, [policy] * workers
@@ -188,7 +177,6 @@ def _policies(
 
 
 def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
-    """Return one value per worker: the same for all, or that of a list."""
     if isinstance(given, Mapping) or not isinstance(given, Sequence):
         return [given] * workers
     if len(given) != workers:
@@ -197,7 +185,6 @@ def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
 
 
 def _frames(frames: int | Sequence[int] | None, workers: int, *, sync: bool) -> Sequence[int] | None:
-    """Return each worker's part of a batch."""
     if isinstance(frames, Sequence):
         if len(frames) != workers:
             raise CollectError(
@@ -232,8 +219,7 @@ class MultiSyncCollector(MultiCollector):
         40
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "sync": True})
+    _is_sync = True
 
 
 class MultiAsyncCollector(MultiCollector):
@@ -246,8 +232,7 @@ class MultiAsyncCollector(MultiCollector):
         40
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "sync": False})
+    _is_sync = False
 
 
 # By their names in TorchRL before 0.13.

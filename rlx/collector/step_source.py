@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,23 +24,10 @@ _CHUNK_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of how steps become batches; see ``Collector`` and ``MultiCollector`` for arguments not listed here.
+    """The plan of how steps become batches; the other arguments are those of ``Collector`` and ``MultiCollector``.
 
     Args:
         frames: steps per batch of each worker; with trajs_per_batch, the steps that it makes at once, if given.
-        total_frames: as there.
-        trajs_per_batch: as there.
-        traj_format: as there.
-        init_random_frames: as there.
-        reset_at_each_iter: as there.
-        set_truncated: as there.
-        track_policy_version: as there.
-        cat_results: as there.
-        is_sync: as there.
-        preemptive_threshold: as there.
-
-    Raises:
-        CollectError: neither frames nor trajs_per_batch is given, or a size is invalid.
     """
 
     frames: Sequence[int] | None
@@ -79,8 +66,6 @@ class Quota:
     """The steps that one worker contributes to a batch.
 
     Args:
-        worker: its number.
-        length: steps of each of its environments.
         envs: how many environments count; those after them are left out.
     """
 
@@ -102,8 +87,6 @@ def quotas_for(left: int | None, lengths: Sequence[int], envs: Sequence[int]) ->
 
     Args:
         left: steps that are wanted yet; at least 1. None: no end of them.
-        lengths: steps of an environment in a usual batch, of each worker.
-        envs: environments of each worker.
 
     Example:
         >>> [quota.steps for quota in quotas_for(100, [5, 5], [4, 4])]
@@ -139,7 +122,6 @@ class QuotaSteps(NamedTuple):
     """The steps that a worker made for its quota.
 
     Args:
-        quota: what was asked for.
         steps: those of the environments after ``quota.envs`` do not count.
         ids: [n, T] of their trajectories.
         is_start: whether all environments begin new episodes with them.
@@ -154,21 +136,9 @@ class QuotaSteps(NamedTuple):
 class StepSource:
     """Source of the steps of some workers, up to ``plan.total_frames``.
 
-    Args:
-        actors: what starts the workers.
-        configs: of the workers.
-        plan: how steps become batches.
-        weights: of the policy.
-
     Attributes:
-        pool: the workers.
-        frames: steps that workers have made and that count.
         sessions: number of sessions begun; the seeds of episodes follow from it.
         seed: of episodes begun from now on; that of the configs if None.
-        envs: environments of each worker.
-
-    Raises:
-        CollectError: an environment or the policy cannot be created, or the workers do not fit each other.
     """
 
     def __init__(self, actors: Actors, configs: Sequence[WorkerConfig], plan: Plan, weights: Weights) -> None:
@@ -248,6 +218,29 @@ class StepSource:
             ids.skip_to(trajectory)
         self.restart(range(len(self.envs)))
 
+    def live_state(self) -> dict[str, Any] | str:
+        """Return the state of the counts and of all workers; or a text, what hides its state."""
+        workers = self.pool.state()
+        if isinstance(workers, str):
+            return workers
+        return {
+            "workers": workers,
+            "counts": [self.frames, self._asked, self._rounds, self.sessions],
+            "seed": self.seed,
+            "due": self._due.copy(),
+            "ids": [ids.state_dict() for ids in self._ids],
+        }
+
+    def load_live_state(self, state: Mapping[str, Any]) -> str | None:
+        """Continue from a state of ``live_state``; return why not, None if it does."""
+        if (why := self.pool.load_state(state["workers"], self._first_envs)) is not None:
+            return why
+        self.frames, self._asked, self._rounds, self.sessions = state["counts"]
+        self.seed, self._due = state["seed"], dict(state["due"])
+        for ids, saved in zip(self._ids, state["ids"], strict=True):
+            ids.load_state_dict(saved)
+        return None
+
     def _round(self) -> list[QuotaSteps]:
         quotas = quotas_for(self._left(), self._lengths, self.envs)
         enough = len(quotas)
@@ -277,7 +270,6 @@ class StepSource:
         self._asked += quota.steps
 
     def _take_one(self) -> QuotaSteps | None:
-        """Return the steps of the first worker that is ready; None if it was restarted meanwhile."""
         worker, task, steps = self.pool.next()
         if (quota := self._quotas[worker].popleft()) is None:
             return None
@@ -294,7 +286,6 @@ class StepSource:
         return QuotaSteps(quota, steps, self._ids[worker].of(steps), is_start)
 
     def _left(self) -> int | None:
-        """Return the number of steps not yet requested."""
         total = self._plan.total_frames
         return None if total < 0 else max(0, total - self._asked)
 
@@ -306,7 +297,6 @@ class StepSource:
         return self.sessions - 1
 
     def _length(self, worker: int, description: Description) -> int:
-        """Return steps of an environment of a worker's usual quota."""
         frames, n = self._plan.frames, description.num_envs
         if frames is None:
             return _CHUNK_STEPS
@@ -315,7 +305,6 @@ class StepSource:
         return frames[worker] // n
 
     def _check(self, descriptions: Sequence[Description]) -> None:
-        """Raise CollectError if the steps of the workers cannot be put together."""
         first = descriptions[0]
         for worker, other in enumerate(descriptions):
             if other.observation_space != first.observation_space or other.action_space != first.action_space:

@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from rlx.buffer.batch import split_trajectories
 from rlx.buffer.transform.compose import over_batch
 from rlx.collector.environment.space import Arrays
-from rlx.collector.rollout.episodes import Episode
+from rlx.collector.rollout.episodes import Ended
 from rlx.collector.rollout.steps import IS_INIT, PREFIX, Steps, fill_of, is_unseen
 from rlx.errors import CollectError
 from rlx.store.ted import make_ted
@@ -84,7 +84,6 @@ def _at(table: Arrays, times: slice) -> Arrays:
 
 
 def _joined(tables: Sequence[Arrays]) -> Arrays:
-    """Return the rows of all environments."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
@@ -134,7 +133,7 @@ def _named(batch: Any) -> TensorDict:
     return cast("TensorDict", batch)
 
 
-def episodes_to_ted(episodes: Sequence[Episode], ids: Sequence[int]) -> TensorDict:
+def episodes_to_ted(episodes: Sequence[Ended], ids: Sequence[int]) -> TensorDict:
     """Return the steps [S] of whole episodes, concatenated."""
     pieces = []
     for episode, number in zip(episodes, ids, strict=True):
@@ -156,17 +155,7 @@ def _ted(root: Arrays, after: Arrays, ids: NDArray[np.int64]) -> TensorDict:
 
 @dataclass(frozen=True, slots=True)
 class BatchDelivery:
-    """Post-processing of a batch.
-
-    Args:
-        split_trajs: whether a row is to be a trajectory.
-        device: where it is put.
-        postproc: applied to it.
-        replay_buffer: extended by it.
-
-    Raises:
-        CollectError: the postproc is nothing that could be applied to a batch.
-    """
+    """Post-processing of a batch."""
 
     split_trajs: bool
     device: Device | None
@@ -188,7 +177,6 @@ class BatchDelivery:
         """Return the batch, or None if it went into the replay buffer.
 
         Args:
-            batch: steps.
             is_batched: whether an environment is several, so that the last two dimensions are theirs and time.
         """
         if self.split_trajs:

@@ -23,7 +23,6 @@ class ActorDiedError(RuntimeError):
     """The process of an actor has ended, by itself or because it was closed, before it gave its answer.
 
     Args:
-        message: which, and how.
         exit_code: of the process; minus the signal's number if one killed it. None if unknown.
     """
 
@@ -48,11 +47,7 @@ class Actor(Protocol[T_contra, R]):
         """
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the process and wait until it has ended.
-
-        Args:
-            at_once: whether to abandon running calls instead of waiting for them.
-        """
+        """End the process and wait until it has ended."""
 
 
 class Actors(Protocol):
@@ -139,13 +134,12 @@ P = TypeVar("P", bound=ProcessActor[Any, Any])
 
 
 class ProcessActors(Generic[P]):
-    """Base of what starts actors in other processes, and ends those that are left."""
+    """Base of classes that start actors in other processes, and ends those that are left."""
 
     def __init__(self) -> None:
         self._actors: list[P] = []
 
     def _running(self) -> list[P]:
-        """Forget the actors that have ended; return the others."""
         self._actors = [actor for actor in self._actors if not actor.has_ended]
         return self._actors
 

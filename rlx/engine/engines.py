@@ -47,15 +47,8 @@ def open_engine(
     """Return the engine of a name, to be entered.
 
     Args:
-        engine: ``local`` or ``ray``.
         jobs: how many tasks run at once; one a core, of this machine or of the cluster, where not given.
-        progress: is advanced by the tasks.
-        address: of the Ray cluster; see ``ray_cluster``.
         tasks: how many there are to be, where that is known: more processes are of no use.
-
-    Raises:
-        EngineError: the engine is unknown, or no cluster answers.
-        MissingExtraError: Ray is not installed.
     """
     if engine == "ray":
         return RayEngine(jobs, progress, address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -14,11 +15,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
+from multiprocessing.spawn import get_executable
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 import cloudpickle
 
+from rlx.files.disk import file_error
 from rlx.progress import Progress
 
 _LOCK = threading.Lock()  # of two that hide it, the second would restore the substitute of the first
@@ -83,10 +86,6 @@ class LocalEngine:
     after an exception, stops it: workers die at once, as they do when this process is killed, and what they had half
     done is for the next run to sweep.
 
-    Args:
-        jobs: how many run at once.
-        progress: is advanced by the functions' own progress.
-
     Example:
         >>> from rlx.progress import Silent
         >>> with LocalEngine(1, Silent()) as engine:
@@ -101,9 +100,6 @@ class LocalEngine:
     def submit(self, function: Callable[[T, Progress], R], task: T) -> Future[R]:
         """Return the future of ``function(task, progress)``; both are pickled, by value where ``__main__`` defines
         them.
-
-        Raises:
-            concurrent.futures.BrokenExecutor: a worker has died, as its future tells too.
         """
         if self._workers is not None:
             return self._workers.submit(function, task)
@@ -128,6 +124,11 @@ class _Workers:
     """A pool of processes, and two pipes to them: one brings their progress, the end of the other ends them."""
 
     def __init__(self, jobs: int, progress: Progress) -> None:
+        interpreter = os.fsdecode(get_executable())
+        if not os.access(
+            interpreter, os.X_OK
+        ):  # which multiprocessing does not notice: its pipes break, or nobody answers
+            raise file_error(PermissionError(errno.EACCES, "this interpreter cannot be executed", interpreter))
         # Spawned, not forked: a fork of a process with threads may inherit a held lock.
         context = process_context("spawn")
         self._advances, self._sender = context.Pipe(duplex=False)
@@ -201,7 +202,6 @@ def _die_with_parent(pipe: Connection[None, None]) -> None:
 
 
 def _work(sent: bytes) -> Any:
-    """Run a pickled function on its task."""
     if _worker_progress is None:
         raise RuntimeError("no worker process")
     function, task = pickle.loads(sent)

@@ -42,8 +42,7 @@ class LocalActor(ProcessActor[T, R]):
     """One process; see ``Actor``.
 
     Args:
-        made_of: the pickle of what makes its function and of the argument for that.
-        step_timeout: seconds that a step may take.
+        made_of: the pickle of a function that makes its function, and of the argument of that.
     """
 
     def __init__(self, made_of: bytes, step_timeout: float | None = None) -> None:

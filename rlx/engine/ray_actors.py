@@ -27,9 +27,7 @@ class RayActor(ProcessActor[T, R]):
     """One of Ray's actors; see ``Actor``.
 
     Args:
-        ray: the package, connected.
-        made_of: the pickle of what makes its function and of the argument for that.
-        options: what it takes of the cluster.
+        made_of: the pickle of a function that makes its function, and of the argument of that.
     """
 
     def __init__(self, ray: ModuleType, made_of: bytes, options: Mapping[str, Any]) -> None:
@@ -92,7 +90,6 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
     function. A lost actor is not restarted: only its caller knows its state.
 
     Args:
-        address: of the cluster; see ``ray_cluster``.
         cpus: of a cluster that is started here; by default those of this machine.
         config: further arguments for ``ray.init``.
         options: what an actor takes of the cluster, as ``ray.remote`` has it, such as ``num_cpus`` (1 by default),
@@ -142,8 +139,6 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
 
 
 class _Host:
-    """The host of an actor in Ray's process."""
-
     def __init__(self, made_of: bytes, directory: str, path: Sequence[str]) -> None:
         def make() -> Callable[[Any], Any]:
             settle_in(directory, path)

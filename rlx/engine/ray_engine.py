@@ -52,12 +52,8 @@ def ray_cluster(
         address: ``host:port``, ``ray://host:port``, or ``auto`` for one that runs on this machine.
         cpus: how many a cluster that is started has; by default those of the machine.
         config: further arguments for ``ray.init``.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        EngineError: no cluster answers there.
     """
-    global _users, _is_ours  # a process has one connection, whoever asks for it
+    global _users, _is_ours  # a process has one connection
     ray = _imported()
     with _lock:
         if not ray.is_initialized():
@@ -126,11 +122,7 @@ def _look_for(address: str) -> None:
 
 
 def settle_in(directory: str, path: Sequence[str]) -> None:
-    """Have a worker's process work in the directory of the process that it works for, with its ``sys.path``.
-
-    Raises:
-        EngineError: the worker's machine does not have the directory.
-    """
+    """Have a worker's process work in the directory of the process that it works for, with its ``sys.path``."""
     sys.path += [entry for entry in path if entry not in sys.path]
     try:
         os.chdir(directory)
@@ -159,11 +151,6 @@ class RayEngine:
     Args:
         jobs: how many run at once; as many as the cluster has CPUs by default.
         progress: is advanced by the functions' own progress; what an attempt repeats counts once.
-        address: of the cluster; see ``ray_cluster``.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        EngineError: no cluster answers there.
     """
 
     def __init__(self, jobs: int | None, progress: Progress, address: str | None = None) -> None:

@@ -31,10 +31,6 @@ class SharedArrays:
 
     Args:
         layout: shape and dtype of every array, the same in both processes.
-        path: of the file; by default, a new one.
-
-    Raises:
-        DiskFullError: no space is left for them.
 
     Example:
         >>> layout = {"count": ((2,), "int64")}
@@ -112,11 +108,7 @@ _BYTES = 8
 
 
 class Pulse:
-    """A count that two processes see: it goes up when a step begins, and when it ends.
-
-    Args:
-        fd: of the file that the other process made.
-    """
+    """A count that two processes see: it goes up when a step begins, and when it ends."""
 
     def __init__(self, fd: int) -> None:
         self._count = memoryview(mmap.mmap(fd, _BYTES)).cast("q")
@@ -132,12 +124,7 @@ class Pulse:
 
 
 class PulseWatch:
-    """Detector of a hung process: in one step, or because it was stopped.
-
-    Args:
-        pulse: of the process.
-        timeout: seconds that a step may take.
-    """
+    """Detector of a hung process: in one step, or because it was stopped."""
 
     def __init__(self, pulse: Pulse, timeout: float) -> None:
         self._pulse, self._timeout = pulse, timeout

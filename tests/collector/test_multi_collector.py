@@ -1,6 +1,7 @@
 """Collecting in other processes: the same steps as in this one, whatever happens to them."""
 
 import gc
+import inspect
 import logging
 import os
 import signal
@@ -19,8 +20,15 @@ import pytest
 import torch
 
 from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler
-from rlx.collector import Collector, MultiCollector, ParallelEnv, SerialEnv
-from rlx.engine.local_actors import LocalActors
+from rlx.collector import (
+    Collector,
+    MultiAsyncCollector,
+    MultiCollector,
+    MultiSyncCollector,
+    ParallelEnv,
+    SerialEnv,
+)
+from rlx.engine.local_actors import InlineActors, LocalActors
 from rlx.errors import CollectError
 from tests.collector.environments import Closing, Counter, Rich, Tagged, make_failing, one, two_counters
 from tests.collector.memory import recurrent
@@ -370,11 +378,11 @@ def test_a_policy_that_fails() -> None:
 
 def test_the_state_goes_on_with_new_episodes() -> None:
     options = {"frames_per_batch": 40, "total_frames": 120, "sync": False}
-    with MultiCollector(["CartPole-v1"] * 2, Constant(), **options) as collector:  # type: ignore[arg-type]
+    with MultiCollector(["CartPole-v1"], Constant(), **options) as collector:  # type: ignore[arg-type]
         before: Any = next(iter(collector))
         state = collector.state_dict()
     policy = Constant(1)
-    with MultiCollector(["CartPole-v1"] * 2, policy, **options) as collector:  # type: ignore[arg-type]
+    with MultiCollector(["CartPole-v1"], policy, **options) as collector:  # type: ignore[arg-type]
         next(iter(collector))
         collector.load_state_dict(state)
         after: list[Any] = list(collector)
@@ -530,6 +538,8 @@ def test_workers_keep_what_a_policy_writes_and_carry_its_state(mode: str) -> Non
     options: dict[str, Any] = {"frames_per_batch": 40, "total_frames": 160, "sync": mode != "async"}
     if mode == "preemptive":
         options["preemptive_threshold"] = 0.5
+    if mode == "sync":  # whose workers do the same in this process
+        options["actors"] = InlineActors()
     with MultiCollector([Walk, partial(Walk, 1)], policy, **options) as collector:
         batches: list[Any] = []
         for batch in collector:
@@ -553,3 +563,8 @@ def test_workers_leave_out_what_they_are_told_to() -> None:
     assert batch is not None
     assert set(batch.keys()) >= {"action", "action_log_prob"}
     assert {"h", "logits"}.isdisjoint(batch.keys())
+
+
+@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+def test_help_shows_all_arguments(kind: type[MultiCollector]) -> None:
+    assert inspect.signature(kind) == inspect.signature(MultiCollector)

@@ -65,7 +65,8 @@ class Talking(Walk):
         self.observation_space = spaces.Dict(
             at=self.observation_space, task=spaces.Text(20, charset="abcdefghijklmnopqrstuvwxyz 0123456789")
         )
-        self.action_space = spaces.Text(8, min_length=1)
+        # Not gymnasium's default, which before 1.4 draws other texts in every process for the same seed.
+        self.action_space = spaces.Text(8, min_length=1, charset="abcdefghijklmnopqrstuvwxyz")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         at, info = super().reset(seed=seed, options=options)

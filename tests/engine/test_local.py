@@ -1,11 +1,14 @@
 """Tasks in this process and in others of this machine."""
 
+import os
 from concurrent.futures import BrokenExecutor
+from pathlib import Path
 
 import psutil
 import pytest
 
 from rlx.engine.local import LocalEngine
+from rlx.errors import FileAccessError
 from rlx.progress import Progress
 from tests.contracts.engine import EngineContract, WorkersContract
 from tests.contracts.progress import Tally
@@ -30,6 +33,13 @@ def test_a_worker_that_dies_breaks_the_pool() -> None:
         with pytest.raises(BrokenExecutor):
             engine.submit(square, 1)
     assert tally.done["steps"] == 7
+
+
+def test_an_interpreter_that_cannot_be_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python").touch()
+    monkeypatch.setattr("multiprocessing.spawn._python_exe", os.fsencode(tmp_path / "python"))
+    with pytest.raises(FileAccessError, match="python: this interpreter cannot be executed"):
+        LocalEngine(2, Tally())
 
 
 def test_no_process_is_left_after_an_exception() -> None:

@@ -76,7 +76,6 @@ class _BatchedEnv(TedEnv):
         return f"{type(self).__name__}({self.num_workers}, {self.create_env_fn!r})"
 
     def _makes(self) -> tuple[str, list[MakeEnv]]:
-        """Return a name for messages, and a function for every copy."""
         sources = self.create_env_fn
         if isinstance(sources, str) or not isinstance(sources, Sequence):
             sources = [sources] * self.num_workers
@@ -136,11 +135,7 @@ class ParallelEnv(_BatchedEnv):
 
 
 def called(function: MakeEnv) -> Any:
-    """Return the result of a user's function; a ``GymEnv`` or an environment of TorchRL as gymnasium's.
-
-    Raises:
-        CollectError: the function failed.
-    """
+    """Return the result of a user's function; a ``GymEnv`` or an environment of TorchRL as gymnasium's."""
     try:
         found = function()
     except RlxError:
@@ -184,11 +179,7 @@ def environment_name(env: Any) -> str:
 
 
 def one(source: MakeEnv) -> gymnasium.Env[Any, Any]:
-    """Return the single environment that a function makes.
-
-    Raises:
-        CollectError: the function failed, or made something else.
-    """
+    """Return the single environment that a function makes."""
     made = called(source)
     if not isinstance(made, gymnasium.Env):
         raise CollectError(f"{function_name(source)} gave a {type(made).__name__}: expected a gymnasium.Env")
@@ -206,10 +197,6 @@ def open_environment(source: EnvSource, num_envs: int | None = None) -> Environm
         source: a gymnasium id, or ``envpool/NAME``; a ``GymEnv``, ``SerialEnv`` or ``ParallelEnv``; a ``gymnasium.Env``
             or ``VectorEnv``; a ``torchrl.envs.EnvBase``; or a function that makes one of these.
         num_envs: number of copies; by default one, or the number that the source has.
-
-    Raises:
-        CollectError: the environment is unknown, or cannot be made or copied.
-        MissingExtraError: a package that it needs is not installed.
     """
     if isinstance(source, str):
         source = GymEnv(source)
@@ -225,11 +212,7 @@ def open_environment(source: EnvSource, num_envs: int | None = None) -> Environm
 
 
 def with_options(source: EnvSource, options: Mapping[str, Any] | None) -> EnvSource:
-    """Return a source that makes the environment with these keyword arguments; an id gets them from ``gymnasium.make``.
-
-    Raises:
-        CollectError: the source is an environment already, or describes several.
-    """
+    """Return a source that makes the environment with these arguments; an id gets them from ``gymnasium.make``."""
     if not options:
         return source
     if isinstance(source, str):
@@ -254,7 +237,7 @@ def _of_made(made: Any, source: MakeEnv | None, num_envs: int | None) -> Environ
         if num_envs not in (None, made.num_envs):
             raise CollectError(
                 f"{environment_name(made)} has {made.num_envs} environments, expected {num_envs}",
-                hint=f"--envs {made.num_envs}",
+                hint=f"`envs` {made.num_envs}",
             )
         return VectorEnvironment(made, environment_name(made))
     if not isinstance(made, gymnasium.Env):

@@ -59,15 +59,11 @@ _UNKNOWN = (NameNotFound, NamespaceNotFound, VersionNotFound, UnregisteredEnv)
 
 
 def register(env_id: str) -> None:
-    """Tell gymnasium of Atari games, if the id is that of one.
-
-    Raises:
-        MissingExtraError: ale-py is not installed.
-    """
+    """Tell gymnasium of Atari games, if the id is that of one."""
     if not env_id.startswith(PREFIX):
         return
     if find_spec("ale_py") is None:
-        raise MissingExtraError(f"{env_id} needs ale-py, which is not installed", hint="pip install 'rlx[atari]'")
+        raise MissingExtraError.of(f"{env_id} needs ale-py", "atari")
     import ale_py  # noqa: PLC0415  (only some users have it)
 
     gymnasium.register_envs(ale_py)
@@ -113,11 +109,6 @@ class Pool(VectorEnv[Any, Any, Any]):
 
     Args:
         env_id: ``envpool/CartPole-v1``; Atari games have DQN preprocessing.
-        num_envs: how many.
-
-    Raises:
-        CollectError: envpool has no such environment.
-        MissingExtraError: envpool is not installed.
     """
 
     def __init__(self, env_id: str, num_envs: int) -> None:
@@ -206,13 +197,7 @@ def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched:
 
     Args:
         env_id: as gymnasium has it, or ``envpool/NAME``.
-        options: keyword arguments of ``gymnasium.make``.
-        num_envs: how many copies.
         is_batched: whether its user expects a dimension of environments.
-
-    Raises:
-        CollectError: the id is unknown, or the environment cannot be made.
-        MissingExtraError: a package that it needs is not installed.
     """
     if env_id.startswith(POOL):
         if options:
@@ -226,12 +211,7 @@ def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched:
 
 
 def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Return one environment by its id; Atari games with DQN preprocessing.
-
-    Raises:
-        CollectError: the id is unknown, or the environment cannot be made.
-        MissingExtraError: a package that it needs is not installed.
-    """
+    """Return one environment by its id; Atari games with DQN preprocessing."""
     register(env_id)
     try:
         if not env_id.startswith(PREFIX):
@@ -262,7 +242,6 @@ def _near(env_id: str) -> list[str]:
 
 
 def _install(message: str) -> str | None:
-    """Return the command in gymnasium's message, if it has one."""
     return " && ".join(re.findall("`(pip install [^`]+)`", message)) or None
 
 

@@ -31,9 +31,6 @@ class Fields(spaces.Dict):
 def leaves(space: Space, name: str) -> dict[str, Space]:
     """Return the spaces without parts that a space is made of, by the names of their fields.
 
-    Raises:
-        CollectError: one of them holds no arrays of one shape.
-
     Example:
         >>> pair = spaces.Dict(goal=spaces.Box(0, 1, (3,)), door=spaces.Discrete(2))
         >>> list(leaves(pair, "observation"))
@@ -90,12 +87,7 @@ def _part_name(space: spaces.Dict, name: str, key: str) -> str:
 
 
 def schema_of(observation: Space, action: Space) -> Schema:
-    """Return the schema of the steps of an environment; rewards are float32, as TED wants them.
-
-    Raises:
-        CollectError: a space holds no arrays of one shape.
-        SchemaMismatchError: a name that a dataset could not hold.
-    """
+    """Return the schema of the steps of an environment; rewards are float32, as TED wants them."""
     fields = {name: _field(leaf, Role.OBSERVATION) for name, leaf in leaves(observation, "observation").items()}
     fields |= {name: _field(leaf, Role.STEP) for name, leaf in leaves(action, "action").items()}
     fields["reward"] = Field("float32", (), Role.NEXT)
@@ -122,7 +114,6 @@ def _described(leaf: Space) -> Mapping[str, Any]:
 
 
 def _bound(values: NDArray[Any]) -> Any:
-    """Return a bound as JSON: one number if all are the same; none if they are infinite or many."""
     if not values.size or not np.isfinite(values).all():
         return None
     if (values == values.flat[0]).all():
@@ -175,11 +166,7 @@ class ActionCheck:
             self._discrete = int(leaf.start), int(leaf.n), dtype_of(leaf)
 
     def __call__(self, actions: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-        """Return the actions as the environments take them, and their arrays by the names of their fields.
-
-        Raises:
-            CollectError: a shape or dtype that does not fit, or a number out of range.
-        """
+        """Return the actions as the environments take them, and their arrays by the names of their fields."""
         if self._discrete is not None and type(actions) is np.ndarray:
             start, n, dtype = self._discrete
             if actions.dtype == dtype and actions.shape == (self._num_envs,):

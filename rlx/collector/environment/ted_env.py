@@ -52,7 +52,7 @@ class TedEnv(ABC):
         return self._stepper.environment.observation_space
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Return seeds every copy, each with a number that follows from the one before, and gives the next number.
+        """Seed every copy, each with a number that follows from the one before; return the next number.
 
         The episodes are those of TorchRL's ``GymEnv`` with the same number.
 

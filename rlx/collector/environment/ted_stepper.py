@@ -34,7 +34,7 @@ class TedStepper:
         self._has_ended = np.zeros(n, bool)
 
     def set_seed(self, seed: int, *, is_static: bool) -> int:
-        """Return seeds every copy, and gives the number that follows."""
+        """Seed every copy; return the number that follows."""
         n = self.environment.num_envs
         seeds = [seed] * n if is_static else _seeds(seed, n)
         self._random = RandomPolicy(self.environment.action_space, seeds)
@@ -162,7 +162,6 @@ class TedStepper:
 
 
 def _tree(action: Any, space: Any) -> Any:
-    """Return a TensorDict or tensor as the dicts, tuples and arrays of a space."""
     if isinstance(parts := getattr(space, "spaces", None), Mapping):
         return {key: _tree(action[key], part) for key, part in parts.items()}
     if isinstance(parts, tuple):

@@ -28,7 +28,6 @@ class OneHot(spaces.Box):
     """Numbers below ``nvec``, one-hot encoded and concatenated; samples are one-hot too.
 
     Args:
-        nvec: how many values each number may take.
         dtype: of the 0s and 1s.
 
     Example:
@@ -50,10 +49,6 @@ def space_of(spec: Any, name: str) -> Space:
 
     Args:
         spec: a ``torchrl.data.TensorSpec`` without a batch dimension.
-        name: what messages call it.
-
-    Raises:
-        CollectError: no gymnasium space describes the same values.
     """
     kinds = {kind.__name__ for kind in type(spec).__mro__}
     if "Composite" in kinds and "Stacked" not in kinds:
@@ -107,12 +102,7 @@ def _unknown(spec: Any, name: str) -> CollectError:
 
 
 def adapted(env: Any) -> TorchRLEnv | TorchRLVectorEnv:
-    """Return a ``torchrl.envs.EnvBase`` as a ``gymnasium.Env``, or as a ``VectorEnv`` where it has a batch dimension.
-
-    Raises:
-        CollectError: its actions, rewards or flags are not one for each environment, as those of several agents, or a
-            spec describes what no gymnasium space does.
-    """
+    """Return a torchrl.envs.EnvBase as a ``gymnasium.Env``, or as a ``VectorEnv`` where it has a batch dimension."""
     return TorchRLVectorEnv(env) if env.batch_size else TorchRLEnv(env)
 
 
@@ -136,7 +126,6 @@ class _Adapter:
 
     @torch.no_grad()
     def reset(self, seed: int | None, mask: NDArray[np.bool_] | None) -> TensorDictBase:
-        """Return the first observations of new episodes, in the environments that the mask names."""
         if seed is not None:
             self.env.set_seed(seed)
         if mask is None or self._root is None or mask.all():
@@ -164,18 +153,15 @@ class _Adapter:
         return {key: self._rows(steps[key]) for key in self._keys}
 
     def extras(self, following: TensorDictBase) -> dict[str, Any]:
-        """Return the values that no spec declares, for gymnasium's info."""
         return {key: self._rows(following[key]) for key in following.keys() if key not in self._declared}  # noqa: SIM118
 
     def flags(self, following: TensorDictBase) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return terminated and truncated, one for each environment."""
         done = self._column(following["done"])
         terminated = self._column(following["terminated"]) if "terminated" in following else done
         truncated = self._column(following["truncated"]) if "truncated" in following else done & ~terminated
         return terminated, truncated
 
     def reward(self, following: TensorDictBase) -> NDArray[Any]:
-        """Return one for each environment."""
         return self._column(following["reward"])
 
     def _column(self, values: torch.Tensor) -> NDArray[Any]:
@@ -186,7 +172,6 @@ class _Adapter:
         return (int(np.prod(self.batch)),) if self.batch else ()
 
     def _rows(self, values: Any) -> Any:
-        """Return a copy, with one dimension for all environments."""
         if isinstance(values, torch.Tensor):
             rows = values.detach().cpu().numpy().copy()
             return rows.reshape((*self._rows_shape, *rows.shape[len(self.batch) :]))
@@ -195,7 +180,6 @@ class _Adapter:
         return tuple(values) if isinstance(values, list) else values
 
     def _tensors(self, action: Any, spec: Any) -> Any:
-        """Return actions as the spec has them."""
         if isinstance(action, Mapping):
             parts = {key: self._tensors(part, spec[key]) for key, part in action.items()}
             return TensorDict(parts, self.batch, device=self.env.device)
@@ -291,7 +275,6 @@ def _name(env: Any) -> str:
 
 
 def _nested(env: Any) -> Iterator[Any]:
-    """Yield the environment, and those that it transforms, from the outside in."""
     while "TransformedEnv" in _kinds(env):
         yield env
         env = env.base_env
@@ -336,7 +319,6 @@ def _supplied(env: Any) -> Iterator[str]:
 
 
 def _parts(transform: Any) -> Iterator[Any]:
-    """Yield the transforms that one is composed of."""
     if "Compose" not in _kinds(transform):
         yield transform
         return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -101,10 +103,7 @@ class VectorEnvironment:
     """A ``gymnasium.vector.VectorEnv``; it is closed with this.
 
     Args:
-        env: the environment to drive.
-        name: what messages and manifests call it.
         is_batched: whether its user expects a dimension of environments.
-        settings: what else decides the data.
         as_seeds: makes of seeds [n] what the environment's ``reset`` takes.
     """
 
@@ -167,23 +166,19 @@ class VectorEnvironment:
         """Take a step in every environment but those that NEXT_STEP resets, which are not recorded."""
         observation, reward, terminated, truncated, info = self._call("step", self._env.step, actions)
         if self._mode == AutoresetMode.NEXT_STEP:
-            return self._next_step(observation, reward, terminated, truncated)._replace(info=info)
-        if True not in (terminated | truncated).tolist():
+            # Environments whose episode ended in the step before were only reset.
+            recorded, self._ended = ~self._ended, terminated | truncated
+            final = self._rows(observation, self._ended)
+            return Outcome(observation, reward, terminated, truncated, final, recorded, info)
+        ended = terminated | truncated
+        if True not in ended.tolist():
             return Outcome(observation, reward, terminated, truncated, {}, info=info)
-        ended = np.flatnonzero(terminated | truncated)
         if self._mode == AutoresetMode.SAME_STEP:
-            final = {env: self._final(info, env) for env in ended.tolist()}
+            final = {env: self._final(info, env) for env in ended.nonzero()[0].tolist()}
         else:
-            final = {env: self._row(observation, env) for env in ended.tolist()}
-            observation = self.reset_some(terminated | truncated)
+            final = self._rows(observation, ended)
+            observation = self.reset_some(ended)
         return Outcome(observation, reward, terminated, truncated, final, info=info)
-
-    def _next_step(
-        self, observation: Any, reward: NDArray[Any], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
-    ) -> Outcome:
-        recorded, self._ended = ~self._ended, terminated | truncated
-        final = {env: self._row(observation, env) for env in np.flatnonzero(self._ended).tolist()}
-        return Outcome(observation, reward, terminated, truncated, final, recorded)
 
     def close(self) -> None:
         """Close the environment."""
@@ -198,17 +193,22 @@ class VectorEnvironment:
             self._env.unwrapped.closed = True
 
     def _final(self, info: Mapping[str, Any], env: int) -> Any:
-        """Return the last observation of an episode, which SAME_STEP puts aside."""
         final = info.get("final_obs", info.get("final_observation"))
         if final is None:
             raise CollectError(
                 f"{self.name}: an episode ended without the final_obs that autoreset mode SAME_STEP gives"
             )
         # A row an environment, each a value of the space, or the values themselves stacked.
-        return final[env] if isinstance(final, np.ndarray) else self._row(final, env)
+        return deepcopy(final[env]) if isinstance(final, np.ndarray) else self._row(final, env)
+
+    def _rows(self, tree: Any, which: NDArray[np.bool_]) -> dict[int, Any]:
+        """Return copies of the parts of some environments [n], by their numbers."""
+        envs = which.nonzero()[0]
+        if type(tree) is np.ndarray:
+            return dict(zip(envs.tolist(), tree[envs], strict=True))
+        return {env: self._row(tree, env) for env in envs.tolist()}
 
     def _row(self, tree: Any, env: int) -> Any:
-        """Return a copy of one environment's part of a batch of observations."""
         return _row(self.observation_space, tree, env)
 
     def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -255,13 +255,15 @@ class SerialVectorEnv(SyncVectorEnv):
         if not isinstance(space, spaces.Box) or type(actions) is not np.ndarray:
             return super().step(actions)
         n, dtype, shape = self.num_envs, space.dtype, space.shape
-        observations, rewards = np.empty((n, *shape), dtype), np.zeros(n)
-        terminated, truncated = np.zeros((2, n), bool)
+        observations, rewards = np.empty((n, *shape), dtype), np.empty(n)
+        terminated, truncated = np.zeros(n, bool), np.zeros(n, bool)
         infos: dict[str, Any] = {}
         are_plain = True
         for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-            observation, rewards[number], terminated[number], truncated[number], info = env.step(action)
-            if terminated[number] or truncated[number]:
+            observation, reward, is_terminated, is_truncated, info = env.step(action)
+            rewards[number] = reward
+            if is_terminated or is_truncated:
+                terminated[number], truncated[number] = is_terminated, is_truncated
                 infos = self._add_info(infos, {"final_obs": observation, "final_info": info}, number)
                 observation, info = env.reset()
             if info:
@@ -275,23 +277,34 @@ class SerialVectorEnv(SyncVectorEnv):
             observations = np.asarray(concatenate(space, self._env_obs, observations))
         return observations, rewards, terminated, truncated, infos
 
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if "final_obs" in env_info:  # before the reset, which may write into the same array
+            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
+        return super()._add_info(vector_infos, env_info, env_num)
+
+
+class _CopiedEnd(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Copies the last observation of an episode, into whose array a reset may write."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return deepcopy(observation) if terminated or truncated else observation, reward, terminated, truncated, info
+
+
+def _copied_end(make: MakeEnv) -> Any:
+    env = make()
+    return _CopiedEnd(env) if isinstance(env, gymnasium.Env) else env
+
 
 def serial(makes: Sequence[MakeEnv], name: str, *, is_batched: bool) -> VectorEnvironment:
-    """Return the environments of all functions, stepped one after the other.
-
-    Raises:
-        CollectError: a function failed, or made something else than a ``gymnasium.Env``.
-    """
+    """Return the environments of all functions, stepped one after the other."""
     env = _vector(name, lambda: SerialVectorEnv(makes))
     return VectorEnvironment(env, name, is_batched=is_batched)
 
 
 def parallel(makes: Sequence[MakeEnv], name: str, start_method: str) -> VectorEnvironment:
-    """Return the environments of all functions, each in its own process, with observations in shared memory.
-
-    Raises:
-        CollectError: a function failed, or made something else than a ``gymnasium.Env``.
-    """
+    """Return the environments of all functions, each in its own process, with observations in shared memory."""
+    makes = [partial(_copied_end, make) for make in makes]
     with main_hidden():
         env = _vector(name, lambda: AsyncVectorEnv(makes, context=start_method, autoreset_mode=AutoresetMode.SAME_STEP))
     return VectorEnvironment(env, name)

@@ -29,8 +29,6 @@ class ModulePolicy(FunctionPolicy):
     """A plain module that gives the actions for the observations, or the actions and a dict of more.
 
     Args:
-        module: called without gradients.
-        action_space: see ``FunctionPolicy``.
         device: where its inputs go; where its parameters are if not given.
     """
 
@@ -47,11 +45,7 @@ class ModulePolicy(FunctionPolicy):
 
 
 def load_exported(path: Path) -> torch.nn.Module:
-    """Return the module in a file that ``torch.export.save`` wrote; only tensors are unpickled.
-
-    Raises:
-        CollectError: the file does not exist, holds something else, or holds pickled objects.
-    """
+    """Return the module in a file that ``torch.export.save`` wrote; only tensors are unpickled."""
     if not path.is_file():
         raise PolicyNotFoundError(f"policy file {path} does not exist")
     disabled = logging.root.manager.disable
@@ -78,7 +72,7 @@ def _check_constants(path: Path) -> None:
     if pickled := [name for name in names if any(kind in name.lower() for kind in ("custom_obj_", "opaque_obj_"))]:
         raise CollectError(
             f"{path} holds pickled objects: {pickled[0]}",
-            hint="torch.save(module.state_dict(), FILE) and --policy FILE.pt:module:factory need none",
+            hint="torch.save(module.state_dict(), FILE) and `policy` FILE.pt:module:factory need none",
         )
 
 
@@ -97,11 +91,7 @@ def _only_tensors() -> Iterator[None]:
 
 
 def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """Return the module that the factory makes, with the weights of a file; only tensors are unpickled.
-
-    Raises:
-        CollectError: the file does not exist, or holds more than tensors, or weights of another module.
-    """
+    """Return the module that the factory makes, with the weights of a file; only tensors are unpickled."""
     if not path.is_file():
         raise PolicyNotFoundError(f"policy file {path} does not exist")
     try:

@@ -100,10 +100,6 @@ class RandomActions:
     """Another policy with its actions replaced by random ones: its state and its other keys are as it writes them.
 
     Only ``*log_prob`` is NaN: it would be the probability of an action that was not taken.
-
-    Args:
-        policy: the other one.
-        random: draws the actions.
     """
 
     def __init__(self, policy: Policy, random: RandomPolicy) -> None:
@@ -128,12 +124,6 @@ class EpsilonGreedy:
 
     Args:
         policy: the other one; its actions are one array.
-        epsilon: the probability.
-        action_space: of one environment.
-        seeds: one an environment.
-
-    Raises:
-        CollectError: epsilon is no probability, or the actions are no one array.
     """
 
     def __init__(self, policy: Policy, epsilon: float, action_space: Space, seeds: Sequence[int]) -> None:

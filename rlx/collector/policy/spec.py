@@ -12,8 +12,9 @@ from typing import Any, Self
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space
 from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, Situation
-from rlx.errors import CollectError, PolicyNotFoundError
+from rlx.errors import CollectError, OptionError, PolicyNotFoundError
 from rlx.transform.code import load_object as load_user_object
+from rlx.wording import did_you_mean
 
 _TENSORDICTS = ("TensorDict", "TensorDictBase")
 
@@ -26,7 +27,6 @@ class PolicySpec:
         text: ``random``; ``module:name`` or ``file.py:name`` of a function of observations, a class or an
             ``nn.Module``; a file written by ``torch.export.save``; or a state_dict and the function that makes its
             module, ``file.pt:module:factory``.
-        epsilon: probability of a random action instead.
         deterministic: whether a policy that has a distribution takes its mode (or mean) instead of sampling it.
         function: the policy itself; ``text`` is then only its name.
     """
@@ -49,11 +49,7 @@ class PolicySpec:
         return self.text == "random" and self.function is None
 
     def policy(self, environment: Environment, seeds: Sequence[int]) -> Policy:
-        """Return the policy for an environment.
-
-        Raises:
-            CollectError: the name does not exist, or loading it failed.
-        """
+        """Return the policy for an environment."""
         if self.is_random:
             return FunctionPolicy(RandomPolicy(environment.action_space, seeds))
         policy = as_policy(_loaded(self.text) if self.function is None else self.function, environment.action_space)
@@ -61,11 +57,7 @@ class PolicySpec:
 
 
 def load_object(text: str) -> Any:
-    """Return the object that ``module:name`` or ``file.py:name`` names.
-
-    Raises:
-        CollectError: the module or name does not exist, or importing it failed.
-    """
+    """Return the object that ``module:name`` or ``file.py:name`` names."""
     return load_user_object(text, CollectError, PolicyNotFoundError)
 
 
@@ -78,9 +70,6 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
             call fails with arrays but not with a TensorDict.
         action_space: of one environment; see ``FunctionPolicy``.
         device: where a module runs; where its parameters are if not given.
-
-    Raises:
-        CollectError: it is none of these.
     """
     found = instance(found)
     if not callable(found):
@@ -104,11 +93,7 @@ def has_torch() -> bool:
 
 
 def instance(found: Any) -> Any:
-    """Return an instance of a class, made without arguments; return other objects unchanged.
-
-    Raises:
-        CollectError: it needs arguments.
-    """
+    """Return an instance of a class, made without arguments; return other objects unchanged."""
     if not isinstance(found, type):
         return found
     try:
@@ -153,7 +138,6 @@ class UnannotatedPolicy:
 
     Args:
         function: of observations, or of a TensorDict.
-        action_space: see ``FunctionPolicy``.
     """
 
     def __init__(self, function: Callable[[Any], Any], action_space: Space | None = None) -> None:
@@ -196,6 +180,10 @@ def _loaded(text: str) -> Any:
         from rlx.collector.policy.module import load_weights  # noqa: PLC0415  (torch takes seconds)
 
         return load_weights(Path(weights + ".pt"), load_object(factory))
+    if ":" not in text:
+        raise OptionError(
+            f"policy {text!r}: expected random, module:name or file.py:name", hint=did_you_mean(text, ["random"])
+        )
     return load_object(text)
 
 

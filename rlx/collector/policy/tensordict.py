@@ -56,10 +56,6 @@ def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence
     Args:
         module: reads each key and writes it under ``next``.
         given: everything else that it reads.
-        keys: of its state.
-
-    Raises:
-        CollectError: no shape fits.
     """
     copy = deepcopy(module)
     devices = [given.device] if given.device is not None and given.device.type == "cuda" else []
@@ -107,7 +103,6 @@ def _shapes(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
 
 
 def _primed(primer: Any) -> State:
-    """Return the values that a primer of torchrl starts from, one for all or one a key."""
     defaults = primer.default_value
     found: State = {}
     for key, spec in primer.primers.items(True, True):
@@ -142,7 +137,6 @@ class TensorDictPolicy:
     environment; from what torchrl's ``make_tensordict_primer`` says; or from zeros.
 
     Args:
-        function: called without gradients.
         device: where its inputs go; where its parameters are if not given.
     """
 
@@ -159,11 +153,7 @@ class TensorDictPolicy:
 
     @torch.no_grad()
     def initial_state(self, situation: Situation) -> Arrays:
-        """Return [n, ...] by name: the state at the start of an episode, as far as it is known before the first step.
-
-        Raises:
-            CollectError: the shape of the state is unknown.
-        """
+        """Return [n, ...] by name: the state at the start of an episode, as far as it is known before a step."""
         n = len(situation.is_init)
         known = declared_state(self._function)
         unknown = [key for key in self._states or () if key not in known]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ class Layout:
 
     Args:
         schema: every field that is kept; rewards are float64 where float32 would change one.
-        infos: keys of ``info``, and whether they can be kept.
     """
 
     schema: Schema
@@ -36,10 +35,6 @@ def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool])
     """Return the layout of steps.
 
     ``is_init`` is a field where the policy has a state: a module that is trained on slices reads it.
-
-    Raises:
-        CollectError: two arrays have one name.
-        SchemaMismatchError: a name that a dataset could not hold.
     """
     schema = schema_of(environment.observation_space, environment.action_space)
     states = _new(steps.observation, leaves(environment.observation_space, "observation"))
@@ -48,7 +43,7 @@ def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool])
     if twice := sorted(states.keys() & step.keys() | states.keys() & after.keys() | step.keys() & after.keys()):
         raise CollectError(
             f"policy writes {twice[0]!r} both at the root and under 'next': a dataset holds one of them",
-            hint=f"--drop next/{twice[0]}",
+            hint=f"`drop` next/{twice[0]}",
         )
     fields = {
         **_fields(states, Role.OBSERVATION),
@@ -67,9 +62,6 @@ def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
     Args:
         layouts: one a worker; at least one.
         reward: dtype of rewards; the narrowest that holds all if not given.
-
-    Raises:
-        CollectError: they hold different fields.
     """
     rewards = {layout.schema["reward"].dtype for layout in layouts}
     dtype = reward or max(rewards, key=REWARDS.index)
@@ -101,11 +93,8 @@ def _fields(columns: Arrays, role: Role) -> dict[str, Field]:
     return {name: Field.of(rows[0], role) for name, rows in columns.items()}
 
 
-Span = tuple[int, int, int]  # an environment, the first of some steps, and the one after the last
-
-
 class Piece(NamedTuple):
-    """Consecutive steps [L, ...] of an episode, by name of the field; see ``Steps``."""
+    """Consecutive steps [L, ...] of an episode, with L + 1 observations, by name of the field; see ``Steps``."""
 
     observation: Arrays
     step: Arrays
@@ -114,46 +103,53 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Running:
-    """An episode so far: its pieces, and where it stands."""
+    """An episode so far: its pieces, each after the one before."""
 
     pieces: list[Piece] = field(default_factory=list)
     steps: int = 0
-    now: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One episode from its reset, by name of the field; see ``Steps``.
+class Ended:
+    """Episodes from their resets, one after the other, by name of the field; see ``Steps``.
 
     Args:
-        observation: [L + 1, ...].
-        step: [L, ...].
-        next: [L, ...].
-        is_cut: whether the environment did not end it; then its last step is flagged truncated.
+        observation: [S + N, ...]: each episode has one more than steps.
+        step: [S, ...].
+        next: [S, ...].
+        lengths: [N] steps of each episode, at least 1.
+        is_cut: whether the environment did not end them; then their last steps are flagged truncated.
     """
 
     observation: Arrays
     step: Arrays
     next: Arrays
+    lengths: NDArray[np.int64]
     is_cut: bool = False
 
     @property
     def steps(self) -> int:
-        """L, at least 1."""
+        """S."""
         return len(self.next["reward"])
 
-    @property
-    def data(self) -> Arrays:
-        """All arrays by name of the field."""
-        return {**self.observation, **self.step, **self.next}
+    def some(self, first: int, stop: int) -> Ended:
+        """Return the episodes from one to another."""
+        begin, end = int(self.lengths[:first].sum()), int(self.lengths[:stop].sum())
+        return Ended(
+            {name: rows[begin + first : end + stop] for name, rows in self.observation.items()},
+            {name: rows[begin:end] for name, rows in self.step.items()},
+            {name: rows[begin:end] for name, rows in self.next.items()},
+            self.lengths[first:stop],
+            self.is_cut,
+        )
+
+    def each(self) -> list[Ended]:
+        """Return every episode by itself."""
+        return [self.some(number, number + 1) for number in range(len(self.lengths))]
 
 
 class Episodes:
-    """Episodes assembled from steps, in the order in which they end; at one time, by number of the environment.
-
-    Args:
-        num_envs: environments.
-    """
+    """Episodes assembled from steps, in the order in which they end; at one time, by number of the environment."""
 
     def __init__(self, num_envs: int) -> None:
         self._running = [_Running() for _ in range(num_envs)]
@@ -163,71 +159,106 @@ class Episodes:
         """Steps of the episodes that have not ended."""
         return sum(running.steps for running in self._running)
 
-    def add(self, steps: Steps, limit: int | None = None) -> list[Episode]:
-        """Return the episodes that these steps end.
+    def add(self, steps: Steps, limit: int | None = None) -> list[Ended]:
+        """Return the episodes that these steps end, together; an empty list if they end none.
 
         Args:
-            steps: the next ones.
             limit: how many to take: the earliest, and of those of one time the first environments'.
         """
-        counts = steps.counts if limit is None else _first(steps.counts, limit)
-        starts = np.zeros_like(counts)
-        ended: dict[Span, Episode | None] = {}  # in order; without those that these steps hold from their reset
+        counts = (steps.counts if limit is None else _first(steps.counts, limit)).tolist()
+        starts = [0] * len(counts)
+        spans = []  # of the episodes that end: environment, and their first and last step here
         for at, env in sorted((at, env) for env, at in steps.final if at < counts[env]):
-            running = self._running[env]
-            span = env, int(starts[env]), at + 1
-            ended[span] = None
-            if running.steps:
-                _extend(running, steps, *span)
-                running.now = steps.final[env, at]
-                ended[span] = _close(running)
-                self._running[env] = _Running()
+            spans.append((env, starts[env], at))
             starts[env] = at + 1
-        for env, running in enumerate(self._running):
-            if counts[env] > starts[env]:
-                _extend(running, steps, env, int(starts[env]), int(counts[env]))
-                running.now = {name: np.array(rows[env, counts[env]]) for name, rows in steps.observation.items()}
-        whole = _whole(steps, [span for span, episode in ended.items() if episode is None])
-        return [next(whole) if episode is None else episode for episode in ended.values()]
+        ended = [self._taken(steps, spans)] if spans else []
+        for env, (start, stop) in enumerate(zip(starts, counts, strict=True)):
+            if start:
+                self._running[env] = _Running()
+            if stop > start:
+                _extend(self._running[env], steps, env, start, stop)
+        return ended
 
-    def cut(self) -> list[Episode]:
+    def cut(self) -> list[Ended]:
         """Return the episodes that have not ended, truncated where they are, by number of the environment."""
         cut = []
         for running in self._running:
             if running.steps:
                 running.pieces[-1].next["truncated"][-1] = True
-                cut.append(_close(running, is_cut=True))
+                cut.append(
+                    Ended(
+                        _concatenated([*_inner(running.pieces[:-1]), running.pieces[-1].observation]),
+                        _concatenated([piece.step for piece in running.pieces]),
+                        _concatenated([piece.next for piece in running.pieces]),
+                        np.array([running.steps]),
+                        is_cut=True,
+                    )
+                )
         self._running = [_Running() for _ in self._running]
         return cut
 
+    def _taken(self, steps: Steps, spans: Sequence[tuple[int, int, int]]) -> Ended:
+        env, start, last = np.array(spans).T
+        lengths = last + 1 - start
+        begins, number = np.cumsum(lengths) - lengths, np.arange(len(spans))
+        rows = np.repeat(env * steps.length + start - begins, lengths) + np.arange(lengths.sum())
+        step = {name: _flat(array).take(rows, 0) for name, array in steps.step.items()}
+        after = {name: _flat(array).take(rows, 0) for name, array in steps.next.items()}
+        # An episode has an observation more than steps: in the arrays, that is the first one of the next episode.
+        rows = np.repeat(env * (steps.length + 1) + start - begins - number, lengths + 1)
+        rows += np.arange(len(rows))
+        observation = {name: _flat(array).take(rows, 0) for name, array in steps.observation.items()}
+        for (lane, _, at), place in zip(spans, (begins + lengths + number).tolist(), strict=True):
+            final = steps.final[lane, at]
+            for name, array in observation.items():
+                array[place : place + 1] = final[name]  # as rows: a text would become an array of its own
+        begun = [place for place, (lane, first, _) in enumerate(spans) if not first and self._running[lane].steps]
+        if not begun:
+            return Ended(observation, step, after, lengths)
+        pieces = [self._running[env[place]].pieces for place in begun]
+        lengths[begun] += [self._running[env[place]].steps for place in begun]
+        cuts = begins[begun]
+        return Ended(
+            _spliced(observation, cuts + begun, [_inner(each) for each in pieces]),
+            _spliced(step, cuts, [[one.step for one in each] for each in pieces]),
+            _spliced(after, cuts, [[one.next for one in each] for each in pieces]),
+            lengths,
+        )
 
-def join(episodes: Sequence[Episode], schema: Schema, first: int, stride: int = 1, *, rounds: bool = False) -> Block:
+
+def first_of(waiting: Sequence[Ended], count: int) -> tuple[list[Ended], list[Ended]]:
+    """Return the first ``count`` episodes, and the others."""
+    ready, others = [], []
+    for ended in waiting:
+        taken = min(count, len(ended.lengths))
+        count -= taken
+        if taken:
+            ready.append(ended.some(0, taken))
+        if taken < len(ended.lengths):
+            others.append(ended.some(taken, len(ended.lengths)))
+    return ready, others
+
+
+def join(ended: Sequence[Ended], schema: Schema, first: int, stride: int = 1, *, rounds: bool = False) -> Block:
     """Return one block of these episodes, numbered ``first``, ``first + stride``, ...
 
     Args:
-        episodes: at least one; what they hold and the schema does not is refused, but ``is_init``, which is derived.
+        ended: at least one; what they hold and the schema does not is refused, but ``is_init``, which is derived.
         schema: of the block.
         first: number of the first episode.
         stride: between the numbers.
         rounds: whether rewards may be rounded.
-
-    Raises:
-        CollectError: the schema's rewards are float32, which would change one.
     """
-    count = len(episodes)
-    numbers = np.arange(count, dtype=np.int64) * stride + first
-    tables = [episode.data for episode in episodes]
-    data = tables[0]
-    if count > 1:  # one alone, as pictures mostly come, is not copied
-        data = {name: np.concatenate([table[name] for table in tables]) for name in data}
+    data = _concatenated([{**one.observation, **one.step, **one.next} for one in ended])
     if IS_INIT in schema:
         data[IS_INIT] = data[IS_INIT][:, None]
     else:
         del data[IS_INIT]
     data["reward"] = _rewards(data["reward"], schema["reward"].numpy_dtype, rounds=rounds)
-    lengths = np.array([episode.steps for episode in episodes], np.int64)
-    cut = np.array([episode.is_cut for episode in episodes])
-    return Block(data, lengths, numbers, np.ones(count, bool), np.ones(count, bool), cut=cut)
+    lengths = np.concatenate([one.lengths for one in ended])
+    cut = np.repeat([one.is_cut for one in ended], [len(one.lengths) for one in ended])
+    numbers, always = np.arange(len(lengths)) * stride + first, np.ones(len(lengths), bool)
+    return Block(data, lengths, numbers, always, always, cut=cut)
 
 
 def _rewards(rewards: NDArray[Any], dtype: np.dtype[Any], *, rounds: bool) -> NDArray[Any]:
@@ -236,7 +267,7 @@ def _rewards(rewards: NDArray[Any], dtype: np.dtype[Any], *, rounds: bool) -> ND
             changed = rewards[rewards.astype(np.float32) != rewards]
         raise CollectError(
             f"reward {changed[0]} would be rounded: the dataset's rewards are float32, as the first ones could be",
-            hint="collect again with --reward-dtype float64, or with float32 to have them rounded",
+            hint="collect again with `reward_dtype` float64, or with float32 to have them rounded",
         )
     return rewards.astype(dtype, copy=False)
 
@@ -252,51 +283,41 @@ def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
     return taken
 
 
-def _whole(steps: Steps, spans: Sequence[Span]) -> Iterator[Episode]:
-    """Yield the episodes that steps hold from reset to end; their arrays are parts of one copy per field."""
-    if not spans:
-        return
-    env, start, stop = np.array(spans).T
-    ends, number = np.cumsum(stop - start), np.arange(len(spans))
-    begins = ends - (stop - start)
-    rows = np.repeat(env, stop - start), np.arange(ends[-1]) + np.repeat(start - begins, stop - start)
-    step = {name: array[rows] for name, array in steps.step.items()}
-    after = {name: array[rows] for name, array in steps.next.items()}
-    # An episode has an observation more than steps: in the arrays, that is the first one of the next episode.
-    sizes = stop - start + 1
-    rows = np.repeat(env, sizes), np.arange(ends[-1] + len(spans)) + np.repeat(start - begins - number, sizes)
-    observation = {name: array[rows] for name, array in steps.observation.items()}
-    for (lane, _, until), last in zip(spans, (ends + number).tolist(), strict=True):
-        final = steps.final[lane, until - 1]
-        for name, array in observation.items():
-            array[last : last + 1] = final[name]  # as rows: a text would become an array of its own
-    for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-        yield Episode(
-            {name: array[begin + place : end + place + 1] for name, array in observation.items()},
-            {name: array[begin:end] for name, array in step.items()},
-            {name: array[begin:end] for name, array in after.items()},
-        )
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array [n, T, ...] as [n * T, ...]."""
+    return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])  # -1 is ambiguous where rows are empty
 
 
 def _extend(running: _Running, steps: Steps, env: int, start: int, stop: int) -> None:
     # Copies: a slice would keep the steps of all other environments in memory while the episode runs.
-    columns = (steps.observation, steps.step, steps.next)
     running.pieces.append(
-        Piece(*({name: rows[env, start:stop].copy() for name, rows in table.items()} for table in columns))
+        Piece(
+            {name: rows[env, start : stop + 1].copy() for name, rows in steps.observation.items()},
+            {name: rows[env, start:stop].copy() for name, rows in steps.step.items()},
+            {name: rows[env, start:stop].copy() for name, rows in steps.next.items()},
+        )
     )
     running.steps += stop - start
 
 
-def _close(running: _Running, *, is_cut: bool = False) -> Episode:
-    observation, step, after = (_listed(tables) for tables in zip(*running.pieces, strict=True))
-    for name, rows in observation.items():
-        rows.append(running.now[name][None].astype(rows[0].dtype, copy=False))
-    return Episode(_concatenated(observation), _concatenated(step), _concatenated(after), is_cut)
+def _inner(pieces: Sequence[Piece]) -> list[Arrays]:
+    """Return the observations of pieces without the last one of each, which is the first of the next piece."""
+    return [{name: rows[:-1] for name, rows in piece.observation.items()} for piece in pieces]
 
 
-def _listed(tables: Sequence[Arrays]) -> dict[str, list[NDArray[Any]]]:
-    return {name: [table[name] for table in tables] for name in tables[0]}
+def _spliced(table: Arrays, cuts: NDArray[np.int64], pieces: Sequence[Sequence[Arrays]]) -> Arrays:
+    ends = [*cuts[1:].tolist(), None]
+    found = {}
+    for name, rows in table.items():
+        parts = [rows[: cuts[0]]]
+        for cut, end, each in zip(cuts.tolist(), ends, pieces, strict=True):
+            parts += [piece[name] for piece in each]
+            parts.append(rows[cut:end])
+        found[name] = np.concatenate(parts)
+    return found
 
 
-def _concatenated(table: Mapping[str, list[NDArray[Any]]]) -> Arrays:
-    return {name: np.concatenate(rows) for name, rows in table.items()}
+def _concatenated(tables: Sequence[Arrays]) -> Arrays:
+    if len(tables) == 1:  # one alone, as pictures mostly come, is not copied
+        return dict(tables[0])
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.collector.environment.space import ActionCheck, Arrays, dtype_of, flatten, leaves
-from rlx.collector.environment.vector import Environment
+from rlx.collector.environment.vector import Environment, Outcome
 from rlx.collector.policy.protocol import Choice, Policy, Situation
 from rlx.collector.rollout.steps import IS_INIT, Infos, Steps, Where, Written, column
 from rlx.errors import CollectError, RlxError
@@ -22,15 +22,8 @@ class Rollout:
     """Rollout of an environment in batches; episodes, and the policy's state, continue from one batch to the next.
 
     Args:
-        environment: the environment to step.
-        seeds: one an environment.
-        max_episode_steps: where an episode is truncated, if it lasts so long.
-        drop: names of what the policy writes that is not kept; of nested ones, or of all below a name.
+        drop: outputs of the policy to leave out; of nested ones, or of all below a name.
         infos: which entries of ``info`` are kept; none if not given.
-        reward: dtype of the rewards.
-
-    Raises:
-        CollectError: the environment failed, or gave what does not fit its space.
     """
 
     def __init__(
@@ -59,7 +52,8 @@ class Rollout:
         n = self._environment.num_envs
         self._observation: Any = self._environment.reset(seeds)
         self._now = self._flat(self._observation, n)
-        self._age = np.zeros(n, np.int64)
+        self._is_init: NDArray[np.bool_] = np.ones(n, bool)
+        self._age = np.zeros(n, np.int64)  # counted where a limit asks for it
         self._initial: Arrays = {}
         self._state: Arrays = {}
 
@@ -73,25 +67,25 @@ class Rollout:
         """Return steps until one environment has made ``length``: then all have, if no reset takes the place of a step.
 
         Args:
-            policy: what chooses the actions.
             length: T, at least 1.
             into: the result to reuse for other steps; new arrays if not given. Missing arrays are added.
             should_stop: asked before every step whether to leave it at what there is.
-
-        Raises:
-            CollectError: the environment failed, or the policy's actions do not fit.
         """
         n = self._environment.num_envs
         steps = self._allocated(n, length) if into is None else into
         every, at, final = np.arange(n), steps.counts, steps.final
         is_init, reward = steps.step[IS_INIT], steps.next["reward"]
         terminated_column, truncated_column = steps.next["terminated"], steps.next["truncated"]
+        nothing = np.zeros(n, bool)
+        for flags in (is_init, terminated_column, truncated_column):
+            flags[...] = False  # set only in the few steps where an episode begins or ends
         self._refresh_initial(policy)
         self._put_now(steps, (every, at))
         # While all environments have made the same number of steps, rows are written by a slice, several times as fast.
         made, is_even = int(at.max()), bool((at == at[0]).all())
         while made < length and not (should_stop is not None and should_stop()):
-            situation = Situation(self._observation, self._age == 0, self._state)
+            begins = self._is_init is not nothing
+            situation = Situation(self._observation, self._is_init, self._state)
             choice = _asked(policy, situation)
             actions, flat_actions = self._fit_actions(choice.action)
             # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
@@ -99,30 +93,38 @@ class Rollout:
             where: Where = (_ALL, made) if is_even else (every, at)
             for name, array in flat_actions.items():
                 column(steps.step, name, array, length)[where] = array
-            is_init[where] = situation.is_init
+            if begins:
+                is_init[where] = self._is_init
             self._written.put(choice, steps, where)
             self._put_state(steps, where)
             outcome = self._environment.step(actions)
-            truncated = self._limited(outcome.recorded, outcome.truncated)
             rows: Any = _ALL
-            if outcome.recorded is not None and not outcome.recorded.all():
-                rows, is_even = np.flatnonzero(outcome.recorded), False
-            if not is_even:
-                where = (every, at) if rows is _ALL else (rows, at[rows])
+            recorded = outcome.recorded
+            if recorded is not None and False in recorded.tolist():
+                rows, is_even = recorded.nonzero()[0], False
+                where = (rows, at[rows])
+            else:
+                recorded = None
             reward[where] = outcome.reward[rows]
-            terminated_column[where] = outcome.terminated[rows]
-            truncated_column[where] = truncated[rows]
-            if self._infos is not None:
+            if self._infos is not None and outcome.info:
                 self._infos.put(outcome.info, outcome.terminated | outcome.truncated, steps, where)
             for env, observation in outcome.final_observation.items():
                 final[env, int(at[env])] = self._flat(observation, None)
             self._observation, self._now = outcome.observation, self._flat(outcome.observation, n)
+            truncated = outcome.truncated
             if self._max_episode_steps is not None:
-                self._reset_limited(truncated & ~outcome.truncated & ~outcome.terminated, final, at)
-            ended = outcome.terminated | truncated
-            self._age[rows] += 1
-            if True in ended.tolist():
-                self._age[ended] = 0
+                self._age[rows] += 1
+                truncated = self._limited(outcome, final, at)
+                self._age[outcome.terminated | truncated] = 0
+            ended = nothing
+            if outcome.final_observation or truncated is not outcome.truncated:
+                ended = outcome.terminated | truncated
+                terminated_column[where] = outcome.terminated[rows]
+                truncated_column[where] = truncated[rows]
+                # An environment that was only reset has its first step still to come.
+                self._is_init = ended if recorded is None else np.where(recorded, ended, self._is_init)
+            elif begins:
+                self._is_init = nothing if recorded is None else self._is_init & ~recorded
             if choice.state:
                 self._carry(choice.state, np.flatnonzero(ended), final, at)
             if is_even:
@@ -138,8 +140,7 @@ class Rollout:
         return steps
 
     def _refresh_initial(self, policy: Policy) -> None:
-        """Ask for the initial state, which new weights may have changed, where it is due."""
-        is_init = self._age == 0
+        is_init = self._is_init
         initial = policy.initial_state(Situation(self._observation, is_init, self._state))
         self._initial |= initial
         for name, rows in initial.items():
@@ -149,7 +150,7 @@ class Rollout:
         self, state: Mapping[str, NDArray[Any]], ended: NDArray[np.int64], final: Finals, at: NDArray[np.int64]
     ) -> None:
         """Take over what the policy wrote as its state, but where an episode starts with the next step."""
-        is_init = self._age == 0
+        is_init = self._is_init
         for name, rows in state.items():
             if name not in self._initial:
                 self._initial[name] = np.zeros_like(rows)
@@ -164,7 +165,6 @@ class Rollout:
             final[env, int(at[env])] |= {name: np.array(state[name][env]) for name in self._written.state}
 
     def _put_now(self, steps: Steps, where: Where) -> None:
-        """Write the observations that the next actions are chosen from."""
         for name, array in self._now.items():
             column(steps.observation, name, array, steps.length + 1)[where] = array
 
@@ -189,24 +189,25 @@ class Rollout:
             np.zeros((n, length), np.int64),
         )
 
-    def _limited(self, recorded: NDArray[np.bool_] | None, truncated: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return truncations, with those of episodes that have reached the step limit."""
-        if self._max_episode_steps is None:
-            return truncated
-        is_long = self._age + 1 >= self._max_episode_steps
-        return truncated | (is_long if recorded is None else is_long & recorded)
+    def _limited(self, outcome: Outcome, final: Finals, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return truncations, with those of episodes that have reached the step limit.
 
-    def _reset_limited(self, cut: NDArray[np.bool_], final: Finals, at: NDArray[np.int64]) -> None:
-        """Begin new episodes where one was cut that the environment would continue."""
-        if not cut.any():
-            return
-        for env in np.flatnonzero(cut).tolist():
-            final[env, int(at[env])] = {name: array[env].copy() for name, array in self._now.items()}
-        self._observation = self._environment.reset_some(cut)
-        self._now = self._flat(self._observation, self._environment.num_envs)
+        Where the environment would continue such an episode, begin a new one.
+        """
+        is_long = self._age >= cast("int", self._max_episode_steps)
+        if outcome.recorded is not None:
+            is_long &= outcome.recorded
+        if not is_long.any():
+            return outcome.truncated
+        cut = is_long & ~outcome.truncated & ~outcome.terminated
+        if cut.any():
+            for env in np.flatnonzero(cut).tolist():
+                final[env, int(at[env])] = {name: array[env].copy() for name, array in self._now.items()}
+            self._observation = self._environment.reset_some(cut)
+            self._now = self._flat(self._observation, self._environment.num_envs)
+        return outcome.truncated | is_long
 
     def _flat(self, observation: Any, n: int | None) -> Arrays:
-        """Return the arrays of an observation, or of a batch of n, if they fit the space."""
         plain = self._plain
         if plain is not None and type(observation) is np.ndarray:
             name, dtype, expected = plain
@@ -257,9 +258,6 @@ class EvenRollout:
 
     Of vector environments in autoreset mode NEXT_STEP, those whose episodes end more often make fewer steps. The others
     continue meanwhile, and their steps after the batch's end are the first of their next batch.
-
-    Args:
-        rollout: the rollout to step.
     """
 
     def __init__(self, rollout: Rollout) -> None:
@@ -283,13 +281,9 @@ class EvenRollout:
 
         Args:
             policy: what chooses the actions of steps that are yet to be made.
-            version: of the policy.
             length: T, at least 1.
             into: the result to reuse for other steps; new arrays by default.
             should_stop: asked before every step whether to leave it at what there is.
-
-        Raises:
-            CollectError: the environment failed, or the policy's actions do not fit.
         """
         made = self._ahead
         if made is None:
@@ -313,14 +307,12 @@ class EvenRollout:
         into: Steps | None,
         should_stop: Callable[[], bool] | None,
     ) -> Steps:
-        """Return some more steps, not the same number of all."""
         steps = self._rollout.run(policy, length, into, should_stop)
         steps.version[...] = version
         return steps
 
 
 def _joined(first: Steps, second: Steps) -> Steps:
-    """Return the steps of every environment, concatenated."""
     joined = _like(first, int((first.counts + second.counts).max()))
     joined.counts[:] = first.counts + second.counts
     joined.final.update(first.final)
@@ -338,7 +330,6 @@ def _joined(first: Steps, second: Steps) -> Steps:
 
 
 def _copy(steps: Steps, into: Steps, start: int) -> None:
-    """Copy the steps from a time on, as many as there is room for."""
     into.counts[:] = np.clip(steps.counts - start, 0, into.length)
     into.final.update(
         {(env, at - start): row for (env, at), row in steps.final.items() if start <= at < start + into.length}
@@ -358,7 +349,6 @@ def _tables(*steps: Steps) -> Iterator[tuple[Any, ...]]:
 
 
 def _like(steps: Steps, length: int) -> Steps:
-    """Return empty arrays for ``length`` steps like these."""
     return Steps(
         _rooms(steps.observation, length + 1),
         _rooms(steps.step, length),

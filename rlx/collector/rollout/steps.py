@@ -42,7 +42,7 @@ class Steps:
         next: [n, T, ...]: ``reward``, ``terminated``, ``truncated``, and what the policy wrote under ``next``.
         final: of every episode that ended, by environment and step, its last observation and state.
         counts: [n] steps of each environment; the rows after them mean nothing.
-        version: [n, T] int64, number of the policy that chose the action, for whoever counts them.
+        version: [n, T] int64, number of the policy that chose the action, if versions are counted.
     """
 
     observation: Arrays
@@ -62,9 +62,7 @@ class TrajectoryIds:
     """Ids of one worker's trajectories: ``first``, ``first + stride``, ...
 
     Args:
-        num_envs: environments of the worker.
         first: different for every worker.
-        stride: number of workers.
     """
 
     def __init__(self, num_envs: int, first: int = 0, stride: int = 1) -> None:
@@ -100,6 +98,14 @@ class TrajectoryIds:
             ids[env, start : steps.counts[env]] = self._number(env)
         return ids
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the running trajectories, and how many were begun."""
+        return {"running": self._running.tolist(), "count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from such a state."""
+        self._running, self._count = np.array(state["running"], np.int64), state["count"]
+
     def _number(self, env: int) -> int:
         return int(self._running[env]) * self._stride + self._first
 
@@ -112,7 +118,6 @@ class Infos:
     until it appears.
 
     Args:
-        num_envs: n.
         wanted: keys; or "all" that appear in the first batch and can be kept.
 
     Attributes:
@@ -138,13 +143,9 @@ class Infos:
         """Write the entries of one step.
 
         Args:
-            info: as vector environments of gymnasium give it.
             ended: [n] bool, the episodes that end with this step.
             steps: where to.
             where: the environments that made a step, and the number of the step.
-
-        Raises:
-            CollectError: an entry cannot be kept, or its dtype or shape is another than before.
         """
         if not self._is_first and not self._rows and self._wanted != "all":
             return
@@ -245,7 +246,6 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _entries(info: Mapping[str, Any], num_envs: int, parents: str = "") -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
-    """Yield key, value as it is, and which lanes have it."""
     for key, value in info.items():
         if (key.startswith("_") and key[1:] in info) or (not parents and key in _FINAL):
             continue
@@ -300,8 +300,6 @@ class Written:
     """Learns from a policy's first choice what it writes, holds it to that, and lays it into Steps.
 
     Args:
-        num_envs: n.
-        taken: names of observations and actions.
         drop: names of the outputs to drop: ``logits``, ``next/value``, or ``params`` for all below it.
     """
 
@@ -312,7 +310,7 @@ class Written:
         self._rows: dict[str, dict[str, _Row]] | None = None
         self._kept: dict[str, list[str]] = {}
         self._state: Arrays = {}
-        self._writes = False
+        self._writes = True  # until its first choice shows otherwise
 
     @property
     def state(self) -> Mapping[str, NDArray[Any]]:
@@ -320,17 +318,12 @@ class Written:
         return self._state
 
     def put(self, choice: Choice, steps: Steps, where: Where) -> None:
-        """Write what a policy wrote in one step, but its action and state, into the rows of that step.
-
-        Raises:
-            CollectError: it cannot be kept, or is not what the policy wrote in its first step; or something is to be
-                dropped that it does not write.
-        """
+        """Write what a policy wrote in one step, but its action and state, into the rows of that step."""
+        if not (choice.step or choice.next or choice.state or self._writes):
+            return
         found = {"step": choice.step, "next": choice.next, "state": choice.state}
         if self._rows is None:
             self._rows = self._learned(found)
-        if not (self._writes or choice.step or choice.next or choice.state):
-            return
         for group, rows in self._rows.items():
             arrays = found[group]
             if len(arrays) != len(rows):

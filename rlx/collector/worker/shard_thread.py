@@ -47,21 +47,13 @@ class ShardThread:
         return self._shard is not None
 
     def append(self, name: str, block: Block) -> None:
-        """Add a block to the open shard, or begin one of this name.
-
-        Raises:
-            DiskFullError: no space was left for earlier steps.
-        """
+        """Add a block to the open shard, or begin one of this name."""
         if self._shard is None:
             self._shard = self._thread.submit(self._write, name)
         self._put(self._shard, block)
 
     def finish(self) -> ShardRecord:
-        """Return the open shard, whole in its directory.
-
-        Raises:
-            DiskFullError: no space is left.
-        """
+        """Return the open shard, whole in its directory."""
         if self._shard is None:
             raise ValueError("no shard is open")
         self._put(self._shard, None)

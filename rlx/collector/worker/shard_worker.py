@@ -11,7 +11,7 @@ import numpy as np
 from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
-from rlx.collector.rollout.episodes import Episode, Episodes, Layout, join, layout_of
+from rlx.collector.rollout.episodes import Ended, Episodes, Layout, first_of, join, layout_of
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import InfoKeys, Infos, Steps
 from rlx.collector.worker.shard_thread import ShardThread
@@ -29,13 +29,8 @@ class Session:
     """The episodes of some environments, as they end; a function of the seed where environment and policy are.
 
     Args:
-        environment: the environment to step.
-        policy: what chooses.
-        seed: of everything.
         number: of the session: a resumed run must not repeat itself.
         first_env: number of the first environment, where others have the numbers before it.
-        drop: names of what the policy writes that is not kept.
-        info_keys: entries of ``info`` that are kept.
     """
 
     def __init__(
@@ -69,27 +64,20 @@ class Session:
         """Steps of episodes that have not ended."""
         return self._episodes.running_steps
 
-    def run(self, most_steps: int, *, is_last: bool) -> tuple[list[Episode], int]:
+    def run(self, most_steps: int, *, is_last: bool) -> tuple[list[Ended], int]:
         """Go on for a while: the episodes that ended, and how many steps were made.
 
         Args:
             most_steps: an upper limit, and at least the number of environments unless they are the last steps.
             is_last: whether this session may end with them: steps of some environments may then be left out to meet the
                 limit exactly.
-
-        Raises:
-            CollectError: the environment failed, or the policy does not fit it.
         """
         steps, self._looked = self._looked or self._chunk(most_steps), None
         ended = self._episodes.add(steps, most_steps if is_last else None)
         return ended, min(most_steps, int(steps.counts.sum()))
 
     def look(self, most_steps: int) -> Layout:
-        """Return the layout of steps, from up to ``most_steps`` first ones, which are kept for the next ``run``.
-
-        Raises:
-            CollectError: the environment failed, or the policy does not fit it.
-        """
+        """Return the layout of steps, from up to ``most_steps`` first ones, which are kept for the next ``run``."""
         self._looked = self._chunk(most_steps)
         return layout_of(self._looked, self._environment, self._infos.seen)
 
@@ -101,7 +89,7 @@ class Session:
         with seeded(int(chunk.generate_state(1)[0])), exploring(self._exploration):
             return self._rollout.run(self._policy, length)
 
-    def cut(self) -> list[Episode]:
+    def cut(self) -> list[Ended]:
         """Return the episodes that have not ended, flagged truncated where they are."""
         return self._episodes.cut()
 
@@ -111,19 +99,9 @@ class ShardWorkerConfig:
     """The config of a worker.
 
     Args:
-        environment: what it steps.
-        num_envs: how many copies.
-        policy: what chooses.
-        seed: of the collection.
-        session: number of the session.
-        worker: its number, from 0.
         episodes: numbers of its episodes: the first, and how far the next is.
-        dataset: the dataset's directory.
-        writer: the process that lists its shards.
         format: how they are written; given as a task of its own, after a ``FindLayout``, if it is not known yet.
         shard_steps: a shard ends where its finished and running episodes have this many steps.
-        drop: names of what the policy writes that is not kept.
-        info_keys: entries of ``info`` that are kept.
         rounds: whether rewards may be rounded.
     """
 
@@ -145,11 +123,7 @@ class ShardWorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class FindLayout:
-    """A task whose result is the Layout of the first steps, which are kept for the first work unit.
-
-    Args:
-        steps: of the first work unit.
-    """
+    """A task whose result is the Layout of the first steps, which are kept for the first work unit."""
 
     steps: int
 
@@ -176,8 +150,6 @@ class UnitResult:
     """The result of a work unit.
 
     Args:
-        steps: steps made.
-        episodes: episodes that went to the shard.
         record: the shard, if it ended.
         is_last: whether nothing more is to be asked of the worker.
     """
@@ -192,11 +164,7 @@ class ShardWorker:
     """Worker that processes work units; before its first it may determine the layout of steps.
 
     Args:
-        config: of the worker.
         environment: what it steps, if that is there already; else it is opened by the worker.
-
-    Raises:
-        CollectError: environment or policy cannot be created.
     """
 
     def __init__(self, config: ShardWorkerConfig, environment: Environment | None = None) -> None:
@@ -213,7 +181,7 @@ class ShardWorker:
         if config.format is not None:
             self._write(config.format)
         self._next_episode, self._stride = config.episodes
-        self._waiting: list[Episode] = []
+        self._waiting: list[Ended] = []
         self._shard_steps = 0
 
     def __call__(self, task: FindLayout | ShardFormat | WorkUnit | None) -> Layout | UnitResult | None:
@@ -222,10 +190,6 @@ class ShardWorker:
 
         Args:
             task: which. None where the run ends early: then the shard ends with the episodes that have ended.
-
-        Raises:
-            CollectError: the environment failed, the policy does not fit it, or a reward would be rounded.
-            DiskFullError: no space is left.
         """
         if isinstance(task, FindLayout):
             return self._session.look(task.steps)
@@ -273,18 +237,21 @@ class ShardWorker:
     def _has_all(self, unit: WorkUnit, steps: int, episodes: int) -> bool:
         return steps >= unit.steps if unit.episodes is None else episodes >= unit.episodes
 
-    def _append(self, unit: WorkUnit, shards: ShardThread, ended: Sequence[Episode], before: int) -> int:
+    def _append(self, unit: WorkUnit, shards: ShardThread, ended: Sequence[Ended], before: int) -> int:
         """Write episodes into the shard up to the limit of the work unit; the others wait for the next one."""
         self._waiting += ended
-        count = len(self._waiting) if unit.episodes is None else unit.episodes - before
-        ready, self._waiting = self._waiting[:count], self._waiting[count:]
-        if ready:
-            rounds = self._config.rounds
-            block = join(ready, self._schema, self._next_episode, self._stride, rounds=rounds)
-            self._next_episode += len(ready) * self._stride
-            self._shard_steps += block.steps
-            shards.append(unit.shard, block)
-        return len(ready)
+        ready, self._waiting = self._waiting, []
+        if unit.episodes is not None:
+            ready, self._waiting = first_of(ready, unit.episodes - before)
+        if not ready:
+            return 0
+        rounds = self._config.rounds
+        block = join(ready, self._schema, self._next_episode, self._stride, rounds=rounds)
+        count = len(block.lengths)
+        self._next_episode += count * self._stride
+        self._shard_steps += block.steps
+        shards.append(unit.shard, block)
+        return count
 
     def _finish(self, shards: ShardThread) -> ShardRecord:
         self._shard_steps = 0

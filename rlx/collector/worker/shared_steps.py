@@ -41,10 +41,7 @@ class MemoryLayout:
     """Shared-memory layout.
 
     Args:
-        description: of the environment.
         length: steps of every environment, at most.
-        slots: how many batches of steps are kept at once.
-        weights: bytes of weights.
     """
 
     description: Description
@@ -58,11 +55,9 @@ class Remainder:
     """The part of a batch of steps that is sent by value.
 
     Args:
-        length: T of the steps.
         counts: [n] steps of each environment.
-        ends: environment and step of every episode that ended.
         finals: last observations that overflow the shared memory, and all those of fields that are not shared.
-        more: arrays of the steps that have no room: observations, of steps, and of what came of them.
+        more: arrays of the steps that have no room: observations, steps and outcomes.
     """
 
     length: int
@@ -76,11 +71,7 @@ class SharedSteps:
     """Slots for steps, weights with their version, and the last round that a worker is to stop.
 
     Args:
-        layout: the same in both processes.
         path: of the file that the other process made; a new one if not given.
-
-    Raises:
-        DiskFullError: no space is left for it.
     """
 
     def __init__(self, layout: MemoryLayout, path: Path | None = None) -> None:
@@ -190,7 +181,6 @@ def _arrays(layout: MemoryLayout) -> Mapping[str, tuple[tuple[int, ...], str]]:
 
 
 def _shared(space: Space, name: str) -> dict[str, Space]:
-    """Return the spaces whose arrays memory can hold: texts are sent by value."""
     return {name: leaf for name, leaf in leaves(space, name).items() if not dtype_of(leaf).hasobject}
 
 

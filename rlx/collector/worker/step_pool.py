@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.space import RandomPolicy
+from rlx.collector.environment.state_capture import capture
+from rlx.collector.environment.state_restore import restore
+from rlx.collector.environment.state_rules import HiddenStateError
 from rlx.collector.policy.protocol import FunctionPolicy, Policy, RandomActions
 from rlx.collector.policy.spec import as_policy, exploring, has_torch
 from rlx.collector.rollout.loop import EvenRollout, Rollout
@@ -20,7 +23,7 @@ from rlx.collector.worker.pool import WorkerPool
 from rlx.collector.worker.shared_steps import Description, MemoryLayout, Remainder, SharedSteps, Weights
 from rlx.engine.actor import Actor, Actors
 from rlx.errors import CollectError
-from rlx.seeding import env_seeds
+from rlx.seeding import env_seeds, generator_state, set_generator_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,10 @@ class WorkerConfig:
     """The config of a worker.
 
     Args:
-        create_env_fn: its environment.
         policy: the policy, or a ``PolicyFactory``; random actions if not given.
         device: where the policy runs, if it is a module.
-        seed: of environments and random actions.
-        max_frames_per_traj: where a trajectory is truncated, if it lasts so long.
         exploration_type: name of an ``InteractionType`` of tensordict.
         threads: that torch may use; torch decides if not given.
-        drop: names of what the policy writes that is not kept.
-        info_keys: entries of ``info`` that are kept.
     """
 
     create_env_fn: EnvSource
@@ -63,8 +61,6 @@ class StepTask:
 
     Args:
         number: of the round that it belongs to: 1 or more, increasing.
-        length: steps of every environment.
-        is_random: whether actions are random.
         session: number of the session that begins, with new episodes and seeds; none where episodes continue.
         first_env: number of the worker's first environment, where others have the numbers before it.
         seed: of the session; that of the config if not given.
@@ -97,11 +93,23 @@ class Detach:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveState:
+    """The answer is the state of rollout, environment and generators; or a text, what hides its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """From now on it continues from a state of ``SaveState``; the answer is None, or a text, why it does not fit."""
+
+    state: Mapping[str, Any]
+    first_env: int
+
+
+@dataclass(frozen=True, slots=True)
 class Collect:
     """A task; the answer is steps: all of them, or those that are not in the shared memory.
 
     Args:
-        task: which.
         slot: of the shared memory, where the steps go.
         weights: if they are new and memory is not shared.
     """
@@ -112,15 +120,12 @@ class Collect:
 
 
 class StepWorker:
-    """Worker that steps one environment and returns the steps.
-
-    Raises:
-        CollectError: the environment or the policy cannot be created.
-    """
+    """Worker that steps one environment and returns the steps."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._rollout: EvenRollout | None = None
+        self._random: Any = None
         self._memory: SharedSteps | None = None
         self._edition = 0
         self._version = 0
@@ -135,12 +140,8 @@ class StepWorker:
 
             torch.set_num_threads(config.threads)
 
-    def __call__(self, message: Describe | ShareMemory | Detach | Collect) -> Description | Steps | Remainder | None:
-        """Do what the message says.
-
-        Raises:
-            CollectError: the environment failed, or the policy's actions do not fit.
-        """
+    def __call__(self, message: Describe | ShareMemory | Detach | SaveState | LoadState | Collect) -> Any:
+        """Do what the message says."""
         if isinstance(message, Describe):
             env = self._environment
             return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)
@@ -150,6 +151,10 @@ class StepWorker:
         if isinstance(message, ShareMemory):
             self._memory = SharedSteps(message.layout, message.path)
             return None
+        if isinstance(message, SaveState):
+            return self._state()
+        if isinstance(message, LoadState):
+            return self._load_state(message)
         if self._memory is not None:
             return self._collect_into(self._memory, message)
         if message.weights is not None:
@@ -159,6 +164,26 @@ class StepWorker:
     def close(self) -> None:
         """Close the environment."""
         self._environment.close()
+
+    def _state(self) -> dict[str, Any] | str:
+        try:
+            live = None if self._rollout is None else capture([self._rollout, self._random])
+        except HiddenStateError as exc:
+            return str(exc)
+        return {"live": live, "version": self._version, "generators": generator_state()}
+
+    def _load_state(self, message: LoadState) -> str | None:
+        state = message.state
+        if state["live"] is None:
+            return None
+        self._begin(0, message.first_env, self._config.seed)
+        try:
+            self._rollout, self._random = restore([self._rollout, self._random], state["live"], (Steps,))
+        except HiddenStateError as exc:
+            return str(exc)
+        self._version = state["version"]
+        set_generator_state(state["generators"])
+        return None
 
     def _collect_into(self, memory: SharedSteps, message: Collect) -> Remainder:
         if memory.edition != self._edition:
@@ -212,7 +237,6 @@ class StepResult(NamedTuple):
     """The steps of one task.
 
     Args:
-        worker: its number.
         task: which; of another session than it was submitted with if the worker has been replaced.
         steps: valid until the worker is given as many more tasks as there are slots.
     """
@@ -226,21 +250,8 @@ class StepPool(WorkerPool[Collect]):
     """Pool of ``StepWorker``.
 
     Args:
-        actors: what starts their processes.
-        configs: the config of each.
         length_of: returns how many steps of each of its environments, at most, a worker will be asked for.
-        slots: tasks of a worker that may be unanswered at once.
-        weights: of the policy.
         new_session: returns the number of a new session for a replacement.
-
-    Attributes:
-        descriptions: of each worker's environment.
-        lost_episodes: that ran in workers that died.
-
-    Raises:
-        CollectError: a worker's environment or policy cannot be created.
-        WorkerLostError: a worker died again and again.
-        DiskFullError: no space is left for shared memory.
     """
 
     def __init__(
@@ -276,12 +287,7 @@ class StepPool(WorkerPool[Collect]):
         self._submit(worker, self._collect(worker, task, slot))
 
     def next(self) -> StepResult:
-        """Wait for the steps of the first worker that has finished a task.
-
-        Raises:
-            CollectError: its environment or policy failed.
-            WorkerLostError: it died again and again.
-        """
+        """Wait for the steps of the first worker that has finished a task."""
         worker, call, value = self._next_answer()
         if isinstance(value, Remainder):
             memory = self._memories[worker]
@@ -303,6 +309,33 @@ class StepPool(WorkerPool[Collect]):
             for memory in self._memories:
                 if memory is not None:
                     memory.put_weights(weights)
+
+    @property
+    def weights(self) -> Weights:
+        """The last published weights."""
+        return self._weights
+
+    def state(self) -> list[dict[str, Any]] | str:
+        """Return the state of every worker; or a text, what hides its state. Tasks must have been answered."""
+        found = []
+        for worker, actor in enumerate(self._actors):
+            if self.unanswered(worker):
+                return "workers collect ahead of the learner"
+            if isinstance(one := actor.call(SaveState()).result(), str):
+                return one
+            found.append(one)
+        return found
+
+    def load_state(self, states: Sequence[Mapping[str, Any]], first_envs: Sequence[int]) -> str | None:
+        """Make workers continue from states; return why one of them cannot, None if all do."""
+        if len(states) != len(self._actors):
+            return f"there were {len(states)} workers, and now are {len(self._actors)}"
+        for worker, (state, first) in enumerate(zip(states, first_envs, strict=True)):
+            if self.unanswered(worker):
+                return "workers collect ahead of the learner"
+            if (why := self._actors[worker].call(LoadState(state, first)).result()) is not None:
+                return str(why)
+        return None
 
     def detach(self) -> None:
         """Make workers of this process continue with copies of the policy."""

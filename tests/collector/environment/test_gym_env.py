@@ -169,7 +169,7 @@ def test_what_is_no_environment() -> None:
         open_environment(lambda: 1 // 0)
     with pytest.raises(CollectError, match="expected 3") as error:
         open_environment(lambda: SyncVectorEnv([Counter] * 2), 3)
-    assert error.value.hint == "--envs 2"
+    assert error.value.hint == "`envs` 2"
 
 
 def test_a_single_environment_is_known_as_one() -> None:

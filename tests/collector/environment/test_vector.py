@@ -1,5 +1,6 @@
 """Environments stepped in turn, beside gymnasium's own SyncVectorEnv."""
 
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlx.collector.environment.vector import SerialVectorEnv
+from rlx.collector.environment.vector import SerialVectorEnv, _copied_end, serial
 from tests.collector.walks import Talkative, Walk
 
 LANES = 3
@@ -54,6 +55,48 @@ def test_steps_are_those_of_gymnasium(kind: type[Walk]) -> None:
         assert_same(ours.step(actions), theirs.step(actions))
     mask = np.array([True, False, True])
     assert_same(ours.reset(options={"reset_mask": mask}), theirs.reset(options={"reset_mask": mask}))
+
+
+class Reused(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """An environment that writes all its observations into the same arrays."""
+
+    def __init__(self, kind: type[Walk], lane: int) -> None:
+        super().__init__(kind(lane))
+        self._array: Any = None
+
+    def observation(self, observation: Any) -> Any:
+        if self._array is None:
+            self._array = deepcopy(observation)
+        for array, rows in (
+            [(self._array[key], rows) for key, rows in observation.items()]
+            if isinstance(observation, dict)
+            else [(self._array, observation)]
+        ):
+            array[...] = rows
+        return self._array
+
+
+@pytest.mark.parametrize("kind", [Walk, Doubled])
+def test_last_observations_are_kept_where_a_reset_writes_into_their_array(kind: type[Walk]) -> None:
+    makes = [partial(Reused, kind, lane) for lane in range(LANES)]
+    reused = serial(makes, "reused", is_batched=True)
+    fresh = serial([partial(kind, lane) for lane in range(LANES)], "fresh", is_batched=True)
+    alone = _copied_end(makes[0])  # as it is in a process of its own
+    for env in (reused, fresh):
+        env.reset([1, 2, 3])
+    alone.reset(seed=1)
+    found, expected, lasts, firsts = list[Any](), list[Any](), list[Any](), list[Any]()
+    for actions in np.random.default_rng(0).integers(0, 4, (40, LANES)):
+        found += (ended := reused.step(actions).final_observation).values()
+        expected += fresh.step(actions).final_observation.values()
+        last, _, terminated, truncated, _ = alone.step(actions[0])
+        if terminated or truncated:
+            alone.reset()
+            lasts.append(last)
+            firsts.append(ended[0])
+    assert_same(tuple(found), tuple(expected))
+    assert_same(tuple(lasts), tuple(firsts))
+    assert lasts
 
 
 def test_an_observation_of_another_shape_is_refused() -> None:

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rlx.collector.environment.space import Arrays, RandomPolicy
 from rlx.collector.environment.vector import serial
 from rlx.collector.policy.protocol import FunctionPolicy
-from rlx.collector.rollout.episodes import Episode, Episodes
+from rlx.collector.rollout.episodes import Ended, Episodes
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import Infos, Steps
 from tests.collector.walks import Talkative
@@ -54,17 +57,37 @@ def test_many_steps_give_the_episodes_of_single_ones(length: int) -> None:
             rows[...] = rows.dtype.type()  # they may be reused: no episode refers to them
         assert_same(found, expected)
         assert together.running_steps == singly.running_steps
-        count += len(found)
+        count += sum(len(ended.lengths) for ended in found)
     assert_same(together.cut(), singly.cut())
     assert count > 10
 
 
-def assert_same(found: list[Episode], expected: list[Episode]) -> None:
+def test_observations_may_be_empty() -> None:
+    environment = serial([Blind], "blind", is_batched=False)
+    policy = FunctionPolicy(RandomPolicy(environment.action_space, [0]))
+    (ended,) = Episodes(1).add(Rollout(environment, [0]).run(policy, 64))
+    assert ended.observation["observation"].shape == (ended.steps + len(ended.lengths), 0)
+
+
+class Blind(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """A walk that shows nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Talkative(0))
+        self.observation_space = spaces.Box(0, 1, (0,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return np.zeros_like(observation, shape=0)
+
+
+def assert_same(together: list[Ended], singly: list[Ended]) -> None:
     """Compare episodes, in order, array by array."""
+    found, expected = ([one for some in ended for one in some.each()] for ended in (together, singly))
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert one.is_cut == other.is_cut
-        assert list(one.data) == list(other.data)
-        for name, rows in one.data.items():
-            assert rows.dtype == other.data[name].dtype
-            np.testing.assert_array_equal(rows, other.data[name])
+        for table, others in ((one.observation, other.observation), (one.step, other.step), (one.next, other.next)):
+            assert list(table) == list(others)
+            for name, rows in table.items():
+                assert rows.dtype == others[name].dtype
+                np.testing.assert_array_equal(rows, others[name])

@@ -17,7 +17,7 @@ import rlx
 from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.episodes import Layout
-from rlx.collector.worker.shard_pool import RemainingBudget, ShardPool
+from rlx.collector.worker.pool import RemainingBudget, ShardPool
 from rlx.collector.worker.shard_worker import FindLayout, ShardWorker, ShardWorkerConfig, WorkUnit
 from rlx.engine.actor import ActorDiedError
 from rlx.engine.local_actors import InlineActors
