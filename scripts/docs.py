@@ -15,7 +15,7 @@ import typer
 from rlx import errors
 from rlx.errors import RlxError
 from rlx_cli.app import app
-from rlx_cli.exit_codes import exit_code
+from rlx_cli.report import exit_code
 from scripts.package_map import design
 from scripts.reference import reference
 
@@ -42,7 +42,7 @@ hint gives the command that fixes it:
 
 ```text
 error: pong holds a dataset
-hint: --resume collects what is missing, --overwrite starts afresh, -o chooses another directory
+hint: --resume collects what is missing, --overwrite starts afresh, --output chooses another directory
 ```
 
 In Python, every error is a subclass of `RlxError` in `rlx.errors`, with the attribute `hint`. The user can fix these

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tensorflow_datasets as tfds
 
@@ -84,5 +85,61 @@ def _leaf(step: Any, name: str) -> Any:
     return step
 
 
+def unusual(directory: Path) -> None:
+    """Write a dataset of the rarer kinds of features, in ArrayRecord files, and what is in it."""
+    features = tfds.features
+    kinds = {
+        "depth": features.Image(shape=(5, 4, 1), dtype=np.uint16, encoding_format="png"),
+        "height": features.Image(shape=(5, 4, 1), dtype=np.float32, encoding_format="png"),
+        "brief": features.Tensor(shape=(3,), dtype=ml_dtypes.bfloat16, encoding="bytes"),
+        "packed": features.Tensor(shape=(2, 2), dtype=np.float64, encoding="zlib"),
+        "both": features.Tensor(shape=(2,), dtype=ml_dtypes.bfloat16, encoding="zlib"),
+    }
+    flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.bool_)
+    step = {"observation": kinds, "action": np.int64, "reward": np.float32, **flags}
+    described = features.FeaturesDict({"steps": features.Dataset(step)})
+    random = np.random.default_rng(0)
+    episodes = [
+        (str(number), {"steps": [_unusual_step(random, t, length) for t in range(length + 1)]})
+        for number, length in enumerate((3, 1))
+    ]
+    made = directory.with_name("unusual.partial")
+    builder = tfds.dataset_builders.store_as_tfds_dataset(
+        name="kinds",
+        version="1.0.0",
+        features=described,
+        split_datasets={"train": episodes},
+        data_dir=made,
+        file_format="array_record",
+        disable_shuffling=True,
+    )
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(builder.data_path, directory)
+    shutil.rmtree(made)
+    found = tfds.builder_from_directory(directory).as_data_source("train")
+    steps = [step for number in range(len(found)) for step in found[number]["steps"]]
+    arrays = {name: np.stack([np.asarray(step["observation"][name]) for step in steps]) for name in kinds}
+    arrays = {name: rows.astype(np.float32) if rows.dtype.kind == "V" else rows for name, rows in arrays.items()}
+    np.savez_compressed(directory / "expected.npz", allow_pickle=False, **arrays)
+
+
+def _unusual_step(random: np.random.Generator, t: int, length: int) -> dict[str, Any]:
+    return {
+        "observation": {
+            "depth": random.integers(0, 2**16, (5, 4, 1), np.uint16),
+            "height": random.normal(size=(5, 4, 1)).astype(np.float32),
+            "brief": random.normal(size=3).astype(ml_dtypes.bfloat16),
+            "packed": random.normal(size=(2, 2)),
+            "both": random.normal(size=2).astype(ml_dtypes.bfloat16),
+        },
+        "action": t,
+        "reward": np.float32(t),
+        "is_first": t == 0,
+        "is_last": t == length,
+        "is_terminal": t == length,
+    }
+
+
 if __name__ == "__main__":
     main()
+    unusual(DIRECTORY.with_name("rlds_kinds"))

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.rl_unplugged.layout import shard_file
+from rlx.formats.rl_unplugged import shard_file
 from scripts.rlu_writer import Episode, tf_example, write_shard
 
 SAMPLE_RUN = Path(__file__).parent / "sample_run"

@@ -12,7 +12,7 @@ import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.tfrecord import masked
+from rlx.formats.common.record_files import masked
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 

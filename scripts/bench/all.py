@@ -34,6 +34,7 @@ BENCHMARKS = (
     "slice_starts",
     "prioritized",
     "prefetch",
+    "ray_buffer",
     "remote",
 )
 

@@ -1,6 +1,6 @@
 """Speed of collecting: Pong into a dataset beside the emulator alone, CartPole into batches beside TorchRL.
 
-python -m scripts.bench.collect [--steps 20000] [--rounds 5] [--json]
+python -m scripts.bench.collect [--steps 8000] [--rounds 3] [--json]
 
 ``pong``: steps a second of ``rlx collect`` (4 environments, default store, random policy) over those of ale-py's
 AtariVectorEnv of the same environments and threads, each with making them.
@@ -14,15 +14,19 @@ hidden states are kept. Target: 4.
 batches of 800 steps. TorchRL is given gymnasium's AtariPreprocessing, which does with OpenCV what its own transforms of
 pictures do with torch. Target of ``rlx collect``: 3. ``emulator``: what the emulator alone, which no collector can
 outrun, is of the peer.
+``bare``: CPU time per step of gymnasium's vector CartPole and nothing else, over that of ``rlx collect`` of it, without
+start: by the number of environments; ``native`` are 64 in gymnasium's own vector environment. Targets: 0.8, native 0.4.
 """
 
 import argparse
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
@@ -134,10 +138,48 @@ def cartpole(batches: int, rounds: int, policy: Any = None) -> dict[str, Any]:
     }
 
 
+def native() -> Any:
+    """CartPole as gymnasium itself steps 64."""
+    return gymnasium.make_vec("CartPole-v1", 64, vectorization_mode="vector_entry_point")
+
+
+def bare(rounds: int) -> dict[str, float]:
+    """The ratios to gymnasium alone, of the least times."""
+    return {
+        "1": _of_bare("CartPole-v1", 1, rounds),
+        "8": _of_bare("CartPole-v1", 8, rounds),
+        "64": _of_bare("CartPole-v1", 64, rounds),
+        "native": _of_bare(native, 64, rounds * 2),
+    }
+
+
+def _of_bare(source: Any, num_envs: int, rounds: int) -> float:
+    steps = 200_000 if source is native else 20_000
+
+    def stored(count: int) -> float:
+        wanted = Collection(source, Budget(steps=count), num_envs)
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.process_time()
+            collect(wanted, Path(folder) / "set", Options(), Silent())
+            return time.process_time() - began
+
+    def alone() -> float:
+        env = native() if source is native else gymnasium.make_vec(source, num_envs, vectorization_mode="sync")
+        env.reset(seed=0)
+        actions = np.random.default_rng(0).integers(0, 2, (steps // num_envs, num_envs))
+        began = time.process_time()
+        for one in actions:
+            env.step(one)
+        return time.process_time() - began
+
+    stored(steps // 10)
+    taken = [(stored(steps + steps // 4) - stored(steps // 4), alone()) for _ in range(rounds)]
+    return round(min(one for _, one in taken) / min(one for one, _ in taken), 2)
+
+
 def peer_pong() -> Any:
     """One environment of Pong as TorchRL takes it."""
     import ale_py  # noqa: PLC0415  (an extra)
-    import gymnasium  # noqa: PLC0415
     from torchrl.envs import GymWrapper  # noqa: PLC0415  (only where it is installed)
 
     gymnasium.register_envs(ale_py)
@@ -186,16 +228,23 @@ def workers(steps: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Runs all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20_000, help="steps of Pong a round")
+    parser.add_argument("--steps", type=int, default=8_000, help="steps of Pong a round")
     parser.add_argument("--batches", type=int, default=3, help="batches of CartPole a round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     options = timing.parse(parser)
     result = {
         "pong": pong(options.steps, options.rounds),
         "cartpole": cartpole(options.batches, options.rounds),
         "memory": cartpole(options.batches, options.rounds, remembering()),
         "workers": workers(options.steps, options.rounds),
-        "targets": {"pong": 0.85, "cartpole": 4, "memory": 4, "workers": {"collect": 3}},
+        "bare": bare(options.rounds),
+        "targets": {
+            "pong": 0.85,
+            "cartpole": 4,
+            "memory": 4,
+            "workers": {"collect": 3},
+            "bare": {"1": 0.8, "native": 0.4},
+        },
     }
     timing.report(result, options)
 

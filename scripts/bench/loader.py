@@ -3,8 +3,8 @@
 python -m scripts.bench.loader [--game Pong] [--rows 100000] [--rounds 15] [--threads 1] [--json]
 
 Rows: 128 random transitions, 2 slices of 64, and DQN's batch of 32 stacks of 4 with next stacks, each by a loader that
-reads in the thread that iterates, by one that reads ahead, and by TorchRL's buffer; and how long a learner that takes
-2 ms a batch waits for the loader.
+reads in the thread that iterates, by one that reads ahead, and by TorchRL's buffer, next to the decoder alone; how much
+faster two threads are than one; and how long a learner that takes 2 ms a batch waits for the loader.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from scripts.bench.run import Run, converted_run
 
 WARMUP, REPEATS, LEARNER_S, BATCHES = 2, 10, 0.002, 200
 STACK, DQN_BATCH = 4, 32
+DECODED = 100
 KINDS: Mapping[str, dict[str, Any]] = {
     "random": {"batch_size": 128},
     "slices_2x64": {"batch_size": 128, "slice_len": 64},
@@ -54,9 +56,8 @@ def measure(run: Run, kind: str, rounds: int) -> dict[str, Any]:
     dataset = rlx.open(run.ours / peer.RUN_ID)
     plain = endless(Loader(dataset, prefetch=0, **KINDS[kind]))
     ahead = endless(Loader(dataset, prefetch=2, **KINDS[kind]))
-    frames = len(_frames(kind, dataset))
-    decode = decoder(dataset, frames)
-    subjects: list[Callable[[int], object]] = [lambda _: next(plain), lambda _: next(ahead), lambda _: decode()]
+    decode = decoder(dataset, kind)
+    subjects: list[Callable[[int], object]] = [lambda _: next(plain), lambda _: next(ahead), decode]
     if run.theirs:
         replay = PEERS[kind](run.theirs)
         subjects.append(lambda _: replay.sample())
@@ -67,37 +68,59 @@ def measure(run: Run, kind: str, rounds: int) -> dict[str, Any]:
         "rlx_ms": timing.median_ms(alone),
         "rlx_ahead_ms": timing.median_ms(prefetched),
         "decoder_ms": timing.median_ms(decoding),
+        "over_decoder": round(statistics.median(alone) / statistics.median(decoding), 2),
         "torchrl_ms": timing.median_ms(their),
         "batches_per_s": round(1 / statistics.median(prefetched)),
         **timing.times_faster(alone, their),
     }
 
 
-def _frames(kind: str, dataset: Dataset) -> Any:
-    """Return [n] rows of the observations that a batch decodes."""
-    rng = np.random.default_rng(0)
+def _frames(kind: str, dataset: Dataset, rng: np.random.Generator) -> Any:
+    """Return [n] rows of the observations that a batch decodes, of the first shard."""
+    rows = dataset.shard_records[0].steps
     if kind == "random":
-        return np.concatenate([first + np.arange(2) for first in rng.integers(len(dataset) // 2, size=128)])
+        return np.concatenate([first + np.arange(2) for first in rng.integers(rows, size=128)])
     if kind == "slices_2x64":
-        return np.concatenate([first + np.arange(65) for first in rng.integers(len(dataset) // 100, size=2)])
-    return np.concatenate([first + np.arange(STACK + 1) for first in rng.integers(len(dataset) // 2, size=DQN_BATCH)])
+        return np.concatenate([first + np.arange(65) for first in rng.integers(rows - 65, size=2)])
+    return np.concatenate([first + np.arange(STACK + 1) for first in rng.integers(rows - STACK, size=DQN_BATCH)])
 
 
-def decoder(dataset: Dataset, frames: int) -> Callable[[], None]:
-    """Return what decodes this many frames into memory that is there, and does nothing else."""
+def decoder(dataset: Dataset, kind: str) -> Callable[[int], None]:
+    """Return what decodes the frames of one batch after the other into memory that is there, and does nothing else.
+
+    The batches differ: the same frames again and again are decoded out of the processor's cache, in half of the time.
+    """
     reader = dataset.steps._shards.array(0, "observation")
     if not isinstance(reader, ShardFileReader) or not isinstance(reader.codec, ZstdChunks):
         raise TypeError("the loader's benchmark needs zstd frames")
-    rows = np.random.default_rng(0).integers(len(reader.index), size=frames).tolist()
-    joined = b"".join(bytes(reader.file[start : start + size]) for start, size in reader.index[rows].tolist())
-    out = np.empty((frames, reader.codec.chunk_bytes), np.uint8).reshape(-1)
+    rng = np.random.default_rng(0)
+    batches = [reader.index[_frames(kind, dataset, rng)].tolist() for _ in range(DECODED)]
+    joined = [b"".join(bytes(reader.file[start : start + size]) for start, size in batch) for batch in batches]
+    out = np.empty((len(batches[0]), reader.codec.chunk_bytes), np.uint8).reshape(-1)
     decompressor = reader.codec._decompressor
 
-    def decode() -> None:
-        with decompressor.stream_reader(joined, read_across_frames=True) as frame:
+    def decode(number: int) -> None:
+        with decompressor.stream_reader(joined[number % DECODED], read_across_frames=True) as frame:
             frame.readinto(out)
 
     return decode
+
+
+def threads_ratio(run: Run) -> dict[str, Any]:
+    """How many times as many random batches a second two threads read as one."""
+    dataset = rlx.open(run.ours / peer.RUN_ID)
+    one = endless(Loader(dataset, 128, prefetch=0))
+    two = [endless(Loader(dataset, 128, prefetch=0, seed=seed)) for seed in (1, 2)]
+
+    def read(batches: Iterator[Any]) -> None:
+        for batch in itertools.islice(batches, BATCHES):
+            del batch
+
+    with ThreadPoolExecutor(2) as pool:
+        subjects = (lambda _: read(one), lambda _: list(pool.map(read, two)))
+        single, double = timing.interleaved(WARMUP + 5, *subjects)
+    pairs = zip(single[WARMUP:], double[WARMUP:], strict=True)
+    return {"ratio": round(statistics.median(2 * alone / both for alone, both in pairs), 2)}
 
 
 def waiting(run: Run) -> dict[str, Any]:
@@ -126,7 +149,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = converted_run(Path(folder), options.game, options.rows, files)
             rows = {kind: measure(run, kind, options.rounds) for kind in KINDS}
-            result[f"shards_{files}"] = {**rows, "learner_2ms": waiting(run)}
+            result[f"shards_{files}"] = {**rows, "two_threads": threads_ratio(run), "learner_2ms": waiting(run)}
     timing.report(result, options)
 
 

@@ -7,10 +7,16 @@ answers thousands, each after some ten milliseconds. So bytes and requests are w
 this server's; ``delayed`` are those with ``--delay-ms`` on top of every request. A batch is 128 random transitions, or
 2 slices of 64. ``cold``: nothing of the dataset is here but its manifest and its table of trajectories, whose cost is
 ``open``. ``warm``: what the batch needs is in the cache. ``settled``: a batch after a hundred others.
+
+``blocks``: batches a second of ``rlx.loader(..., shuffle="blocks")`` over thirty copies of that dataset, on a web
+server that answers ``--delay-ms`` after each request, in memory of a tenth of the dataset; beside the same loader, and
+one of random steps, over the same files here. Target: 0.5 of the local rate.
 """
 
 import argparse
+import itertools
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -32,11 +38,15 @@ from rlx.progress import Silent
 from scripts.bench import timing
 from scripts.bench.cold import steps_of
 from scripts.bench.dopamine_source import write_run
+from scripts.bench.far_server import FarServer
 from scripts.bench.play import GAMES, play
 from tests.s3_server import S3Server
 
 FRAMES = 20_000
 SETTLING = 100
+COPIES = 30
+WINDOW = 512  # batches of 128 in a window of the loader
+MEASURED = 3 * WINDOW
 Steps = NDArray[np.int64]
 
 
@@ -100,6 +110,56 @@ def measured(url: str, here: rlx.Dataset, kind: str, rounds: int, delay_s: float
     }
 
 
+def copied(folder: Path, path: Path, copies: int) -> Path:
+    """A dataset of links to the files of one, several times over."""
+    parts = [folder / f"part{number}" for number in range(copies)]
+    for part in parts:
+        shutil.copytree(path, part, copy_function=os.link)
+    rlx.merge(parts, folder / "far")
+    return folder / "far"
+
+
+def rate(dataset: rlx.Dataset, **options: Any) -> dict[str, float]:
+    """Batches a second of a loader after its first window, and what they fetch."""
+    loader = rlx.loader(dataset, 128, seed=1, prefetch=0, **options)
+    batches = iter(loader)
+    for _ in itertools.islice(batches, WINDOW):
+        pass
+    before, loader.waited, start = dataset.traffic, 0.0, time.perf_counter()
+    for _ in itertools.islice(batches, MEASURED):
+        pass
+    seconds, after = time.perf_counter() - start, dataset.traffic
+    batches.close()  # type: ignore[attr-defined]
+    return {
+        "batches_per_s": round(MEASURED / seconds),
+        "requests": round((after.requests - before.requests) / MEASURED, 2),
+        "kb": round((after.bytes - before.bytes) / MEASURED / 1e3, 1),
+    }
+
+
+def blocks(folder: Path, path: Path, rounds: int, delay_s: float) -> dict[str, Any]:
+    """The rates of loaders by blocks, medians over rounds."""
+    here = rlx.open(copied(folder, path, COPIES))
+    tenth = here.manifest.bytes // 10
+    # Four windows are in memory; the rest is the cache's.
+    windows = 4 * WINDOW * 128 * here.manifest.bytes // len(here)
+    found: dict[str, list[dict[str, float]]] = {}
+    with FarServer(folder, delay_s) as server:
+        for _ in range(rounds):
+            far = rlx.open(f"{server.url}/far", cache_bytes=max(tenth - windows, 2**20))
+            found.setdefault("local_random", []).append(rate(here))
+            found.setdefault("local", []).append(rate(here, shuffle="blocks"))
+            found.setdefault("far", []).append(rate(far, shuffle="blocks"))
+    result: dict[str, Any] = {"steps": len(here), "memory_mb": tenth // 10**6, "window_mb": windows // 10**6}
+    for name, rounds_of in found.items():
+        keys = rounds_of[0] if name == "far" else ("batches_per_s",)
+        result |= {f"{name}_{key}": median(each[key] for each in rounds_of) for key in keys}
+    for base in ("local", "local_random"):
+        pairs = zip(found["far"], found[base], strict=True)
+        result[f"far_of_{base}"] = round(median(a["batches_per_s"] / b["batches_per_s"] for a, b in pairs), 2)
+    return result
+
+
 class Delayed:
     """Within, every request for a range takes so many seconds longer."""
 
@@ -157,6 +217,7 @@ def main() -> None:
                 kind: measured(url, here, kind, options.rounds, options.delay_ms / 1e3)
                 for kind in ("random", "slices_2x64")
             },
+            "blocks": blocks(Path(folder), path, 3, options.delay_ms / 1e3),
         }
     timing.report(result, options)
 

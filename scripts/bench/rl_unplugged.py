@@ -10,10 +10,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import parse_example
-from rlx.formats.common.tfrecord import records
+from rlx.formats.rl_unplugged import shard_file
 from rlx.formats.rl_unplugged.frames import decode_frames
-from rlx.formats.rl_unplugged.layout import shard_file
 from rlx.formats.rl_unplugged.reader import RLUnplugged
 from scripts.make_sample import Emulator
 from scripts.rlu_writer import tf_example, write_shard

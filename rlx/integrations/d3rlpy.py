@@ -1,0 +1,40 @@
+"""Replay buffers of d3rlpy made of datasets."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import MissingExtraError, SchemaMismatchError
+from rlx.store.dataset import Dataset
+
+try:
+    from d3rlpy.dataset import Episode, create_infinite_replay_buffer
+except ModuleNotFoundError as exc:
+    raise MissingExtraError.of("this needs d3rlpy", "d3rlpy") from exc
+
+
+def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:
+    """Return the episodes of a dataset as a ``d3rlpy.dataset.ReplayBuffer``, for ``fit`` of its algorithms.
+
+    d3rlpy keeps no observation after the last step, so that it does not learn from the last step of an episode that
+    was truncated.
+
+    Args:
+        dataset: with one array of observations.
+
+    Raises:
+        SchemaMismatchError: observations are several arrays.
+    """
+    source = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    if "observation" not in source.schema:
+        raise SchemaMismatchError(f"fields {', '.join(source.schema)}: expected observation, one array")
+    episodes = []
+    for number in range(len(source.trajectories.length)):
+        steps = source.trajectory(number)
+        count = len(steps)
+        observations = steps["observation"].numpy()
+        actions, rewards = (steps[key].numpy().reshape(count, -1) for key in ("action", ("next", "reward")))
+        terminated = bool(steps["next", "terminated"].numpy()[-1])
+        episodes.append(Episode(observations, actions, rewards.astype(np.float32), terminated))
+    return create_infinite_replay_buffer(episodes)

@@ -1,0 +1,43 @@
+"""Replay buffers of tianshou made of datasets."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import MissingExtraError, SchemaMismatchError
+from rlx.store.dataset import Dataset
+
+try:
+    from tianshou.data import ReplayBuffer
+except ModuleNotFoundError as exc:
+    raise MissingExtraError.of("this needs tianshou", "tianshou") from exc
+
+
+def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:
+    """Return the steps of a dataset as a ``tianshou.data.ReplayBuffer``, for offline algorithms.
+
+    The last step of every trajectory is done: where its recording stops without an end, it is flagged truncated.
+
+    Args:
+        dataset: with one array of observations. Its steps are read into memory.
+
+    Raises:
+        SchemaMismatchError: observations are several arrays.
+    """
+    source = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    if "observation" not in source.schema:
+        raise SchemaMismatchError(f"fields {', '.join(source.schema)}: expected observation, one array")
+    steps = source[:]
+    after = steps["next"]
+    rewards, terminated, truncated, done = (
+        after[key].numpy()[:, 0] for key in ("reward", "terminated", "truncated", "done")
+    )
+    # tianshou finds where trajectories end by ``done`` alone.
+    is_last = np.zeros(len(done), bool)
+    is_last[np.cumsum(source.trajectories.length) - 1] = True
+    truncated, done = truncated | (is_last & ~done), done | is_last
+    now, following = steps["observation"].numpy(), after["observation"].numpy()
+    made = ReplayBuffer.from_data(now, steps["action"].numpy(), rewards, terminated, truncated, done, following)
+    made.last_index = np.array([max(len(done) - 1, 0)])  # from_data leaves it at the first step, as if that were an end
+    return made

@@ -1,0 +1,107 @@
+"""Buffers for other projects' learners, with the projects themselves where they are installed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rlx
+from tests.factories import numbered_dataset
+
+pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    rlx.collect("CartPole-v1", steps=300, output=tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("shape", [(4, 84, 84), (1, 40, 40), (17,)], ids=str)
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_stable_baselines3_gets_the_batches_of_its_own_buffer(shape: tuple[int, ...], n_envs: int) -> None:
+    buffers = pytest.importorskip("stable_baselines3.common.buffers")
+    from gymnasium import spaces  # noqa: PLC0415
+
+    from rlx.integrations.stable_baselines3 import CompressedReplayBuffer  # noqa: PLC0415
+
+    space: Any = spaces.Box(0, 255, shape, np.uint8)
+    made = [
+        kind(60, space, spaces.Discrete(3), "cpu", n_envs) for kind in (buffers.ReplayBuffer, CompressedReplayBuffer)
+    ]
+    rng = np.random.default_rng(0)
+    now = rng.integers(0, 255, (n_envs, *shape), np.uint8)
+    for step in range(50):  # more than there is room for
+        frame = rng.integers(0, 255, (n_envs, *shape[1:]), np.uint8) * (step % 4 > 0)
+        after = np.concatenate((now[:, 1:], frame[:, None]), 1) if len(shape) == 3 else now + 1
+        done = rng.random(n_envs) < 0.2
+        args = (rng.integers(3, size=n_envs), rng.random(n_envs), done, [{"TimeLimit.truncated": True}] * n_envs)
+        for buffer in made:
+            buffer.add(now, after, *args)
+        begun = rng.integers(0, 255, (n_envs, *shape), np.uint8)
+        now = np.where(done.reshape(-1, *(1 for _ in shape)), begun, after)
+        batches = []
+        for buffer in made:
+            np.random.seed(step)  # noqa: NPY002
+            batches.append(buffer.sample(16))
+        for one, other in zip(*batches, strict=True):
+            assert (one is None and other is None) or torch.equal(one, other)
+    made[1].reset()
+    assert made[1].size() == 0
+
+
+def test_stable_baselines3_trains() -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from rlx.integrations.stable_baselines3 import CompressedReplayBuffer  # noqa: PLC0415
+
+    found = []
+    for kind in (None, CompressedReplayBuffer):
+        model = sb3.DQN(
+            "MlpPolicy",
+            "CartPole-v1",
+            replay_buffer_class=kind,
+            learning_starts=50,
+            buffer_size=500,
+            seed=1,
+            device="cpu",
+        )
+        model.learn(200)
+        found.append(torch.cat([weights.flatten() for weights in model.policy.parameters()]))
+    assert torch.equal(*found)
+
+
+def test_d3rlpy_trains(dataset: Path) -> None:
+    d3rlpy = pytest.importorskip("d3rlpy")
+    from rlx.integrations.d3rlpy import replay_buffer  # noqa: PLC0415
+
+    buffer = replay_buffer(dataset)
+    assert len(buffer.episodes) == len(rlx.open(dataset).trajectories.length)
+    first = rlx.open(dataset).trajectory(0)
+    assert np.array_equal(buffer.episodes[0].observations, first["observation"].numpy())
+    learner = d3rlpy.algos.DiscreteCQLConfig(batch_size=32).create()
+    logs = d3rlpy.logging.NoopAdapterFactory()
+    learner.fit(buffer, n_steps=3, n_steps_per_epoch=3, show_progress=False, logger_adapter=logs)
+
+
+def test_tianshou_samples(dataset: Path) -> None:
+    pytest.importorskip("tianshou")
+    from rlx.integrations.tianshou import replay_buffer  # noqa: PLC0415
+
+    buffer, steps = replay_buffer(dataset), rlx.open(dataset)[:]
+    batch, rows = buffer.sample(32)
+    assert np.array_equal(batch.obs, steps["observation"].numpy()[rows])
+    assert np.array_equal(batch.obs_next, steps["next", "observation"].numpy()[rows])
+    assert np.array_equal(batch.terminated, steps["next", "terminated"].numpy()[rows, 0])
+
+
+def test_tianshou_stops_at_the_ends_of_trajectories(tmp_path: Path) -> None:
+    pytest.importorskip("tianshou")
+    from rlx.integrations.tianshou import replay_buffer  # noqa: PLC0415
+
+    source = numbered_dataset(tmp_path / "data", (3, 1, 4))  # which end without a flag
+    buffer = replay_buffer(source)
+    assert buffer.next(np.arange(8)).tolist() == [1, 2, 2, 3, 5, 6, 7, 7]
+    assert buffer.truncated.tolist() == buffer.done.tolist() == [False, False, True, True, False, False, False, True]
+    assert not buffer.terminated.any()
