@@ -22,10 +22,13 @@ _LETTER = 6.2  # about the width of one
 _PATCH = 24.0  # beside a name, with the gap between two
 
 
-def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, height: float) -> Drawing:
+def returns_over_run(
+    returns: Numbers, length: NDArray[np.int64], width: float, height: float, among: Numbers | None = None
+) -> Drawing:
     """Return the return of every trajectory at the step where it ended, and the median of those around it.
 
-    Of more than ``MAX_DOTS`` trajectories a band holds the middle 80 per cent instead.
+    Of more than ``MAX_DOTS`` trajectories a band holds the middle 80 per cent instead. The scale has room for the
+    returns ``among`` which these are compared.
     """
     ends = np.cumsum(length).astype(np.float64)
     known = np.isfinite(returns)
@@ -33,7 +36,7 @@ def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, 
     title = "Returns over the run"
     if not len(returns):
         return _nothing(title, width, height)
-    frame = _Frame(width, height, (0.0, float(ends[-1])), _span(returns))
+    frame = _Frame(width, height, (0.0, float(ends[-1])), _span(_with(returns, among)))
     marks: list[Mark] = [*frame.axes("steps")]
     groups = np.array_split(np.arange(len(returns)), min(len(returns), 60))
     with np.errstate(over="ignore"):
@@ -56,12 +59,17 @@ def returns_over_run(returns: Numbers, length: NDArray[np.int64], width: float, 
     return Drawing(width, height, title, marks, note)
 
 
-def histogram(title: str, values: Numbers, width: float, height: float, tone: str = "accent") -> Drawing:
-    """Return how many of the values fall where; whole numbers of a small range have a bar each."""
+def histogram(
+    title: str, values: Numbers, width: float, height: float, tone: str = "accent", among: Numbers | None = None
+) -> Drawing:
+    """Return how many of the values fall where; whole numbers of a small range have a bar each.
+
+    The bins have room for the values ``among`` which these are compared.
+    """
     values = values[np.isfinite(values)]
     if not len(values):
         return _nothing(title, width, height)
-    edges = bin_edges(values)
+    edges = bin_edges(_with(values, among))
     counts, _ = np.histogram(values, edges)
     frame = _Frame(width, height, (float(edges[0]), float(edges[-1])), (0.0, float(counts.max())))
     marks: list[Mark] = [*frame.axes("", counts=True, whole=_is_single(edges))]
@@ -103,7 +111,7 @@ def shares(title: str, counts: Mapping[str, int], width: float, tone: str = "acc
         marks += [
             Label(left - 8, y + 13, value, "ink", 12, "end"),
             Box(left, y + 2, room, _BAR - 8, "grid", 3),
-            Box(left, y + 2, max(room * count / most, 2), _BAR - 8, tone, 3, f"{value}: {count:,}"),
+            Box(left, y + 2, max(room * count / most, 2 * bool(count)), _BAR - 8, tone, 3, f"{value}: {count:,}"),
             Label(width - 70, y + 13, f"{count:,}" if count < 1e7 else f"{count / 1e6:,.1f}M", "ink", 11, "end"),
             Label(width - 14, y + 13, _percent(count / total), "muted", 11, "end"),
         ]
@@ -123,10 +131,8 @@ def lines(
     """Return several numbers over the steps of an episode; missing values are gaps in the line.
 
     Args:
-        title: of the chart.
         series: names and values [n].
         steps: [n] of the values.
-        width, height: of the sheet.
         more: how many numbers there are that are not shown.
     """
     values = np.concatenate([one for _, one in series]) if series else np.empty(0)
@@ -180,7 +186,6 @@ class _Frame:
         self._right, self._base = width - _RIGHT, height - _BOTTOM
 
     def at(self, x: float, y: float) -> Point:
-        """Return where values are drawn."""
         return (
             _LEFT + _along(x, self._x) * (self._right - _LEFT),
             self._base - _along(y, self._y) * (self._base - _TOP),
@@ -224,7 +229,6 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def _unbroken(values: Numbers) -> list[slice]:
-    """Return where there are finite values one after the other."""
     ends = np.flatnonzero(np.diff(np.concatenate([[False], np.isfinite(values), [False]])))
     return [slice(start, stop) for start, stop in ends.reshape(-1, 2).tolist()]
 
@@ -241,7 +245,6 @@ def _fitting(names: Sequence[str], room: float) -> Sequence[str]:
 
 
 def _along(value: float, span: tuple[float, float]) -> float:
-    """Return where a value is between the ends of a span: 0 to 1."""
     low, high = span
     return min(max((value / 2 - low / 2) / ((high / 2 - low / 2) or 1), 0.0), 1.0)
 
@@ -258,6 +261,10 @@ def _span(values: Numbers) -> tuple[float, float]:
     return max(low - margin, -_MOST), min(high + margin, _MOST)
 
 
+def _with(values: Numbers, among: Numbers | None) -> Numbers:
+    return values if among is None else np.concatenate([values, among[np.isfinite(among)]])
+
+
 def _around(group: NDArray[np.int64], count: int) -> slice:
     """Return the trajectories whose median a group's point of the line is: about a tenth of all."""
     reach = max(count // 20, 1)
@@ -265,7 +272,6 @@ def _around(group: NDArray[np.int64], count: int) -> slice:
 
 
 def _is_single(edges: NDArray[Any]) -> bool:
-    """Return whether every bin is of one whole number."""
     return bool(edges[1] - edges[0] == 1 and edges[0] % 1 == 0.5)
 
 

@@ -55,7 +55,7 @@ _SMOOTH = 3  # pixels that are drawn for one, so that slanted lines are smooth
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A filled rectangle; ``hint`` is shown to whoever points at it."""
+    """A filled rectangle; ``hint`` is shown when the mouse points at it."""
 
     x: float
     y: float
@@ -117,9 +117,6 @@ class Drawing:
 
     Args:
         width, height: of the sheet; the origin is its upper left corner.
-        title: what it shows.
-        marks: in drawing order.
-        note: the text below it.
     """
 
     width: float
@@ -237,7 +234,6 @@ def _draw(pen: Any, mark: Mark, scale: float, theme: Theme) -> None:
 
 
 def _dashes(line: Line) -> Sequence[Sequence[Point]]:
-    """Return a line in its pieces; a dashed one is straight."""
     if not line.dashed:
         return [line.points]
     (x, y), (right, low) = line.points

@@ -15,28 +15,27 @@ from numpy.typing import NDArray
 from rlx.errors import SamplingError
 from rlx.schema import Role
 from rlx.store.dataset import Dataset
-from rlx.viewer.pictures import Frames, picture_field, pictures, png, sheet
+from rlx.viewer.pictures import Frames, picture_fields, pictures, png, sheet
 from rlx.wording import excerpt, number, plural
 
 _MAX_CHARACTERS = 80  # of an action that is text
+_MAX_TEXT = 400
 _STRIP_SIDE = 800  # pixels that a strip has at most, unless one frame has more
+_SERVED_PIXELS = 2**17  # of a strip, so that its frames are there in some milliseconds
 _MAX_SIDE = 10  # frames side by side
 _MAX_EMBEDDED_ROWS = 1500
 _MAX_SERVED_ROWS = 200_000
+_MAX_SERVED_NUMBERS = 2_000_000
 _MAX_PARTS = 8  # of an action
+_MAX_LINES = 6  # of a field
+_MAX_FIELDS = 24
+_PIECE_BYTES = 2**25  # of a field that are read at once
+SHOWN_APART = frozenset({"action", "reward", "terminated", "truncated"})  # which the player shows by other means
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One trajectory of L steps, and so of L + 1 rows of observations, or L where the final one was not recorded.
-
-    Args:
-        dataset: whose trajectory it is.
-        number: which.
-
-    Raises:
-        SamplingError: the dataset has no such trajectory.
-    """
+    """One trajectory of L steps, and so of L + 1 rows of observations, or L where the final one was not recorded."""
 
     dataset: Dataset
     number: int
@@ -80,7 +79,8 @@ class Episode:
     @cached_property
     def returns(self) -> NDArray[np.float64]:
         """[L] sum of the rewards up to and with each step."""
-        return np.cumsum(self.rewards)
+        with np.errstate(all="ignore"):
+            return np.cumsum(self.rewards)
 
     @cached_property
     def actions(self) -> NDArray[Any] | None:
@@ -95,10 +95,20 @@ class Episode:
         is_final = (rows == self.length).reshape(-1, *(1 for _ in now.shape[1:]))
         return np.where(is_final, then, now)
 
+    def values(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return [n, ...] rows of any field, each from 0 to L; row L of what is no observation is zeros, or empty."""
+        field, taken = self.dataset.schema[name], rows < self.length
+        if field.role == Role.OBSERVATION:
+            return self.observations(name, rows)
+        found = field.zeros(len(rows))
+        first = int(self.dataset.steps.start[self.number])
+        found[taken] = self.dataset.steps.read(name, self.dataset.steps.locate(first + rows[taken]))
+        return found
+
     def frames(self, name: str, rows: NDArray[np.int64]) -> Frames:
-        """Return [n, height, width, 3] rows of an observation that is a picture."""
-        frames = pictures(self.observations(name, rows))
-        assert frames is not None  # whoever asks has asked picture_field
+        """Return [n, height, width, 3] rows of a field of pictures."""
+        frames = pictures(self.values(name, rows))
+        assert frames is not None  # the caller has asked picture_field
         return frames
 
     def action_text(self, step: int) -> str:
@@ -186,10 +196,7 @@ class Strips:
     """How the frames of an episode are put together: a grid of frames a picture.
 
     Args:
-        field: the observation.
         width, height: of a frame, in pixels.
-        columns: frames side by side.
-        count: frames in a strip.
     """
 
     field: str
@@ -199,72 +206,88 @@ class Strips:
     count: int
 
     @classmethod
-    def of(cls, episode: Episode) -> Strips | None:
-        """Return the frames of an episode; None if its observations are not pictures."""
-        field = picture_field(episode.dataset.schema)
-        if field is None:
-            return None
-        height, width = episode.frames(field, np.zeros(1, np.int64)).shape[1:3]
+    def of(cls, episode: Episode, field: str, *, served: bool = False) -> Strips:
+        """Return the frames of a field of an episode."""
+        frames = pictures(episode.dataset.schema[field].zeros(1))
+        assert frames is not None  # the caller has asked picture_fields
+        height, width = frames.shape[1:3]
         columns, lines = (max(1, min(_MAX_SIDE, _STRIP_SIDE // side)) for side in (width, height))
+        if served:
+            columns = max(1, min(columns, _SERVED_PIXELS // (width * height)))
+            lines = max(1, min(lines, _SERVED_PIXELS // (columns * width * height)))
         return cls(field, width, height, columns, columns * lines)
 
     def number(self, rows: int) -> int:
         """Return how many strips a number of rows takes."""
         return -(-rows // self.count)
 
-    def png(self, episode: Episode, rows: NDArray[np.int64], strip: int) -> bytes:
+    def png(self, episode: Episode, rows: NDArray[np.int64], strip: int, level: int = 6) -> bytes:
         """Return one strip of these rows."""
         here = rows[strip * self.count : (strip + 1) * self.count]
-        return png(sheet(episode.frames(self.field, here), min(self.columns, len(here))))
+        return png(sheet(episode.frames(self.field, here), min(self.columns, len(here))), level)
+
+    def layout(self, sources: Sequence[str]) -> dict[str, Any]:
+        """Return what a page needs to cut the strips at these addresses."""
+        size = {"name": self.field, "width": self.width, "height": self.height}
+        return {**size, "columns": self.columns, "count": self.count, "strips": list(sources)}
 
 
 def embedded(episode: Episode, max_bytes: int) -> dict[str, Any]:
     """Return an episode with all its frames in it.
 
     Args:
-        episode: the episode to show.
         max_bytes: limit for the frames; of longer episodes every n-th row is shown.
     """
-    strips, every = Strips.of(episode), -(-episode.rows // _MAX_EMBEDDED_ROWS)
-    if strips is None:
-        return numbers(episode, every)
+    strips = [Strips.of(episode, field) for field in picture_fields(episode.dataset.schema)]
+    every = -(-episode.rows // _MAX_EMBEDDED_ROWS)
     while True:
         rows = shown_rows(episode, every)
-        encoded = [strips.png(episode, rows, strip) for strip in range(strips.number(len(rows)))]
-        taken = sum(map(len, encoded))
+        encoded = [[one.png(episode, rows, strip) for strip in range(one.number(len(rows)))] for one in strips]
+        taken = sum(len(strip) for one in encoded for strip in one)
         if taken <= max_bytes or every >= episode.rows:
-            sources = [f"data:image/png;base64,{base64.b64encode(one).decode()}" for one in encoded]
-            return {**numbers(episode, every), "frames": _layout(strips, sources)}
+            sources = [
+                [f"data:image/png;base64,{base64.b64encode(strip).decode()}" for strip in one] for one in encoded
+            ]
+            layouts = [one.layout(found) for one, found in zip(strips, sources, strict=True)]
+            return {**numbers(episode, every), "frames": layouts}
         every = max(every + 1, math.ceil(every * taken / max_bytes))
 
 
-def served(episode: Episode) -> dict[str, Any]:
-    """Return an episode whose frames are asked for when they are shown."""
-    strips, every = Strips.of(episode), -(-episode.rows // _MAX_SERVED_ROWS)
-    described = numbers(episode, every)
-    if strips is None:
-        return described
-    count = strips.number(len(shown_rows(episode, every)))
-    return {**described, "frames": _layout(strips, [f"episodes/{episode.number}/strips/{n}.png" for n in range(count)])}
+def _served_every(episode: Episode) -> int:
+    lines = sum(min(math.prod(field.shape), _MAX_LINES) for field in episode.dataset.schema.fields.values())
+    return -(-episode.rows // min(_MAX_SERVED_ROWS, max(_MAX_SERVED_NUMBERS // lines, 1)))
 
 
-def served_strip(episode: Episode, strip: int) -> bytes | None:
-    """Return a strip of an episode as ``served`` names it; None if it does not exist."""
-    strips, rows = Strips.of(episode), shown_rows(episode, -(-episode.rows // _MAX_SERVED_ROWS))
-    if strips is None or not 0 <= strip < strips.number(len(rows)):
+def served(episode: Episode, base: str = "") -> dict[str, Any]:
+    """Return an episode whose frames are asked for, below ``base``, when they are shown."""
+    every, layouts = _served_every(episode), []
+    for place, field in enumerate(picture_fields(episode.dataset.schema)):
+        strips = Strips.of(episode, field, served=True)
+        count = strips.number(len(shown_rows(episode, every)))
+        layouts.append(strips.layout([f"{base}episodes/{episode.number}/{place}/{n}.png" for n in range(count)]))
+    return {**numbers(episode, every), "frames": layouts}
+
+
+def served_strip(episode: Episode, place: int, strip: int) -> bytes | None:
+    """Return a strip of a picture field of an episode as ``served`` names it; None if it does not exist."""
+    fields = picture_fields(episode.dataset.schema)
+    if place >= len(fields):
         return None
-    return strips.png(episode, rows, strip)
+    strips, rows = Strips.of(episode, fields[place], served=True), shown_rows(episode, _served_every(episode))
+    return strips.png(episode, rows, strip, 1) if strip < strips.number(len(rows)) else None
 
 
 def numbers(episode: Episode, every: int) -> dict[str, Any]:
-    """Return the data of the rows shown; data of rows between two of them are added to the first.
+    """Return the data of the rows shown; rewards of rows between two of them are added to the first.
 
-    Non-finite numbers are null.
+    Non-finite numbers are null, and so is the last row of what an observation is not.
     """
     rows = shown_rows(episode, every)
     last = np.minimum(rows + every, episode.length) - 1
     before = np.concatenate([[0.0], episode.returns])
     acted = rows[rows < episode.length]
+    with np.errstate(all="ignore"):
+        rewards = np.add.reduceat(episode.rewards, acted)
     described: dict[str, Any] = {
         "number": episode.number,
         "title": episode.title,
@@ -272,26 +295,60 @@ def numbers(episode: Episode, every: int) -> dict[str, Any]:
         "end": episode.end,
         "every": every,
         "rows": rows.tolist(),
-        "rewards": _finite(np.add.reduceat(episode.rewards, acted)),
+        "rewards": _finite(rewards),
         "returns": _finite(before[np.maximum(last, 0) + 1]),
         "actions": None,
         "parts": 0,
+        **_fields(episode, rows),
     }
     if episode.actions is not None and episode.actions.dtype != object:
         described["parts"] = math.prod(episode.actions.shape[1:])
         actions = episode.actions[acted].reshape(len(acted), -1)[:, :_MAX_PARTS]
         described["actions"] = [_finite(one) for one in actions.astype(np.float64)]
-    if picture_field(episode.dataset.schema) is None:
-        lines = observation_lines(episode, rows)
-        described["lines"] = [{"name": name, "values": _finite(values)} for name, values in lines]
-        described["more"] = observation_numbers(episode.dataset) - len(lines)
     return described
 
 
-def _layout(strips: Strips, sources: Sequence[str]) -> dict[str, Any]:
-    size = {"width": strips.width, "height": strips.height}
-    return {**size, "columns": strips.columns, "count": strips.count, "strips": list(sources)}
+def _fields(episode: Episode, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the curves and the texts of all other fields, and how many fields there was no room for."""
+    schema = episode.dataset.schema
+    texts = [name for name, field in schema.fields.items() if field.is_text]
+    pictured = picture_fields(schema)
+    drawn = [name for name in schema if name not in (*SHOWN_APART, *texts, *pictured) and 0 not in schema[name].shape]
+    curves: list[dict[str, Any]] = []
+    said: list[dict[str, Any]] = []
+    for name in drawn[:_MAX_FIELDS]:
+        flat, parts = _first_numbers(episode, name, rows), math.prod(schema[name].shape)
+        if schema[name].role != Role.OBSERVATION:
+            flat[rows >= episode.length] = np.nan
+        lines = [_finite(column) for column in flat.T]
+        whole = np.dtype(schema[name].dtype).kind in "biu"
+        curves.append({"name": name, "lines": lines, "parts": parts, "whole": whole})
+    for name in texts[:_MAX_FIELDS]:
+        shown = [excerpt(", ".join(row), _MAX_TEXT) for row in episode.values(name, rows).reshape(len(rows), -1)]
+        table = list(dict.fromkeys(shown))  # an instruction is the same at every step
+        places = {text: place for place, text in enumerate(table)}
+        said.append({"name": name, "table": table, "rows": [places[text] for text in shown]})
+    return {"curves": curves, "texts": said, "hidden": len(drawn) + len(texts) - len(curves) - len(said)}
+
+
+def _first_numbers(episode: Episode, name: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return [n, k] the first numbers of a field, read in pieces: of a depth image they are few of many bytes."""
+    piece = max(1, _PIECE_BYTES // episode.dataset.schema[name].zeros(1).nbytes)
+    parts = (episode.values(name, rows[start : start + piece]) for start in range(0, len(rows), piece))
+    return np.concatenate([part.reshape(len(part), -1)[:, :_MAX_LINES].astype(np.float64) for part in parts])
 
 
 def _finite(values: NDArray[Any]) -> list[float | None]:
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
+    return [shortened(value) for value in values.tolist()]
+
+
+def shortened(value: float) -> float | None:
+    """Return a number with six digits, or all that are before the point and one; None for what is not finite.
+
+    Example:
+        >>> shortened(0.1234567), shortened(1234567.0), shortened(float("inf"))
+        (0.123457, 1234567.0, None)
+    """
+    if not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}") if abs(value) < 1e5 else round(value, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,9 +20,9 @@ from rlx.viewer import charts
 from rlx.viewer.drawing import DARK, drawn, font, text
 from rlx.viewer.episode import Episode, notable, observation_lines, observation_numbers, spread
 from rlx.viewer.film import MAX_FRAMES, film_rows, write_gif, write_mp4
-from rlx.viewer.page import asked_first, chosen_episodes, page
+from rlx.viewer.page import asked_first, chosen_episodes, comparison, page
 from rlx.viewer.pictures import image_of, picture_field, pillow
-from rlx.wording import number
+from rlx.wording import did_you_mean, number
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -43,12 +43,7 @@ def contact_sheet(dataset: Dataset, episodes: Mapping[str, int]) -> bytes:
     Where observations are no pictures, their first numbers over the steps instead.
 
     Args:
-        dataset: whose episodes they are.
         episodes: what each is called, and its number.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-        SamplingError: the episode does not exist.
     """
     field = picture_field(dataset.schema)
     opened = {name: Episode(dataset, episode) for name, episode in episodes.items()}
@@ -111,7 +106,6 @@ def _plot(name: str, episode: Episode) -> Image.Image:
 
 
 def _headed(name: str, episode: Episode, width: int, height: int) -> tuple[Image.Image, object]:
-    """Return an empty part with the episode's name above."""
     part = pillow().Image.new("RGB", (width, _HEAD + height), DARK["page"])
     pen = pillow().ImageDraw.Draw(part)
     text(pen, (0, 26), name, 18, DARK["ink"])
@@ -167,23 +161,15 @@ def write_view(
     """Write a contact sheet, a film or a page, by the suffix of a file's name; an existing file is replaced.
 
     Args:
-        dataset: the dataset to show.
         path: ends in ``.png``, ``.gif``, ``.mp4`` or ``.html``.
         episode: the one to be shown. Where not given, a contact sheet has the best, the median and the worst by return,
             a film the best, and a page those, the first and the last.
-        fps: frames a second of a film.
-        progress: receives ``frames``.
-
-    Raises:
-        UnknownFormatError: the name has another suffix.
-        SamplingError: the episode does not exist, or the dataset is empty.
-        MissingExtraError: Pillow, or for MP4 PyAV, is not installed.
-        DatasetExistsError: a directory lies there.
-        DiskFullError: no space is left.
     """
     format = path.suffix.removeprefix(".").lower()
     if format not in _WRITERS:
-        raise UnknownFormatError(f"{path.name}: expected a name that ends in .{', .'.join(_WRITERS)}")
+        raise UnknownFormatError(
+            f"{path.name}: expected a name that ends in .{', .'.join(_WRITERS)}", hint=did_you_mean(format, _WRITERS)
+        )
     if path.is_dir():
         raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
     if episode is not None:
@@ -195,6 +181,15 @@ def write_view(
     rows = film_rows(Episode(dataset, shown[0]), format) if format in MAX_FRAMES else None
     frames, every = (None, 1) if rows is None else (len(rows), int(rows[min(1, len(rows) - 1)]) or 1)
     return ViewFile(path, format, shown, frames, every, path.stat().st_size)
+
+
+def write_comparison(datasets: Sequence[Dataset], path: Path) -> ViewFile:
+    """Write the page that compares two datasets; an existing file is replaced."""
+    if path.is_dir():
+        raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
+    with whole(path) as partial:
+        partial.write_text(comparison(datasets), encoding="utf-8")
+    return ViewFile(path, "html", [], None, 1, path.stat().st_size)
 
 
 def _write_sheet(dataset: Dataset, path: Path, asked: _Asked) -> list[int]:

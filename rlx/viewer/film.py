@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import MissingExtraError
+from rlx.errors import imported
 from rlx.progress import Progress
 from rlx.viewer import charts
 from rlx.viewer.drawing import DARK, Area, Drawing, Line, Mark, drawn, text
@@ -34,9 +34,6 @@ _MAX_GIF_FPS = 50  # browsers slow down faster films
 
 class Screen:
     """The frames of an episode, with captions.
-
-    Args:
-        episode: the episode to show.
 
     Attributes:
         width, height: of every frame, in pixels; even, as video wants them.
@@ -79,7 +76,6 @@ class Screen:
                 yield self._frame(picture.resize((frame.shape[1] * self.scale, frame.shape[0] * self.scale), 0), row)
 
     def _cursor(self, row: int) -> Image.Image:
-        """Return the plot of the observations with a line where a row is."""
         plot = self._plot.copy()
         x = _LEFT + row / max(int(self._rows[-1]), 1) * (_PLOT[0] - _LEFT - _RIGHT)
         pillow().ImageDraw.Draw(plot).line([(x, 8), (x, _PLOT[1] - 40)], fill=DARK["ink"], width=2)
@@ -110,7 +106,6 @@ class Screen:
         text(pen, (right, lower), f"reward {number(reward)}", 13, tone, "end")
 
     def _empty_panel(self) -> Image.Image:
-        """Return the lower part with the curve of the return."""
         steps = spread(self._episode.length, _PLOT_ROWS)
         values = np.nan_to_num(self._episode.returns[steps])
         low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
@@ -134,24 +129,17 @@ def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:
     """Return rows of an episode that a film shows: all, or every n-th of one that is too long; always the last.
 
     Args:
-        episode: the episode to show.
         format: ``gif`` or ``mp4``.
     """
     return shown_rows(episode, -(-episode.rows // MAX_FRAMES[format]))
 
 
 def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> None:
-    """Write a GIF that runs for ever.
+    """Write a GIF that repeats.
 
     Args:
-        episode: what it shows.
-        path: the file.
         fps: frames a second, 50 at most. GIF counts in hundredths: some frames stay one longer, so that the speed is
             right.
-        progress: receives ``frames``.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
     """
     rows = film_rows(episode, "gif")
     progress.expect("frames", len(rows))
@@ -165,18 +153,8 @@ def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
 
 
 def write_mp4(episode: Episode, path: Path, fps: int, progress: Progress) -> None:
-    """Write H.264 in MP4, with colours as every player takes them.
-
-    Args:
-        episode: what it shows.
-        path: the file.
-        fps: frames a second.
-        progress: receives ``frames``.
-
-    Raises:
-        MissingExtraError: Pillow or PyAV is not installed.
-    """
-    av, rows = _pyav(), film_rows(episode, "mp4")
+    """Write H.264 in MP4, with colours as every player takes them."""
+    av, rows = imported("av", "MP4 needs PyAV", "view"), film_rows(episode, "mp4")
     progress.expect("frames", len(rows))
     screen = Screen(episode)
     with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as film:
@@ -197,11 +175,3 @@ def _told(frames: Iterator[Image.Image], progress: Progress) -> Iterator[Image.I
     for frame in frames:
         yield frame
         progress.advance("frames", 1)
-
-
-def _pyav() -> Any:
-    try:
-        import av  # noqa: PLC0415  (an extra)
-    except ImportError as exc:
-        raise MissingExtraError("MP4 needs PyAV, which is not installed", hint="pip install 'rlx[view]'") from exc
-    return av

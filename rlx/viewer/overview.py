@@ -39,10 +39,8 @@ class Overview:
         length: [N] steps of each.
         whole: [N] whether each is a whole episode.
         rewards: [n] of the steps that were looked at.
-        action_counts: how often each action was taken, where actions are few whole numbers.
         actions: [n, k] the first numbers of other actions, of the steps that were looked at.
         steps_seen: n; all steps, or ``MAX_STEPS`` of them, in pieces that are spread evenly.
-        steps: of the dataset.
     """
 
     returns: NDArray[np.float64]
@@ -63,30 +61,40 @@ class Overview:
         actions = np.empty((0, 0))
         if "action" in dataset.schema and not dataset.schema["action"].is_text and not counts:
             actions = _read(dataset, "action", pieces)
-            actions = actions.reshape(len(actions), math.prod(actions.shape[1:]))[:, :_MAX_PARTS]
         seen = sum(stop - start for start, stop in pieces)
-        rewards = _read(dataset, "reward", pieces)
+        rewards = _read(dataset, "reward", pieces)[:, 0]
         return cls(table.returns, table.length, table.whole, rewards, counts, actions, seen, len(dataset))
 
-    def drawings(self, width: float, height: float) -> Sequence[Drawing]:
-        """Return all charts: returns over the run, returns, lengths, and then what else there is."""
+    def drawings(self, width: float, height: float, beside: Overview | None = None) -> Sequence[Drawing]:
+        """Return all charts: returns over the run, returns, lengths, and then what else there is.
+
+        Args:
+            beside: another dataset, whose charts are to have the same scales.
+        """
+        other = beside or self
         sampled = "" if self.steps_seen == self.steps else f" (of {self.steps_seen:,} steps)"
         drawings = [
-            self.run(width, height),
-            charts.histogram(f"Returns{self._of_what}", self._returns, width, height),
-            charts.histogram(f"Lengths{self._of_what}, in steps", self._lengths, width, height, "second"),
+            self.run(width, height, other),
+            charts.histogram(f"Returns{self._of_what}", self._returns, width, height, among=other._returns),
+            charts.histogram(
+                f"Lengths{self._of_what}, in steps", self._lengths, width, height, "second", other._lengths
+            ),
         ]
-        drawings.append(self._rewards(f"Rewards{sampled}", width, height))
+        drawings.append(self._rewards(f"Rewards{sampled}", width, height, other))
         if self.action_counts:
-            drawings.append(charts.shares("Actions", self.action_counts, width, "third"))
+            keys = sorted({*self.action_counts, *other.action_counts}, key=int)
+            counts = {key: self.action_counts.get(key, 0) for key in keys}
+            drawings.append(charts.shares("Actions", counts, width, "third"))
         for part in range(self.actions.shape[1]):
             name = f"action[{part}]" if self.actions.shape[1] > 1 else "Actions"
-            drawings.append(charts.histogram(f"{name}{sampled}", self.actions[:, part], width, height, "third"))
+            among = other.actions[:, part] if part < other.actions.shape[1] else None
+            drawings.append(charts.histogram(f"{name}{sampled}", self.actions[:, part], width, height, "third", among))
         return drawings
 
-    def run(self, width: float, height: float) -> Drawing:
+    def run(self, width: float, height: float, beside: Overview | None = None) -> Drawing:
         """Return the returns over the run."""
-        return charts.returns_over_run(self._returns, self.length, width, height)
+        among = self._returns if beside is None else beside._returns
+        return charts.returns_over_run(self._returns, self.length, width, height, among)
 
     @property
     def _shown(self) -> NDArray[np.bool_]:
@@ -107,16 +115,18 @@ class Overview:
     def _lengths(self) -> NDArray[np.float64]:
         return self.length[self._shown].astype(np.float64)
 
-    def _rewards(self, title: str, width: float, height: float) -> Drawing:
-        values, counts = np.unique(self.rewards[np.isfinite(self.rewards)], return_counts=True)
-        if len(values) > _MAX_VALUES:
-            return charts.histogram(title, self.rewards, width, height, "warm")
+    def _rewards(self, title: str, width: float, height: float, beside: Overview) -> Drawing:
+        rewards = self.rewards[np.isfinite(self.rewards)]
+        values = np.unique(np.concatenate([rewards, beside.rewards[np.isfinite(beside.rewards)]]))
+        # Values that read the same would be counted as one.
+        if len(values) > _MAX_VALUES or len({f"{value:g}" for value in values.tolist()}) < len(values):
+            return charts.histogram(title, rewards, width, height, "warm", beside.rewards)
+        counts = np.bincount(np.searchsorted(values, rewards), minlength=len(values))
         found = {f"{value:g}": int(count) for value, count in zip(values.tolist(), counts, strict=True)}
         return charts.shares(title, found, width, "warm")
 
 
 def _pieces(steps: int) -> list[tuple[int, int]]:
-    """Return where to look: everywhere, or in pieces that are spread evenly."""
     if steps <= MAX_STEPS:
         return [(start, min(start + _PIECE_STEPS, steps)) for start in range(0, steps, _PIECE_STEPS)]
     count = MAX_STEPS // _PIECE_STEPS
@@ -125,20 +135,17 @@ def _pieces(steps: int) -> list[tuple[int, int]]:
 
 
 def _read(dataset: Dataset, name: str, pieces: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    field = dataset.schema[name]
-    parts = [np.empty((0, *field.shape))]
+    """Return [n, k] the first numbers of a field, of the steps of these pieces."""
+    width = math.prod(dataset.schema[name].shape)
+    parts = [np.empty((0, min(width, _MAX_PARTS)))]
     for start, stop in pieces:
         rows = dataset.steps.read(name, dataset.steps.locate(np.arange(start, stop)))
-        parts.append(rows.astype(np.float64))
+        parts.append(rows.reshape(len(rows), width)[:, :_MAX_PARTS].astype(np.float64))
     return np.concatenate(parts)
 
 
 def plots_png(dataset: Dataset) -> bytes:
-    """Return over the run, the distributions of returns, lengths and rewards, and how often each action was taken.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-    """
+    """Return over the run, the distributions of returns, lengths and rewards, and how often each action was taken."""
     overview = Overview.of(dataset)
     drawings = overview.drawings(_WIDTH, _HEIGHT)
     rows = [
@@ -168,7 +175,6 @@ def _row_height(row: Sequence[Drawing]) -> float:
 
 
 def _paste(image: Image.Image, drawing: Drawing, x: float, y: float, height: float) -> None:
-    """Put a drawing on a card with its title and its note."""
     pen = pillow().ImageDraw.Draw(image)
     corners = [value * _SCALE for value in (x, y, x + drawing.width, y + height)]
     pen.rounded_rectangle(corners, 10 * _SCALE, fill=LIGHT["card"], outline=LIGHT["grid"], width=_SCALE)

@@ -1,52 +1,46 @@
-"""The page of a dataset, as one HTML file or served to this machine."""
+"""The page of a dataset, or of two that are compared, as HTML with its style and its script."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
 import json
-import logging
 import re
-import sys
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rlx.errors import RlxError
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
+from rlx.store.foreign_types import in_words
 from rlx.store.statistics import Moments
 from rlx.viewer.drawing import SERIES, Drawing, svg
-from rlx.viewer.episode import Episode, embedded, notable, served, served_strip
+from rlx.viewer.episode import Episode, embedded, notable, shortened
 from rlx.viewer.overview import Overview
-from rlx.viewer.pictures import picture_field, pillow
+from rlx.viewer.pictures import picture_fields
 from rlx.wording import number, plural, shape, size
 
 MAX_FRAME_BYTES = 8 * 2**20  # of all episodes in a page, before base64 makes them a third longer
 _MAX_SHARDS = 500
+_MAX_ROWS = 2000  # of the table of episodes in a page without a server
 _HEIGHT = 180.0
-_WIDTH, _WIDE, _UNDER = 360.0, 560.0, 460.0  # of charts on a phone, beside the player and under it
-_BESIDE = 3  # charts that stand beside the player
-logger = logging.getLogger(__name__)
-HOST = "127.0.0.1"
-_EPISODE = re.compile(r"/episodes/(\d{1,12})\.json")
-_STRIP = re.compile(r"/episodes/(\d{1,12})/strips/(\d{1,9})\.png")
-_KEPT_EPISODES = 16
-# A browser opens six connections; each costs a thread.
-MAX_CONNECTIONS = 64
-IDLE_TIMEOUT_S = 30.0
-_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_HTML, _JSON, _PNG, _TEXT = "text/html; charset=utf-8", "application/json", "image/png", "text/plain; charset=utf-8"
+_NARROW, _WIDE = 360.0, 540.0  # of charts on a phone or three abreast, and two abreast
+# An absolute path in quotes and another one, or the URL of a file, and the name that each ends in.
+_QUOTED_PATH = re.compile(r"""(['"])(?:file://|~|[A-Za-z]:)?[/\\][^'"]*[/\\]([^'"/\\]+)\1""")
+_PATH = re.compile(r"""(?<![\w./\\~])(?!//)(?:file://|~|[A-Za-z]:)?(?:[/\\][^/\\\s'",;]+)*[/\\]([^/\\\s'",;]+)""")
+
+_SEARCH = (
+    '<input id="where" aria-label="Filter" placeholder="return &gt; 10 and length &lt; 500" spellcheck="false" '
+    'autocapitalize="off">'
+)
 
 
 def chosen_episodes(dataset: Dataset) -> dict[str, int]:
@@ -68,45 +62,93 @@ def asked_first(episodes: Mapping[str, int], asked: int | None) -> dict[str, int
     return {"asked for": asked, **{name: one for name, one in episodes.items() if one != asked}}
 
 
-def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False) -> str:
+def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False, edition: int = 0) -> str:
     """Return the page.
 
     Args:
-        dataset: what it shows.
-        episodes: what can be chosen by name; the first is shown first.
-        served: whether a server hands out the episodes, any of them; else the chosen ones are in the page.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
+        episodes: episodes that can be chosen by name; the first is shown first.
+        served: whether a server hands out the episodes, any of them; else the chosen ones are in the page, and no path
+            of this machine.
+        edition: how often the dataset has changed since the server started.
     """
-    listed = dataset.manifest
+    listed, count = dataset.manifest, len(dataset.trajectories)
     room = MAX_FRAME_BYTES // max(len(episodes), 1)
-    parts = [] if served else [embedded(Episode(dataset, one), room) for one in episodes.values()]
     data = {
         "served": served,
-        "count": listed.trajectories,
+        "edition": edition,
+        "count": count,
         "first": next(iter(episodes.values()), 0),
-        "embedded": parts,
+        "embedded": [] if served else [embedded(Episode(dataset, one), room) for one in episodes.values()],
+        "rows": [] if served else table_rows(dataset, np.arange(min(count, _MAX_ROWS))),
     }
-    style, script = _style(), _part("page.js")
     overview = Overview.of(dataset)
-    narrow, wide, under = (overview.drawings(width, _HEIGHT) for width in (_WIDTH, _WIDE, _UNDER))
+    lineage, notes = _lineage(listed.lineage, served=served), _notes(listed.notes, served=served)
+    details = [_card("Schema", _schema(dataset)), _card("Shards", _shards(dataset)), notes, lineage]
+    player = _player(dataset, episodes, served=served) if episodes else ""
+    charts = _charts(overview.drawings(_NARROW, _HEIGHT), overview.drawings(_WIDE, _HEIGHT))
+    main = (
+        f'<div class="tiles" data-live>{_tiles(dataset)}</div>{player}'
+        f'<div class="grid" data-live>{charts}</div><div class="grid pairs" data-live>{"".join(details)}</div>'
+    )
+    return _document(listed.id, dataset.where if served else "", main, data)
+
+
+def comparison(datasets: Sequence[Dataset], *, served: bool = False, edition: int = 0) -> str:
+    """Return the page that shows two datasets side by side, on the same scales; a server has each below ``0`` or ``1``.
+
+    Args:
+        served, edition: see ``page``.
+    """
+    names = [f"{letter}: {dataset.manifest.id}" for letter, dataset in zip("AB", datasets, strict=True)]
+    first, second = (Overview.of(dataset) for dataset in datasets)
+    figures = [_figures(dataset) for dataset in datasets]
+    rows = [(key, *(one.get(key, "-") for one in figures)) for key in {**figures[0], **figures[1]}]
+    drawn = [
+        zip_longest(first.drawings(width, _HEIGHT, second), second.drawings(width, _HEIGHT, first))
+        for width in (_NARROW, _WIDE)
+    ]
+    cards = [_card("Figures", _table(["figure", *(f">{name}" for name in names)], rows), "full")]
+    for narrow, wide in zip(*drawn, strict=True):
+        cards += [_chart(*both, letter) for letter, both in zip("AB", zip(narrow, wide, strict=True), strict=True)]
+    links = " ".join(f'<a href="{n}/">{_e(name)}</a>' for n, name in enumerate(names)) if served else ""
+    main = f'<p class="bar">{links}</p><div class="grid pairs" data-live>{"".join(cards)}</div>'
+    where = " and ".join(dataset.where for dataset in datasets) if served else ""
+    data = {"served": served, "edition": edition, "embedded": []}
+    return _document(" and ".join(names), where, main, data)
+
+
+def _figures(dataset: Dataset) -> dict[str, str]:
+    found = {"steps": f"{len(dataset):,}", "episodes and pieces": f"{len(dataset.trajectories):,}"}
+    found["size"] = size(dataset.manifest.bytes)
+    for name, one in dataset.stats.items():
+        if one.get("mean") is not None:
+            found[f"{name}: mean"] = f"{number(one['mean'])} ± {number(one['std'])}"
+            found[f"{name}: range"] = f"{number(one['min'])} to {number(one['max'])}"
+    return found
+
+
+def table_rows(dataset: Dataset, numbers: NDArray[np.int64]) -> list[list[Any]]:
+    """Return number, return, steps and end of some trajectories."""
+    table = dataset.trajectories
+    rows: list[list[Any]] = []
+    for one in numbers.tolist():
+        total = float(table.returns[one])
+        end = Episode(dataset, one).end + ("" if table.whole[one] else ", piece")
+        rows.append([one, shortened(total), int(table.length[one]), end])
+    return rows
+
+
+def _document(title: str, path: str, main: str, data: Mapping[str, Any]) -> str:
+    style, script = _style(), _part("page.js")
     return Template(_part("page.html")).substitute(
-        id=_e(listed.id),
-        path=_e(dataset.where),
+        id=_e(title),
+        path=_e(path),
         version=_e(version("rlx")),
         style=style,
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        tiles=_tiles(dataset),
-        player=_player(dataset, episodes, served=served) if episodes else "",
-        beside="".join(map(_chart, narrow[:_BESIDE], wide)),
-        charts="".join(map(_chart, narrow[_BESIDE:], under[_BESIDE:])),
-        schema=_schema(dataset),
-        shards=_shards(dataset),
-        notes=_notes(listed.notes),
-        lineage=_lineage(listed.lineage),
+        main=main,
         # A script element ends at the first "</": nothing in the data may look like that.
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
     )
@@ -118,10 +160,11 @@ def _tiles(dataset: Dataset) -> str:
     whole = int(table.whole.sum())
     raw = listed.schema.raw_bytes(listed.steps, listed.trajectories)
     smaller = f"{raw / listed.bytes:.1f} times smaller than raw" if listed.bytes and raw > listed.bytes else "on disk"
+    pieces = len(table) - whole
+    beside = f", {plural(pieces, 'piece')}" if pieces else ""
     tiles = [
-        (f"{listed.steps:,}", "steps"),
-        (f"{whole:,}", "whole episode" if whole == 1 else "whole episodes"),
-        (f"{len(table) - whole:,}", "piece of an episode" if len(table) - whole == 1 else "pieces of episodes"),
+        (f"{len(dataset):,}", "steps"),
+        (f"{whole:,}", ("whole episode" if whole == 1 else "whole episodes") + beside),
         (size(listed.bytes), smaller),
         (f"{len(listed.shards):,}", f"{'shard' if len(listed.shards) == 1 else 'shards'}, {listed.store}"),
     ]
@@ -136,39 +179,54 @@ def _tiles(dataset: Dataset) -> str:
 
 def _player(dataset: Dataset, episodes: Mapping[str, int], *, served: bool) -> str:
     options = "".join(f'<option value="{one}">{_e(name)}: {one:,}</option>' for name, one in episodes.items())
-    is_picture = picture_field(dataset.schema) is not None
     there = len(dataset.trajectories)
     goto, said = "", f"{len(episodes)} of {plural(there, 'episode')} are in this page; rlx view DATASET shows any."
     if served:
         goto = f'<input type="number" id="goto" min="0" max="{there - 1}" aria-label="Number of the episode">'
-        said = f"Any of {plural(there, 'episode')}, by number."
+        said = ""
     elif len(episodes) == there:
         said = f"All of {plural(there, 'episode')}." if there > 1 else "The only episode."
+    if there > _MAX_ROWS and not served:
+        said += f" The table has the first {_MAX_ROWS:,}."
+    stage = '<div class="stage" id="stage"></div>' if picture_fields(dataset.schema) else ""
+    search = _SEARCH if served else ""
     return Template(_part("player.html")).substitute(
-        options=options,
-        goto=goto,
-        said=_e(said),
-        stage='<div class="stage"><canvas id="canvas"></canvas></div>'
-        if is_picture
-        else '<div class="stage plot"><svg id="plot" viewBox="0 0 1000 300" preserveAspectRatio="none" '
-        'role="img" aria-label="Observations"></svg></div><div class="legend" id="legend"></div>',
+        options=options, goto=goto, said=_e(said), stage=stage, search=search
     )
 
 
-def _chart(narrow: Drawing, wide: Drawing) -> str:
+def _charts(narrow: Sequence[Drawing], wide: Sequence[Drawing]) -> str:
+    """Return cards in rows without a gap: the first four, two or none of n are two abreast, the others three."""
+    pairs = {0: 0, 1: 4, 2: 2}[len(narrow) % 3]
+    return "".join(
+        _chart(*both, half=n < max(pairs, 1), third=n >= pairs) for n, both in enumerate(zip(narrow, wide, strict=True))
+    )
+
+
+def _chart(
+    narrow: Drawing | None, wide: Drawing | None, letter: str = "", *, half: bool = True, third: bool = False
+) -> str:
     """Return a chart, drawn for a phone and for a desk: letters must not grow and shrink with it."""
+    if narrow is None or wide is None:
+        return _card(letter, '<p class="note">nothing to compare</p>')
     note = f'<p class="note">{_e(narrow.note)}</p>' if narrow.note else ""
-    drawn = f'<div class="narrow">{svg(narrow)}</div><div class="wide">{svg(wide)}</div>'
-    return f'<section class="card"><h2>{_e(narrow.title)}</h2>{drawn}{note}</section>'
+    drawn = f'<div class="narrow">{svg(narrow)}</div>'
+    if half:
+        drawn += f'<div class="wide">{svg(wide)}</div>'
+    title = f"{letter}: {narrow.title}" if letter else narrow.title
+    return _card(title, drawn + note, "half" if half and not third else "third")
+
+
+def _card(title: str, inner: str, kind: str = "") -> str:
+    return f'<section class="card {kind}"><h2>{_e(title)}</h2>{inner}</section>'
 
 
 def _schema(dataset: Dataset) -> str:
     rows = [
-        (name, field.role, field.dtype, shape(field.shape), json.dumps(dict(field.space)) if field.space else "")
+        (name, field.role, field.dtype, shape(field.shape), in_words(field.space))
         for name, field in dataset.schema.fields.items()
     ]
-    short = [(*row[:4], row[4] if len(row[4]) <= 160 else f"{row[4][:157]}...") for row in rows]
-    return _table(["field", "role", "dtype", "shape", ".space"], short)
+    return _table(["field", "role", "dtype", "shape", ".values"], rows)
 
 
 def _shards(dataset: Dataset) -> str:
@@ -185,15 +243,27 @@ def _shards(dataset: Dataset) -> str:
     return _table(["shard", ">steps", ">trajectories", ">size"], rows) + f'<p class="note">{_e(said)}</p>'
 
 
-def _notes(notes: Mapping[str, Any]) -> str:
+def _notes(notes: Mapping[str, Any], *, served: bool) -> str:
     if not notes:
         return ""
-    rows = "".join(f"<dt>{_e(name.replace('_', ' '))}</dt><dd>{_e(_words(note))}</dd>" for name, note in notes.items())
-    return f'<section class="card late"><h2>Notes</h2><dl>{rows}</dl></section>'
+    rows = "".join(
+        f"<dt>{_e(name.replace('_', ' '))}</dt><dd>{_e(_without_paths(_words(note), served=served))}</dd>"
+        for name, note in notes.items()
+    )
+    return _card("Notes", f"<dl>{rows}</dl>")
+
+
+def _without_paths(text: str, *, served: bool = False) -> str:
+    """Return a text for other machines: of an absolute path only the name that it ends in.
+
+    Example:
+        >>> _without_paths("rlx collect --policy /home/me/agent.py:act 's3://a/b' '/my data/x'")
+        "rlx collect --policy agent.py:act 's3://a/b' 'x'"
+    """
+    return text if served else _PATH.sub(r"\1", _QUOTED_PATH.sub(r"\1\2\1", text))
 
 
 def _words(note: object) -> str:
-    """Return a note as words, without programming syntax."""
     if isinstance(note, Mapping):
         return ", ".join(f"{str(key).replace('_', ' ')}: {_words(value)}" for key, value in note.items())
     if isinstance(note, list):
@@ -201,7 +271,7 @@ def _words(note: object) -> str:
     return str(note).lower() if isinstance(note, bool) or note is None else str(note)
 
 
-def _lineage(lineage: Sequence[Mapping[str, Any]]) -> str:
+def _lineage(lineage: Sequence[Mapping[str, Any]], *, served: bool) -> str:
     if not lineage:
         return ""
     steps = []
@@ -209,8 +279,9 @@ def _lineage(lineage: Sequence[Mapping[str, Any]]) -> str:
         parents = [str(parent.get("id", "?")) for parent in step.get("parents") or () if isinstance(parent, Mapping)]
         of = f", of {', '.join(parents)}" if parents else ""
         made = f'<span class="muted">rlx {_e(str(step.get("rlx", "?")) + of)}</span>'
-        steps.append(f"<li><code>{_e(str(step.get('command', '')))}</code><br>{made}</li>")
-    return f'<section class="card late"><h2>Lineage</h2><ol>{"".join(steps)}</ol></section>'
+        command = _without_paths(str(step.get("command", "")), served=served)
+        steps.append(f"<li><code>{_e(command)}</code><br>{made}</li>")
+    return _card("Lineage", f"<ol>{''.join(steps)}</ol>")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -222,7 +293,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         for row in rows
     )
     head, body = f"<thead><tr>{''.join(heads)}</tr></thead>", f"<tbody>{''.join(cells)}</tbody>"
-    return f'<div class="scroll"><table>{head}{body}</table></div>'
+    return f'<div class="scroll" tabindex="0"><table>{head}{body}</table></div>'
 
 
 def _style() -> str:
@@ -241,107 +312,5 @@ def _hash(text: str) -> str:
 
 
 def _e(text: str) -> str:
-    return html.escape(text)
-
-
-class ViewServer(ThreadingHTTPServer):
-    """Server for one dataset that answers requests of this machine only.
-
-    At most ``MAX_CONNECTIONS`` are open at once; others are answered 503. One that sends nothing for
-    ``IDLE_TIMEOUT_S`` seconds is closed.
-
-    Args:
-        dataset: the dataset to show.
-        port: where to listen; 0 for any that is free.
-        first: the episode that is shown first; the best by default.
-
-    Raises:
-        OSError: the port is taken.
-        MissingExtraError: Pillow is not installed.
-        SamplingError: the episode does not exist.
-    """
-
-    daemon_threads = True
-
-    def __init__(self, dataset: Dataset, port: int = 0, first: int | None = None) -> None:
-        self.dataset = dataset
-        if first is not None:
-            Episode(dataset, first)
-        if picture_field(dataset.schema) is not None:
-            pillow()  # now, and not when somebody looks
-        self.page = page(dataset, asked_first(chosen_episodes(dataset), first), served=True).encode()
-        self.episode = lru_cache(_KEPT_EPISODES)(lambda number: Episode(dataset, number))
-        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__((HOST, port), _Handler)
-
-    @property
-    def url(self) -> str:
-        """Where the page is."""
-        return f"http://{HOST}:{self.server_port}/"
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, unless too many connections are open."""
-        if self._connections.acquire(blocking=False):
-            super().process_request(request, client_address)
-            return
-        with contextlib.suppress(OSError):
-            request.settimeout(1.0)
-            request.sendall(_BUSY)
-        self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, then let another connection in."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (its base class prints both)
-        """Note it in the log: as a rule, a browser that has left before it was answered."""
-        logger.debug("a request was not answered", exc_info=sys.exception())
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: ViewServer
-    protocol_version = "HTTP/1.1"
-    timeout = IDLE_TIMEOUT_S
-
-    def do_GET(self) -> None:
-        try:
-            status, kind, body = self._answer()
-        except RlxError as exc:
-            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, str(exc).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cache-Control", "no-store")  # another dataset may have this port tomorrow
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def _answer(self) -> tuple[HTTPStatus, str, bytes]:
-        # Another site could have its name point here; it must not read what this machine's user looks at.
-        if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:
-            return HTTPStatus.FORBIDDEN, _TEXT, b"this server is for 127.0.0.1 alone"
-        if self.path == "/":
-            return HTTPStatus.OK, _HTML, self.server.page
-        if asked := _EPISODE.fullmatch(self.path):
-            episode = self._episode(int(asked[1]))
-            if episode is not None:
-                return HTTPStatus.OK, _JSON, json.dumps(served(episode), separators=(",", ":")).encode()
-        elif asked := _STRIP.fullmatch(self.path):
-            episode = self._episode(int(asked[1]))
-            strip = served_strip(episode, int(asked[2])) if episode is not None else None
-            if strip is not None:
-                return HTTPStatus.OK, _PNG, strip
-        return HTTPStatus.NOT_FOUND, _TEXT, b"there is no such page"
-
-    def _episode(self, number: int) -> Episode | None:
-        dataset = self.server.dataset
-        return self.server.episode(number) if number < len(dataset.trajectories) else None
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: whoever looks has a browser."""
+    """Return text as HTML; what cannot be seen, or turns the writing around, becomes a space."""
+    return html.escape("".join(character if character.isprintable() else " " for character in text))

@@ -51,18 +51,20 @@ def pictures(rows: NDArray[Any]) -> Frames | None:
     return coloured
 
 
-def picture_field(schema: Schema) -> str | None:
-    """Return name of the first observation that is a picture; None without one.
+def picture_fields(schema: Schema) -> list[str]:
+    """Return names of the fields that are pictures, observations first.
 
     Example:
-        >>> picture_field(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))
-        'observation'
+        >>> picture_fields(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))
+        ['observation']
     """
-    for name in schema.names(Role.OBSERVATION):
-        field = schema[name]
-        if pictures(field.zeros(0)) is not None:
-            return name
-    return None
+    names = sorted(schema, key=lambda name: schema[name].role != Role.OBSERVATION)
+    return [name for name in names if pictures(schema[name].zeros(0)) is not None]
+
+
+def picture_field(schema: Schema) -> str | None:
+    """Return name of the first observation that is a picture; None without one."""
+    return next((name for name in picture_fields(schema) if schema[name].role == Role.OBSERVATION), None)
 
 
 def sheet(frames: Frames, columns: int) -> Frames:
@@ -74,10 +76,15 @@ def sheet(frames: Frames, columns: int) -> Frames:
     return cells.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
 
 
-def png(pixels: Frames) -> bytes:
-    """Return a picture [height, width, 3] as PNG, exact: grey where it is, with a palette where that is enough."""
+def png(pixels: Frames, level: int = 6) -> bytes:
+    """Return a picture [height, width, 3] as PNG, exact: grey or with a palette where that is enough.
+
+    At level 1, in full colour, without a look at what would be enough.
+    """
     written = io.BytesIO()
-    _reduced(pixels).save(written, "PNG", optimize=False, compress_level=6)
+    # What is sent to this machine is to be fast, not small.
+    image = image_of(pixels) if level == 1 else _reduced(pixels)
+    image.save(written, "PNG", optimize=False, compress_level=level)
     return written.getvalue()
 
 
@@ -121,17 +128,13 @@ def image_of(pixels: Frames) -> Image.Image:
 
 
 def pillow() -> Any:
-    """Return the package PIL with its modules used here.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Return the package PIL with its modules used here."""
     try:
         import PIL.Image  # noqa: PLC0415  (an extra)
         import PIL.ImageDraw  # noqa: PLC0415
         import PIL.ImageFont  # noqa: PLC0415
     except ImportError as exc:
-        raise MissingExtraError("pictures need Pillow, which is not installed", hint="pip install 'rlx[view]'") from exc
+        raise MissingExtraError.of("pictures need Pillow", "view") from exc
     return PIL
 
 
@@ -181,7 +184,6 @@ def _near_to_all(pictures: Sequence[Frames]) -> list[int]:
 
 
 def _by_frequency(pictures: Sequence[Frames]) -> list[int]:
-    """Return the colours of some pictures, the most frequent first."""
     colours, counts = np.unique(np.concatenate([packed(picture).ravel() for picture in pictures]), return_counts=True)
     ordered: list[int] = colours[np.argsort(-counts, kind="stable")].tolist()
     return ordered

@@ -32,11 +32,12 @@ def strip_frames(layout: dict[str, Any], strip: bytes) -> list[NDArray[np.uint8]
     ]
 
 
-def embedded_frames(episode: dict[str, Any]) -> list[NDArray[np.uint8]]:
-    """All frames of an episode in a page, one for every row that is shown."""
+def embedded_frames(episode: dict[str, Any], field: int = 0) -> list[NDArray[np.uint8]]:
+    """All frames of a field of an episode in a page, one for every row that is shown."""
     frames: list[NDArray[np.uint8]] = []
-    for source in episode["frames"]["strips"]:
+    layout = episode["frames"][field]
+    for source in layout["strips"]:
         head, _, encoded = source.partition(",")
         assert head == "data:image/png;base64"
-        frames += strip_frames(episode["frames"], base64.b64decode(encoded))[: episode["frames"]["count"]]
+        frames += strip_frames(layout, base64.b64decode(encoded))[: layout["count"]]
     return frames[: len(episode["rows"])]

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
 from rlx.viewer.files import write_view
-from rlx.viewer.page import ViewServer
+from rlx.viewer.server import ViewServer
 from tests.viewer import datasets
 from tests.viewer.chromium import PROGRAM, Chromium
 from tests.viewer.test_server import serving
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium on this machine")
-SIZES = [(390, 844), (1200, 900)]
+SIZES = [(390, 844), (1280, 900)]
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +42,9 @@ def written(dataset: Dataset, path: Path) -> str:
     return path.as_uri()
 
 
-def canvas(browser: Chromium) -> NDArray[np.uint8]:
+def canvas(browser: Chromium, name: str = "canvas") -> NDArray[np.uint8]:
     """What the player shows, a pixel for each of the stored picture."""
-    url = browser.run("document.getElementById('canvas').toDataURL('image/png')")
+    url = browser.run(f"document.getElementById('{name}').toDataURL('image/png')")
     with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as image:
         return np.asarray(image.convert("RGB"))
 
@@ -135,16 +136,57 @@ def test_it_plays_stops_and_steps(browser: Chromium, pong: Path, tmp_path: Path)
 
 
 def test_numbers_have_a_line_that_moves(browser: Chromium, tmp_path: Path) -> None:
-    dataset = datasets.numbers(tmp_path / "set")
+    dataset = datasets.numbers(tmp_path / "set", [[1.0] * 5, [1234567.0] * 40, [1.0] * 12])
     browser.open(written(dataset, tmp_path / "page.html"))
-    assert browser.run("document.querySelectorAll('#plot path').length") == 4
+    assert browser.run("document.getElementById('reward').textContent") == "1,234,567"
+    shown = "[...document.querySelectorAll('#curves > div')].at(-1)"
+    assert browser.run(f"{shown}.querySelectorAll('path').length") == 4
     change(browser, "slider", "value = 20", "input")
-    assert browser.run("document.querySelector('#plot .cursor').getAttribute('x1')") == "500.0"
+    assert browser.run(f"{shown}.querySelector('.cursor').getAttribute('x1')") == "500.0"
     value = float(Episode(dataset, 1).observations("observation", np.array([20]))[0, 2])
-    assert float(browser.run("document.getElementById('legend').children[2].lastChild.textContent")) == pytest.approx(
+    assert float(browser.run(f"{shown}.querySelector('.legend').children[3].lastChild.textContent")) == pytest.approx(
         value, rel=1e-3
     )
     assert browser.complaints == []
+
+
+def press(browser: Chromium, *keys: str) -> None:
+    for key in keys:
+        browser.run(f"document.body.dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}', bubbles: true}}))")
+
+
+def test_cameras_keys_filter_and_new_episodes(browser: Chromium, tmp_path: Path) -> None:
+    dataset = rlx.open(datasets.everything(tmp_path / "set").path)
+    rows = "[...document.querySelectorAll('#rows tr')].map((one) => Number(one.dataset.episode))"
+    for server in serving(ViewServer(dataset, first=0)):
+        browser.look_like(1000, 900, scheme="dark")
+        browser.open(server.url)
+        browser.wait_until("document.getElementById('canvas1')?.dataset.row === '0'")
+        wrist = Episode(dataset, 0).frames("observation/wrist", np.array([0]))[0]
+        pixels = canvas(browser, "canvas1")
+        times = pixels.shape[1] // 16
+        assert np.array_equal(pixels[times // 2 :: times, times // 2 :: times], wrist)
+        browser.run("document.querySelectorAll('#cameras button')[1].click()")
+        hidden = "[...document.querySelectorAll('#stage figure')].map((one) => one.hidden)"
+        assert browser.run(hidden) == [False, True]
+        assert shown(browser, "texts") == "observation/taskgo to <b>0</b>  [31m"
+        press(browser, "End")
+        assert shown(browser, "step") == "5 (end)"
+        press(browser, "n", "n")
+        browser.wait_until("document.getElementById('title').textContent.includes(' 1  ')")
+        change(browser, "where", "value = 'length > 4'", "input")
+        browser.wait_until(f"String({rows}) === '0,1'")
+        assert shown(browser, "found") == "2 of 3 episodes"
+        browser.run("document.querySelector('[data-sort=length]').click()")
+        browser.wait_until(f"String({rows}) === '1,0'")
+        assert browser.complaints == []
+        change(browser, "where", "value = 'lenght > 4'", "input")
+        browser.wait_until("document.getElementById('found').textContent.includes('did you mean length?')")
+        change(browser, "where", "value = ''", "input")
+        shutil.rmtree(dataset.path)
+        datasets.everything(dataset.path, (5, 9, 3, 7))
+        browser.wait_until(f"String({rows}).split(',').length === 4")
+        assert browser.run("document.documentElement.scrollWidth") <= 1000
 
 
 def test_served_any_episode_can_be_had(browser: Chromium, pong: Path) -> None:
@@ -152,18 +194,24 @@ def test_served_any_episode_can_be_had(browser: Chromium, pong: Path) -> None:
     for server in serving(ViewServer(dataset)):
         browser.look_like(390, 844)
         browser.open(server.url)
-        browser.wait_until("document.getElementById('canvas').dataset.row === '0'")
+        browser.wait_until("document.getElementById('canvas')?.dataset.row === '0'")
         for number in (3, 1):
             change(browser, "goto", f"value = {number}")
-            browser.wait_until(f"document.getElementById('title').textContent.startsWith('episode {number} ')")
+            browser.wait_until(f"document.getElementById('title').textContent.includes(' {number}  ')")
             row = min(150, Episode(dataset, number).rows - 1)
             scrub(browser, row)
             frame = Episode(dataset, number).frames("observation", np.array([row]))[0]
             times = canvas(browser).shape[0] // 84
             assert np.array_equal(canvas(browser)[times // 2 :: times, times // 2 :: times], frame)
-        dot = "document.querySelector('.narrow circle[data-episode=\"2\"]')"
+        dot = "document.querySelector('.narrow circle[data-episode]')"
+        number = browser.run(f"{dot}.dataset.episode")
         browser.run(f"{dot}.dispatchEvent(new Event('click', {{bubbles: true}}))")
-        browser.wait_until("document.getElementById('title').textContent.startsWith('episode 2 ')")
+        browser.wait_until(f"document.getElementById('title').textContent.includes(' {number}  ')")
         assert browser.run("document.documentElement.scrollWidth") <= 390
-    assert browser.complaints == []
+        assert browser.complaints == []
+        last = Episode(dataset, int(number)).rows - 1  # of a strip that the server names by another edition by now
+        server.shown[0]._datasets, server.shown[0].edition = {1: dataset}, 1
+        browser.wait_until("document.querySelector('#pick') && performance.getEntriesByName(location.href).length > 1")
+        change(browser, "slider", f"value = {last}", "input")
+        browser.wait_until(f"document.getElementById('canvas').dataset.row === '{last}'")
     assert all(url.startswith((server.url, "data:")) for url in browser.requests)

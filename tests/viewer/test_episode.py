@@ -13,7 +13,8 @@ import rlx
 from rlx.errors import SamplingError
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
-from rlx.viewer.episode import Episode, notable, observation_lines, observation_numbers, spread
+from rlx.viewer.drawing import Box
+from rlx.viewer.episode import Episode, notable, observation_lines, observation_numbers, served, spread
 from rlx.viewer.files import write_view
 from rlx.viewer.overview import Overview
 from rlx.viewer.page import chosen_episodes, page
@@ -75,6 +76,23 @@ def test_lines_of_observations(tmp_path: Path) -> None:
     assert observation_numbers(dataset) == 4
 
 
+def test_what_the_page_gets_is_exact_however_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards = [1234567.0, 0.25, 16777215.0, 1.0]
+    episode = Episode(numbers(tmp_path / "set", [rewards]), 0)
+    said = served(episode)
+    assert (said["rewards"], said["returns"][0], said["returns"][-1]) == (rewards, 1234567.0, 18011783.2)
+    monkeypatch.setattr("rlx.viewer.episode._PIECE_BYTES", 20)
+    assert served(episode) == said
+    endless = served(Episode(numbers(tmp_path / "endless", [[1.0, np.inf, -np.inf, np.nan]]), 0))
+    assert (endless["rewards"], endless["returns"]) == ([1.0, None, None, None], [1.0] + [None] * 4)
+
+
+def test_rewards_that_read_the_same_are_counted_apart(tmp_path: Path) -> None:
+    dataset = numbers(tmp_path / "set", [[0.12345671, 0.12345678, 0.12345678]])
+    marks = Overview.of(dataset).drawings(400, 200)[3].marks
+    assert sum(int(mark.hint.rsplit(": ")[1]) for mark in marks if isinstance(mark, Box) and mark.hint) == 3
+
+
 def test_the_numbers_of_an_action_stand_apart(tmp_path: Path) -> None:
     episode = Episode(coloured(tmp_path / "set"), 1)
     assert episode.actions is not None
@@ -93,7 +111,7 @@ def test_the_best_is_a_whole_episode(tmp_path: Path) -> None:
     shown = [drawing.title for drawing in Overview.of(pieces).drawings(400, 200)]
     assert shown[1:3] == ["Returns of whole episodes", "Lengths of whole episodes, in steps"]
     told = re.sub("<[^>]*>", " ", page(pieces, chosen_episodes(pieces)))
-    assert re.search(r"2\s+whole episodes\s+2\s+pieces of episodes", told)
+    assert re.search(r"2\s+whole episodes, 2 pieces", told)
     assert re.search(r"2\s+mean return, 1 to 3", told)
 
     only = write_dataset(tmp_path / "only", [[replace(made, from_reset=cut & False)]], schema=NUMBERS, codec="zstd")

@@ -19,8 +19,8 @@ from rlx.viewer.episode import Episode, spread
 from rlx.viewer.files import ViewFile, cell_scale, write_view
 from rlx.viewer.film import Screen
 from rlx.viewer.overview import plots_png
-from rlx.viewer.page import ViewServer
 from rlx.viewer.pictures import Palette
+from rlx.viewer.server import ViewServer
 from tests.factories import write_dataset
 from tests.viewer.datasets import NUMBERS, coloured, numbers
 

@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.manifest import Manifest
 from rlx.store.dataset import Dataset
 from rlx.viewer import episode
 from rlx.viewer import page as page_module
@@ -117,11 +119,11 @@ class TestNumbers:
 class TestBounds:
     def test_frames_that_would_take_too_much_are_thinned_out(self, opened: Dataset) -> None:
         whole = embedded(Episode(opened, 0), 2**30)
-        taken = sum(map(len, whole["frames"]["strips"]))
+        taken = sum(map(len, whole["frames"][0]["strips"]))
         half = embedded(Episode(opened, 0), taken // 4)
         assert whole["every"] == 1
         assert half["every"] > 1
-        assert sum(map(len, half["frames"]["strips"])) <= taken // 4 * 4 / 3 + 200
+        assert sum(map(len, half["frames"][0]["strips"])) <= taken // 4 * 4 / 3 + 200
         wanted = Episode(opened, 0).frames("observation", np.array(half["rows"]))
         assert np.array_equal(embedded_frames(half), wanted)
 
@@ -163,6 +165,21 @@ class TestNames:
         assert rules is not None
         assert "default-src 'none'" in rules
         assert "unsafe" not in rules
+
+
+def test_a_page_to_share_names_no_path_of_this_machine(tmp_path: Path) -> None:
+    path = datasets.numbers(tmp_path / "set").path
+    listed = Manifest.load(path)
+    line = {
+        "command": f"rlx collect --policy {path}/a.py:act -o '{path} x/out' s3://b/c file://{path}/run",
+        "parents": [],
+    }
+    replace(listed, notes={"policy": f"{path}/agent.pt:make", "url": "https://b.c/d"}, lineage=[line]).save(path)
+    shared, served = (html.unescape(made(rlx.open(path), served=served)) for served in (False, True))
+    assert str(path) in served
+    assert str(tmp_path) not in shared
+    for kept in ("rlx collect --policy a.py:act -o 'out' s3://b/c run", "agent.pt:make", "https://b.c/d"):
+        assert kept in shared
 
 
 def test_a_dataset_without_a_step(tmp_path: Path) -> None:

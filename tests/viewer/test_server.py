@@ -1,21 +1,28 @@
 """The server: the page, any episode and its frames; nothing else, and nobody else."""
 
+import html
 import http.client
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
 
 import rlx
+from rlx import wording
 from rlx.errors import SamplingError
+from rlx.files.lock import writing
 from rlx.store.dataset import Dataset
+from rlx.viewer.drawing import Label
 from rlx.viewer.episode import Episode
-from rlx.viewer.page import HOST, MAX_CONNECTIONS, ViewServer, _Handler
+from rlx.viewer.overview import Overview
+from rlx.viewer.server import HOST, MAX_CONNECTIONS, Shown, ViewServer, _Handler
 from tests.viewer import datasets
 from tests.viewer.page_data import page_data, strip_frames
 
@@ -43,13 +50,15 @@ def serving(server: ViewServer) -> Iterator[ViewServer]:
 
 
 def get(
-    server: ViewServer, path: str, *, host: str | None = None, method: str = "GET"
+    server: ViewServer, path: str, *, host: str | None = None, method: str = "GET", heads: Mapping[str, str] = {}
 ) -> tuple[int, str | None, bytes]:
     """Status, kind and body of an answer."""
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=20)
     try:
         connection.putrequest(method, path, skip_host=True)
         connection.putheader("Host", host or f"{HOST}:{server.server_port}")
+        for name, value in heads.items():
+            connection.putheader(name, value)
         connection.endheaders()
         answer = connection.getresponse()
         return answer.status, answer.headers["Content-Type"], answer.read()
@@ -71,11 +80,11 @@ def test_any_episode_and_all_its_frames(server: ViewServer, opened: Dataset) -> 
         status, kind, body = get(server, f"/episodes/{number}.json")
         said = json.loads(body)
         assert (status, kind, said["number"], said["every"]) == (200, "application/json", number, 1)
-        frames = []
-        for strip in said["frames"]["strips"]:
+        (layout,), frames = said["frames"], []
+        for strip in layout["strips"]:
             status, kind, body = get(server, f"/{strip}")
             assert (status, kind) == (200, "image/png")
-            frames += strip_frames(said["frames"], body)[: said["frames"]["count"]]
+            frames += strip_frames(layout, body)[: layout["count"]]
         wanted = Episode(opened, number).frames("observation", np.arange(len(said["rows"])))
         assert np.array_equal(frames[: len(wanted)], wanted)
 
@@ -90,9 +99,12 @@ def test_any_episode_and_all_its_frames(server: ViewServer, opened: Dataset) -> 
         "/episodes/-1.json",
         "/episodes/99999999999999999999.json",
         "/episodes/0.json?x=1",
-        "/episodes/0/strips/999.png",
-        "/episodes/6/strips/0.png",
-        "/episodes/0/strips/-1.png",
+        "/episodes/0/0/999.png",
+        "/episodes/0/1/0.png",
+        "/episodes/6/0/0.png",
+        "/episodes/0/0/-1.png",
+        "/v1/episodes/0.json",
+        "/0/episodes/0.json",
         "/episodes/%30.json",
         "/episodes/\u0661.json".encode().decode("latin-1"),
         "/favicon.ico",
@@ -111,7 +123,12 @@ def test_nothing_else(server: ViewServer, path: str) -> None:
 def test_nobody_else(server: ViewServer) -> None:
     assert get(server, "/", host="evil.example")[0] == 403
     assert get(server, "/episodes/0.json", host="evil.example:80")[0] == 403
+    assert get(server, "/", host=f"localhost.evil.example:{server.server_port}")[0] == 403
     assert get(server, "/", host=f"localhost:{server.server_port}")[0] == 200
+    assert get(server, "/", host="localhost:9")[0] == 200  # a port that ssh forwards
+    asking = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    assert get(server, "/table.json", heads=asking)[0] == 403
+    assert get(server, "/", heads={**asking, "Sec-Fetch-Mode": "navigate"})[0] == 200
     assert get(server, "/", method="POST")[0] == 501
 
 
@@ -120,15 +137,14 @@ def test_a_damaged_shard_is_said(tmp_path: Path) -> None:
     for server in serving(ViewServer(dataset)):
         (dataset.path / "shards/00000/observation/c/0/0/0/0").write_bytes(b"")
         dataset = rlx.open(dataset.path)
-        server.dataset = dataset
-        server.episode.cache_clear()
+        server.shown = [Shown(dataset)]
         status, _, body = get(server, "/episodes/0.json")
         assert (status, b"expected" in body) == (500, True)
 
 
 def test_the_episode_that_is_shown_first(opened: Dataset) -> None:
     with ViewServer(opened, first=4) as server:
-        assert page_data(server.page.decode())["first"] == 4
+        assert page_data(server.shown[0].page(0).decode())["first"] == 4
     with pytest.raises(SamplingError, match="episode 6: expected 0 to 5"):
         ViewServer(opened, first=6)
 
@@ -137,10 +153,125 @@ def test_numbers_without_pictures(tmp_path: Path) -> None:
     dataset = datasets.numbers(tmp_path / "set")
     for server in serving(ViewServer(dataset)):
         said = json.loads(get(server, "/episodes/1.json")[2])
-        assert "frames" not in said
-        assert [one["name"] for one in said["lines"]] == [f"observation[{n}]" for n in range(4)]
-        assert len(said["lines"][0]["values"]) == 41
-        assert get(server, "/episodes/1/strips/0.png")[0] == 404
+        assert said["frames"] == []
+        ((name, lines),) = [(one["name"], one["lines"]) for one in said["curves"]]
+        assert (name, len(lines), len(lines[0])) == ("observation", 4, 41)
+        assert get(server, "/episodes/1/0/0.png")[0] == 404
+
+
+def test_all_that_a_step_holds_is_in_the_answer(tmp_path: Path) -> None:
+    dataset = rlx.open(datasets.everything(tmp_path / "set").path)
+    for server in serving(ViewServer(dataset)):
+        for place, steps in enumerate(dataset):
+            said = json.loads(get(server, f"/v0/episodes/{place}.json")[2])
+            curves = {one["name"]: one["lines"] for one in said["curves"]}
+            states = [*steps["observation", "state"], steps["next", "observation", "state"][-1]]
+            assert list(curves) == ["observation/state", "value", "grip"]
+            for row, state in enumerate(states):
+                assert [line[row] for line in curves["observation/state"]] == pytest.approx(
+                    state[:6].tolist(), rel=1e-5
+                )
+            assert curves["value"] == [[*steps["value"].flatten().tolist(), None]]
+            assert curves["grip"] == [[*map(float, steps["grip"].flatten().tolist()), None]]
+            assert said["actions"] == [pytest.approx(one.tolist(), rel=1e-5) for one in steps["action"]]
+            (text,) = said["texts"]
+            assert [text["table"][at] for at in text["rows"]] == [f"go to <b>{place}</b>  [31m"] * len(states)
+            assert (text["name"], said["hidden"]) == ("observation/task", 0)
+            assert [one["name"] for one in said["frames"]] == ["observation/front", "observation/wrist"]
+            for layout, camera in zip(said["frames"], ("front", "wrist"), strict=True):
+                frames = [
+                    frame
+                    for strip in layout["strips"]
+                    for frame in strip_frames(layout, get(server, f"/{strip}")[2])[: layout["count"]]
+                ]
+                seen = [*steps["observation", camera], steps["next", "observation", camera][-1]]
+                for frame, picture in zip(frames, seen, strict=False):
+                    wanted = picture.numpy()
+                    assert np.array_equal(frame, wanted if wanted.ndim == 3 else np.stack([wanted] * 3, axis=-1))
+
+
+def rows_of(server: ViewServer, **asked: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(server, f"/table.json?{urlencode(asked)}")[2])
+    return found
+
+
+@pytest.mark.parametrize("where", ["", "return > -21", "whole and length < 500 or id == 3", "subsample:every=2", "cut"])
+def test_the_table_is_what_filter_leaves(server: ViewServer, opened: Dataset, where: str) -> None:
+    chosen = ["filter:True" if not where else where if ":" in where else f"filter:{where}"]
+    kept = rlx.preprocess(opened.path, opened.path.parent / "kept", transform=chosen, num_workers=1)
+    wanted = rlx.open(kept.dataset).trajectories
+    found = rows_of(server, where=where)
+    assert [row[1:3] for row in found["rows"]] == [*map(list, zip(wanted.returns, wanted.length, strict=True))]
+    assert (found["found"], found["of"]) == (len(wanted), 6)
+    for column, name in enumerate(("id", "return", "length")):
+        up, down = (rows_of(server, where=where, sort=name, **way)["rows"] for way in ({}, {"down": 1}))
+        assert [row[column] for row in up] == sorted(row[column] for row in found["rows"])
+        assert [row[column] for row in down] == sorted((row[column] for row in found["rows"]), reverse=True)
+    assert len(rows_of(server, most=2)["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("retrun > 1", "name 'retrun' is unknown"),
+        ("scale_reward:scale=2", "expected a condition, filter:... or subsample:..."),
+        ("filter:", "the end is missing"),
+        ("x:y", "expected a condition"),
+        ("subsample:every=-1", "expected at least 1"),
+    ],
+)
+def test_what_is_wrong_with_a_filter_is_said(server: ViewServer, where: str, problem: str) -> None:
+    status, _, body = get(server, f"/table.json?{urlencode({'where': where})}")
+    assert (status, problem in json.loads(body)["error"]) == (400, True), body
+
+
+def test_a_filter_runs_no_code(server: ViewServer, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef name(): pass\n")
+    for where in (f"relabel:{tmp_path}/code.py:name", f" relabel:{tmp_path}/code.py:name"):
+        assert get(server, f"/table.json?{urlencode({'where': where})}")[0] == 400
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_dataset_that_grows_is_followed(tmp_path: Path) -> None:
+    rlx.collect("CartPole-v1", episodes=3, output=tmp_path / "set", seed=0)
+    before = rlx.open(tmp_path / "set")
+    for server in serving(ViewServer(rlx.open(tmp_path / "set"))):
+        assert json.loads(get(server, "/live.json")[2]) == {"edition": 0, "writing": False}
+        rlx.collect("CartPole-v1", episodes=5, output=tmp_path / "set", seed=0, resume=True)
+        with writing(tmp_path / "set"):
+            assert json.loads(get(server, "/live.json")[2]) == {"edition": 1, "writing": True}
+        assert (rows_of(server)["of"], page_data(get(server, "/")[2].decode())["count"]) == (5, 5)
+        for edition, status in ((0, 404), (1, 200)):
+            assert get(server, f"/v{edition}/episodes/4.json")[0] == status
+        assert get(server, "/v0/episodes/2.json")[0] == 200
+    shown = Shown(before)  # it grew after it was opened
+    shown.refresh()
+    assert shown.edition == 1
+
+
+def test_two_datasets_are_compared(tmp_path: Path) -> None:
+    both = [datasets.numbers(tmp_path / "a"), datasets.numbers(tmp_path / "b", [[2.0] * n for n in (60, 4)])]
+    for server in serving(ViewServer(*both)):
+        text = html.unescape(get(server, "/")[2].decode())
+        for dataset in both:
+            stats = dataset.stats
+            for name in ("return", "length", "reward", "observation"):
+                assert (
+                    f"{wording.number(stats[name]['mean'])} \N{PLUS-MINUS SIGN} {wording.number(stats[name]['std'])}"
+                    in text
+                )
+        assert text.count("A: ") - text.count("B: ") in (0, 1, -1)
+        for place in (0, 1):
+            assert page_data(get(server, f"/{place}/")[2].decode())["count"] == len(both[place].trajectories)
+            assert json.loads(get(server, f"/{place}/table.json")[2])["of"] == len(both[place].trajectories)
+            assert get(server, f"/{place}/v0/episodes/1.json")[0] == 200
+        assert get(server, "/table.json")[0] == 404
+    first, second = (Overview.of(dataset) for dataset in both)
+    scales = [
+        [label.text for mark in drawing.marks if isinstance(label := mark, Label) and label.anchor != "end"]
+        for drawing in (first.drawings(400, 200, second)[1], second.drawings(400, 200, first)[1])
+    ]
+    assert scales[0] == scales[1]
 
 
 def test_connections_are_bounded(server: ViewServer) -> None:

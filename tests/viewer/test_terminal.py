@@ -1,0 +1,159 @@
+"""Episodes in a terminal: what is drawn, and how much room it takes."""
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rlx
+from rlx.store.dataset import Dataset
+from rlx.viewer.episode import Episode
+from rlx.viewer.terminal import Terminal, cut, half_blocks, kitty, sixel, terminal_frames
+from rlx.wording import number
+from rlx_cli.viewing import _play
+from tests.conftest import Cli
+from tests.viewer.datasets import everything
+
+_CODE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def pixels(lines: list[str]) -> list[list[list[int]]]:
+    """The upper and the lower pixels of every line, each [width][3], as a terminal would colour them."""
+    rows = []
+    for line in lines:
+        upper, lower, colours = [], [], [0] * 10
+        for part in re.findall(r"\x1b\[[0-9;]+m|▀", line):
+            if part == "▀":
+                upper.append(colours[2:5])
+                lower.append(colours[7:10])
+            else:
+                colours = [int(number) for number in part[2:-1].split(";")]
+        rows += [upper, lower]
+    return rows
+
+
+@pytest.mark.parametrize("height", [6, 7])
+def test_every_pixel_of_a_picture_that_fits_is_drawn(height: int) -> None:
+    picture = np.random.default_rng(0).integers(0, 3, (height, 9, 3), np.uint8)
+    black = [[[0, 0, 0]] * 9] * (height % 2)  # below the last row of an odd number
+
+    assert pixels(half_blocks(picture, 9, 4)) == [*picture.tolist(), *black]
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (30, 50), (8, 4), (200, 10)])
+def test_a_screen_fits_the_terminal(pong: Path, columns: int, lines: int) -> None:
+    for frame in list(terminal_frames(Episode(Dataset(pong), 0), columns, lines))[:70]:
+        assert len(frame) <= lines - 1
+        assert all(len(_CODE.sub("", line)) <= columns for line in frame)
+
+
+def test_there_is_a_screen_for_each_observation_and_its_step(pong: Path) -> None:
+    episode = Episode(Dataset(pong), 1)
+    frames = list(terminal_frames(episode, 40, 20))
+    assert len(frames) == episode.rows
+    assert frames[0][-2] == episode.title[:40]
+    assert frames[2][-1].startswith(f"step 2 of {episode.length}  return ")
+
+
+def test_numbers_are_drawn_as_curves(tmp_path: Path) -> None:
+    rlx.collect("CartPole-v1", episodes=1, output=tmp_path / "cartpole", seed=0)
+    frames = list(terminal_frames(Episode(Dataset(tmp_path / "cartpole"), 0), 60, 24))
+    assert [line.split()[0] for line in frames[-1][:4]] == [f"observation[{part}]" for part in range(4)]
+    assert all("█" in line for line in frames[-1][:4])
+    assert frames[-1][-1].endswith("terminated")
+    narrow = next(terminal_frames(Episode(Dataset(tmp_path / "cartpole"), 0), 20, 24))
+    assert max(map(len, narrow)) <= 20
+
+
+class _Interrupted(io.StringIO):
+    """A terminal whose user presses Ctrl-C while the third screen is written."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self.flushed = getattr(self, "flushed", 0) + 1
+        if self.flushed == 3:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_leaves_no_graphic_open_and_no_late_answer(pong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, dropped = _Interrupted(), []
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("rlx.viewer.terminal.asked_terminal", lambda: Terminal("kitty", is_late=True))
+    monkeypatch.setattr("rlx.viewer.terminal.drop_late_answer", lambda: dropped.append(True))
+    _play(Dataset(pong), 0, 100)
+    height = int(re.findall(r"\x1b\[(\d+)F", screen.getvalue())[-1])
+    assert screen.getvalue().endswith(f"\n\x1b\\\x1b[0m\x1b[{height}E")
+    assert dropped == [True]
+
+
+def test_wide_characters_fit() -> None:
+    assert [cut("a抓住", columns) for columns in range(6)] == ["", "a", "a", "a抓", "a抓", "a抓住"]
+
+
+def test_a_terminal_is_required(cli: Cli, pong: Path) -> None:
+    result = cli("view", pong, "--term")
+    assert result.code == 2
+    assert "--term requires a terminal" in result.err
+
+
+def sixels(text: str, width: int, height: int) -> np.ndarray:
+    """The pixels of a sixel picture, read as a terminal does, in colours of 0 to 100."""
+    found, colours = np.zeros((height + 5, width, 3), np.int64), {}
+    top, x, colour = 0, 0, 0
+    body = text.removeprefix(f'\x1bP0;1q"1;1;{width};{height}').removesuffix("\x1b\\")
+    for part in re.findall(r"#\d+;2;\d+;\d+;\d+|#\d+|!\d+.|\$|-|[?-~]", body):
+        if part.startswith("#"):
+            colour, *mixed = (int(n) for n in part[1:].split(";"))
+            if mixed:
+                colours[colour] = mixed[1:]
+        elif part in "$-":
+            top, x = top + 6 * (part == "-"), 0
+        else:
+            count = int(part[1:-1]) if part.startswith("!") else 1
+            for bit in range(6):
+                if ord(part[-1]) - 63 >> bit & 1:
+                    found[top + bit, x : x + count] = colours[colour]
+            x += count
+    return found[:height]
+
+
+def test_graphics_have_the_pixels_of_the_picture() -> None:
+    picture = np.random.default_rng(0).choice(np.array([0, 51, 255], np.uint8), (23, 31, 3))
+    assert np.array_equal(sixels(sixel(picture), 31, 23), np.round(picture / 2.55))
+    commands = re.findall(r"\x1b_G([^;]*);([^\x1b]*)\x1b\\", kitty(np.repeat(picture, 9, 1), 40, 10))
+    assert [head[-3:] for head, _ in commands] == ["m=1"] * (len(commands) - 1) + ["m=0"] or len(commands) == 1
+    assert "c=40,r=10" in commands[0][0]
+    with Image.open(io.BytesIO(base64.b64decode("".join(data for _, data in commands)))) as image:
+        assert np.array_equal(np.asarray(image.convert("RGB")), np.repeat(picture, 9, 1))
+
+
+@pytest.mark.parametrize(
+    ("answer", "environment", "expected"),
+    [
+        ("\x1b_Gi=31;OK\x1b\\\x1b[6;18;9t\x1b[?62;c", {}, Terminal("kitty", (9, 18))),
+        ("\x1b_Gi=31;EINVAL\x1b\\\x1b[?64;1;4c", {"TERM": "xterm-kitty"}, Terminal("sixel")),
+        ("\x1b[6;0;0t\x1b[?1;2c", {}, Terminal()),
+        ("", {"TERM": "xterm-kitty"}, Terminal("kitty")),
+        ("", {"TERM": "dumb"}, Terminal()),
+    ],
+)
+def test_a_terminal_says_what_it_draws(answer: str, environment: dict[str, str], expected: Terminal) -> None:
+    assert Terminal.of(answer, environment) == expected
+
+
+@pytest.mark.parametrize("graphics", ["", "sixel", "kitty"])
+def test_every_picture_and_what_else_a_step_holds_is_on_the_screen(tmp_path: Path, graphics: str) -> None:
+    dataset = everything(tmp_path / "set")
+    frames = list(terminal_frames(Episode(dataset, 0), 60, 30, Terminal(graphics, (8, 16))))
+    text = "\n".join(frames[1])
+    assert all(len(frame) <= 29 for frame in frames)
+    assert ("\x1bP" in text, "\x1b_G" in text, "▀" in text) == (graphics == "sixel", graphics == "kitty", not graphics)
+    said = [line for line in frames[1] if line.startswith(("value", "observation/task"))]
+    assert said == ["observation/task go to <b>0</b>  [31m", f"value {number(1.0)}"]
+    assert "value -" in frames[-1]
