@@ -39,8 +39,6 @@ class ShardPart:
     """The input of one new shard: a shard of a dataset, or some of its trajectories.
 
     Args:
-        dataset: whose shard it is.
-        place: of the shard among those that have steps.
         trajectories: [n] places of the trajectories in the shard, ascending; none for all of them.
     """
 
@@ -56,14 +54,7 @@ class ShardPart:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Parts of shards of datasets as a Source.
-
-    Args:
-        id: what the dataset is to be called.
-        schema: of all of them.
-        notes: notes of the data.
-        parts: by the number of the shard that they become.
-    """
+    """Parts of shards of datasets as a Source."""
 
     id: str
     schema: Schema
@@ -94,19 +85,10 @@ def merge(
     that differ between the datasets name the shards that they are about.
 
     Args:
-        sources: the datasets' directories.
-        destination: the directory of the new one.
-        options: how to write it; the store and codec count only with ``encode``.
         encode: whether to re-encode shards of another store or codec than the options'. Otherwise all datasets must
             have those of the first.
-        progress: receives ``bytes`` of linked files, and ``shards`` and ``steps`` of re-encoded ones.
 
-    Raises:
-        DatasetNotFoundError: the dataset does not exist.
-        DatasetError: a dataset is given twice, or the datasets differ in store or codec.
-        SchemaMismatchError: the datasets have different fields.
-        DatasetExistsError: the destination is one of the sources, or contains it, or holds another dataset.
-        CorruptDatasetError: a dataset is damaged.
+    Raises what ``rlx.merge`` does.
     """
     datasets = [Dataset(source) for source in sources]
     for dataset in datasets:
@@ -138,19 +120,8 @@ def assemble(
     """Write an assembly as a dataset, or its missing shards.
 
     Args:
-        assembly: the assembly to write.
-        parents: the datasets that it is of.
-        destination: the dataset's directory.
         options: how to write it; a whole shard that is of this store and codec already is linked.
-        progress: receives ``bytes`` of linked files, and ``shards`` and ``steps`` of re-encoded ones.
         recipe: what decides the data beside the parents.
-
-    Raises:
-        CorruptDatasetError: a shard is damaged.
-        DatasetExistsError: the destination holds another dataset, or one made of others or otherwise.
-        DatasetLockedError: another process is writing it.
-        DiskFullError: no space is left; finished shards are kept.
-        PartialError: a worker died.
     """
     started = time.monotonic()
     described = [parent_of(one) for one in parents]
@@ -170,7 +141,6 @@ def assemble(
 
 
 def _lineages(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
-    """Return how the parents came about, what they have in common once."""
     steps: list[Mapping[str, Any]] = []
     for parent in parents:
         steps += [step for step in parent.manifest.lineage if step not in steps]
@@ -241,7 +211,7 @@ def _check_forms(datasets: Sequence[Dataset]) -> None:
         forms = [(one.manifest.store, str(Codec.from_json(one.manifest.codec))) for one in (other, first)]
         for what, found, expected in zip(("store", "codec"), *forms, strict=True):
             if found != expected:
-                hint = f"--to {forms[1][0]}" + (f" --codec {forms[1][1]}" if forms[1][0] == "zarr" else "")
+                hint = f"`to` {forms[1][0]}" + (f" `codec` {forms[1][1]}" if forms[1][0] == "zarr" else "")
                 raise DatasetError(
                     f"{other.path}: {what} is {found}, expected {expected} as in {first.path}",
                     hint=f"{hint} re-encodes shards that use another store or codec",
@@ -251,8 +221,9 @@ def _check_forms(datasets: Sequence[Dataset]) -> None:
 def _notes(datasets: Sequence[Dataset]) -> Mapping[str, Any]:
     """Return the notes of all datasets, each that differs with the shards for which it is true."""
     notes: dict[str, Any] = {}
-    for key in dict.fromkeys(key for dataset in datasets for key in dataset.manifest.notes):
-        said = [dataset.manifest.notes.get(key) for dataset in datasets]
+    noted = [dataset.manifest.inherited_notes for dataset in datasets]
+    for key in dict.fromkeys(key for notes_of_one in noted for key in notes_of_one):
+        said = [notes_of_one.get(key) for notes_of_one in noted]
         if all(one == said[0] for one in said):
             notes[key] = said[0]
             continue

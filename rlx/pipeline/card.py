@@ -5,27 +5,32 @@ import hashlib
 import io
 import json
 import logging
-import shlex
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import MissingExtraError, SamplingError
-from rlx.files.hub import TAG, HubAddress
+from rlx.files.urls import TAG
+from rlx.manifest import VERSION
 from rlx.pipeline.citation import known_citations
 from rlx.store.dataset import Dataset
+from rlx.store.foreign_types import in_words
+from rlx.store.layout import CITATION
 from rlx.store.statistics import Episodes
-from rlx.wording import number, plural, size
+from rlx.wording import number, pasteable, plural, size
 
 logger = logging.getLogger(__name__)
-NAME, CROISSANT, TABLE, CITATIONS = "README.md", "croissant.json", "trajectories.csv", "CITATION.bib"
+NAME, CROISSANT, TABLE = "README.md", "croissant.json", "trajectories.csv"
+_LICENSE = re.compile(r"^license: (\".*\")$", re.MULTILINE)
 _PLOTS, _FRAMES = "images/overview.png", "images/frames.png"
 _PICTURES = {_PLOTS: "Returns, lengths, rewards and actions", _FRAMES: "Frames of episodes"}
 # A card without it is somebody's own, and stays.
 MARK = "<!-- Written by rlx push, which replaces it. Remove this line to keep your own text. -->"
 _CROISSANT = "http://mlcommons.org/croissant/1.0"
 # Notes that the card has in other places.
-_SHOWN = ("citation", "origin")
+_SHOWN = ("citation", "origin", VERSION)
+_NUMBERS = re.compile(r"v?(\d+(?:\.\d+){0,2})")
 _COLUMNS = {
     "trajectory": "sc:Integer",
     "start": "sc:Integer",
@@ -51,16 +56,16 @@ class Card:
     """The description of a dataset at an address of the hub.
 
     Args:
-        dataset: the dataset.
-        address: where it will be.
         page: URL of the repository for browsers.
+        table_url: URL of the table of trajectories for browsers.
         license: identifier of its licence, such as ``cc-by-4.0``; None if nobody has said.
         citation: BibTeX of its authors; None if nobody has said.
     """
 
     dataset: Dataset
-    address: HubAddress
+    url: str
     page: str
+    table_url: str
     license: str | None = None
     citation: str | None = None
 
@@ -69,7 +74,7 @@ class Card:
         table = self._table()
         files = {TABLE: table, CROISSANT: self._croissant(table), **self._pictures()}
         if citations := self._citations():
-            files[CITATIONS] = "\n\n".join(citations).encode() + b"\n"
+            files[CITATION] = "\n\n".join(citations).encode() + b"\n"
         files[NAME] = self._text(files).encode()
         return files
 
@@ -78,7 +83,6 @@ class Card:
         return [*given, *known_citations(self.dataset.manifest)]
 
     def _table(self) -> bytes:
-        """Return the trajectories as CSV."""
         found = self.dataset.trajectories
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -118,9 +122,10 @@ class Card:
                     *pictures,
                     "## Use",
                     f"```python\nimport rlx  # pip install 'rlx[hub]'\n\n"
-                    f'dataset = rlx.open("{self.address}")\n'
+                    f'dataset = rlx.open("{self.url}")\n'
                     f"batch = dataset.sample(batch_size=128).batch\n```",
-                    f"`rlx pull {self.address}` copies it, `rlx view {self.address}` shows it in a browser.",
+                    *self._version(),
+                    f"`rlx pull {self.url}` copies it, `rlx view {self.url}` shows it in a browser.",
                     "## Fields",
                     _rows(("field", "dtype", "shape", "space"), self._fields()),
                     *self._notes(),
@@ -130,6 +135,15 @@ class Card:
             )
             + "\n"
         )
+
+    def _version(self) -> list[str]:
+        version = self.dataset.manifest.version
+        if version is None:
+            return []
+        return [
+            f"This is version `{_plain(version)}`; `@{_plain(version)}` after the name of the repository reads it "
+            "whatever is pushed later."
+        ]
 
     def _front_matter(self) -> str:
         manifest = self.dataset.manifest
@@ -171,7 +185,7 @@ class Card:
 
     def _fields(self) -> list[Sequence[str]]:
         return [
-            (name, str(field.dtype), " x ".join(map(str, field.shape)) or "scalar", _space(field.space))
+            (name, str(field.dtype), " x ".join(map(str, field.shape)) or "scalar", in_words(field.space))
             for name, field in ((name, self.dataset.schema[name]) for name in self.dataset.schema)
         ]
 
@@ -187,7 +201,7 @@ class Card:
         commands = [step["command"] for step in self.dataset.manifest.lineage if isinstance(step.get("command"), str)]
         if not commands:
             return []
-        shown = "\n".join(shlex.join(_words(command)) for command in commands)
+        shown = "\n".join(map(pasteable, commands))
         return ["## How it was made", f"```sh\n{_plain(shown)}\n```"]
 
     def _cited(self) -> list[str]:
@@ -196,8 +210,6 @@ class Card:
 
     def _croissant(self, table: bytes) -> bytes:
         manifest = self.dataset.manifest
-        below = f"{self.address.path}/" if self.address.path else ""
-        url = f"{self.page}/resolve/{self.address.revision or 'main'}/{below}{TABLE}"
         described: dict[str, Any] = {
             "@context": _CONTEXT,
             "@type": "sc:Dataset",
@@ -205,6 +217,7 @@ class Card:
             "name": manifest.id,
             "description": self._summary(),
             "url": self.page,
+            **({"version": semantic} if (semantic := _semantic(manifest.version)) else {}),
             **({"license": self.license} if self.license else {}),
             **({"citeAs": "\n\n".join(citations)} if (citations := self._citations()) else {}),
             "keywords": ["reinforcement learning", TAG],
@@ -214,7 +227,7 @@ class Card:
                     "@id": TABLE,
                     "name": TABLE,
                     "description": "The trajectories; rlx.open reads their steps.",
-                    "contentUrl": url,
+                    "contentUrl": self.table_url,
                     "encodingFormat": "text/csv",
                     "sha256": hashlib.sha256(table).hexdigest(),
                 }
@@ -242,6 +255,18 @@ class Card:
         return json.dumps(described, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
+def stated_license(card: str) -> str | None:
+    """Return the licence that a card states."""
+    found = _LICENSE.search(card)
+    return json.loads(found[1]) if found else None
+
+
+def _semantic(version: str | None) -> str | None:
+    """Return a version as Croissant wants it: ``2.0.0`` for ``v2``; None if it has other parts than numbers."""
+    found = _NUMBERS.fullmatch(version or "")
+    return found and ".".join([*found[1].split("."), "0", "0"][:3])
+
+
 def _size_category(count: int) -> str:
     """Return the hub's name for a number of rows.
 
@@ -256,12 +281,7 @@ def _size_category(count: int) -> str:
     return f"{names[place - 1]}<n<{names[place]}" if place < len(names) else f"n>{names[-1]}"
 
 
-def _space(space: Mapping[str, Any] | None) -> str:
-    return "" if space is None else json.dumps(space)[:200]
-
-
 def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
@@ -274,13 +294,6 @@ def _plain(text: str) -> str:
     """Return text of a dataset, which may be anybody's, without control characters, HTML and fences."""
     kept = "".join(letter for letter in text if letter.isprintable() or letter == "\n")
     return kept.replace("<", "&lt;").replace("```", "'''")
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:  # an unclosed quote
-        return command.split()
 
 
 _CONTEXT = {

@@ -1,36 +1,39 @@
 """Runs that there are: below ``$RLX_HOME``, in directories and on servers."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlx.errors import DatasetNotFoundError, ForbiddenError, RlxError, SourceError, SourceNotFoundError
+from rlx.errors import ForbiddenError, RlxError, SourceError, SourceNotFoundError
 from rlx.files.checksum import FetchedFile, FileStat
-from rlx.files.hub import datasets_of, organisation_of
 from rlx.files.location import Location
+from rlx.files.mirrors import Mirrors
 from rlx.files.opening import open_location, open_source
 from rlx.files.retry import RetryPolicy
-from rlx.files.urls import HUB
+from rlx.files.urls import HUB, TAG, organisation_of
+from rlx.formats import rl_unplugged
 from rlx.formats.common.source import Layout
 from rlx.formats.dopamine.reader import DopamineLayout
 from rlx.formats.finding import find_runs
-from rlx.formats.rl_unplugged import layout as rl_unplugged
-from rlx.formats.rl_unplugged.layout import GAMES, shard_file
+from rlx.formats.rl_unplugged import GAMES, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
+from rlx.pipeline.hosted import HOSTS, listed
+from rlx.pipeline.sources import DEFAULTS, Base, Place
 from rlx.progress import Silent
 from rlx.store.layout import read_manifest
 from rlx.store.statistics import Episodes
 from rlx.wording import without_secrets
 
 _REQUESTS = 8
+RL_UNPLUGGED = "rlu"
 R = TypeVar("R")
 logger = logging.getLogger(__name__)
-# A list is wanted now; whoever waits for a run's bytes is more patient.
+# A list should come soon; a download may wait longer.
 _FEW_RETRIES = RetryPolicy(attempts=2, first_delay_s=0.5)
 
 
@@ -43,7 +46,7 @@ class CatalogEntry:
         game: first part of the id: ``Pong``.
         run: last part of the id if that is a number: 5.
         source: URL or directory that the run can be downloaded from; of a local dataset, its directory.
-        shards: number of shards.
+        shards: number of shards; None if unknown.
         local: whether it is a dataset below ``$RLX_HOME``.
         steps: number of steps; None if unknown, as of downloadable runs.
         asked: whether the source was queried; False for rlx's built-in table.
@@ -51,13 +54,14 @@ class CatalogEntry:
         pieces: number of pieces of episodes; None if unknown.
         mean_return: mean return of whole episodes; None if unknown.
         mean_length: mean steps of whole episodes; None if unknown.
+        version: that ``rlx push`` has noted, or None.
     """
 
     id: str
     game: str
     run: int | None
     source: str
-    shards: int
+    shards: int | None
     local: bool
     steps: int | None
     asked: bool = True
@@ -65,15 +69,17 @@ class CatalogEntry:
     pieces: int | None = None
     mean_return: float | None = None
     mean_length: float | None = None
+    version: str | None = None
 
-    def is_of(self, game: str | None) -> bool:
-        """Return whether it is a run of this game, in any case; None stands for all games."""
-        return game is None or self.game.lower() == game.lower()
+    def is_of(self, game: str | None, search: str | None = None) -> bool:
+        """Return whether it is a run of this game and has this text in its id, in any case; None stands for all."""
+        is_game = game is None or _plain(self.game) == _plain(game)
+        return is_game and (search is None or search.lower() in self.id.lower())
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on; unknown episode statistics, as of downloadable runs, are left out."""
         found = asdict(self)
-        unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length") if found[key] is None]
+        unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length", "version") if found[key] is None]
         return {key: value for key, value in found.items() if key not in unknown}
 
 
@@ -82,28 +88,37 @@ def local_runs() -> list[CatalogEntry]:
     return [_local(id) for id in dataset_ids()]
 
 
-def remote_runs(source: str | None = None, game: str | None = None) -> list[CatalogEntry]:
+def _plain(game: str) -> str:
+    """Return a game as every project would write it: ALE's ``ChopperCommand`` is Minari's ``choppercommand``."""
+    return game.lower().replace("-", "").replace("_", "")
+
+
+def remote_runs(source: str | None = None, game: str | None = None, search: str | None = None) -> list[CatalogEntry]:
     """List the runs that can be downloaded.
 
     A directory is searched and a server is asked for each run's first file. Without a source, no server is asked: the
     entries are rlx's built-in table of RL Unplugged.
 
     Args:
-        source: a URL or a directory.
+        source: a URL or a directory; or the name of a project: ``rlu``, ``minari``, ``lerobot`` or ``hf``.
         game: only this game, in any case.
-
-    Raises:
-        SourceNotFoundError: the directory does not exist.
-        ForbiddenError: the server refuses all requests.
-        DownloadError: the server does not answer.
+        search: only names with this text, in any case; of ``hf``, what its own search finds.
     """
     here = set(dataset_ids())
+    if source is not None and source in HOSTS:
+        found = listed(source, search or (game if source == "hf" else None))
+        entries = [CatalogEntry(str(one), one.game, None, one.url, None, one.id in here, None) for one in found]
+        return [entry for entry in entries if game is None or _plain(game) in _plain(entry.id)]
+    entries = _runs_at(None if source == RL_UNPLUGGED else source, game, here)
+    return [entry for entry in entries if entry.is_of(game, search)]
+
+
+def _runs_at(source: str | None, game: str | None, here: Collection[str]) -> list[CatalogEntry]:
     if (organisation := organisation_of(source or "")) is not None:
-        return [entry for entry in _pushed(organisation, here) if entry.is_of(game)]
+        return _pushed(organisation, here)
     base = open_source(source, retry=_FEW_RETRIES) if source else None
     if base is not None and base.directory is not None:
-        runs = [_remote(run.id, base.url, len(run.shards()), run.id in here) for run in find_runs(base.directory)]
-        return [entry for entry in runs if entry.is_of(game)]
+        return [_remote(run.id, base.url, len(run.shards()), run.id in here) for run in find_runs(base.directory)]
     table = [
         _remote(
             f"{name}/{run}",
@@ -122,13 +137,15 @@ def remote_runs(source: str | None = None, game: str | None = None) -> list[Cata
 
 
 def _pushed(organisation: str, here: Collection[str]) -> list[CatalogEntry]:
-    """Return the datasets that rlx has pushed to an organisation of the hub."""
+    # Listing a directory should not load the HTTP libraries.
+    from rlx.files.hub import repositories  # noqa: PLC0415
+
     entries = []
-    for dataset in datasets_of(organisation):
-        url = f"{HUB}{dataset.id}"
+    for dataset in repositories(author=organisation, tag=TAG):
+        url = f"{HUB}{dataset}"
         try:
             manifest = read_manifest(open_location(url, retry=_FEW_RETRIES))
-        except (DatasetNotFoundError, ForbiddenError) as exc:  # others of its datasets can be read
+        except RlxError as exc:  # others of its datasets can be read
             logger.warning("%s", exc)
             continue
         entries.append(_described(manifest, url, local=manifest.id in here))
@@ -147,9 +164,16 @@ def _local(id: str) -> CatalogEntry:
 def _described(listed: Manifest, source: str, *, local: bool) -> CatalogEntry:
     found = Episodes.of(listed.shards)
     means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
-    episodes = (found.whole, found.pieces, *means)
     split = _split(listed.id)
-    return CatalogEntry(listed.id, *split, source, len(listed.shards), local, listed.steps, True, *episodes)
+    entry = CatalogEntry(listed.id, *split, source, len(listed.shards), local, listed.steps, True)
+    return replace(
+        entry,
+        episodes=found.whole,
+        pieces=found.pieces,
+        mean_return=means[0],
+        mean_length=means[1],
+        version=listed.version,
+    )
 
 
 def _remote(id: str, source: str, shards: int, local: bool) -> CatalogEntry:
@@ -163,25 +187,18 @@ def _split(id: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRun:
-    """One run on a server.
+    """One run on a server, or on several that have the same files.
 
     Args:
-        base: where its files lie.
-        layout: how they are named.
         growth: bytes of a dataset in the default codec for each byte of the files, as measured, rounded up.
     """
 
-    base: Location
+    base: Mirrors
     layout: Layout
     growth: float
 
     def fetch_index(self, directory: Path) -> dict[str, FetchedFile]:
-        """Fetch the small files that the run is planned from; return those that there are, by name.
-
-        Raises:
-            SourceNotFoundError: none of them exists.
-            SourceError: one cannot be fetched, so the files of the run are unknown.
-        """
+        """Fetch the small files that the run is planned from; return those that there are, by name."""
         answers = _each(lambda name: self.base.fetch(name, directory, Silent()), self.layout.index_files())
         for answer in answers.values():
             if isinstance(answer, SourceError) and not isinstance(answer, SourceNotFoundError):
@@ -189,11 +206,7 @@ class RemoteRun:
         return _given(answers)
 
     def stats(self, names: Sequence[str]) -> dict[str, FileStat]:
-        """Return the server's metadata of files; files for which it fails are left out.
-
-        Raises:
-            SourceError: it fails for all of them: they do not exist, or access is denied.
-        """
+        """Return the server's metadata of files; files for which it fails are left out."""
         return _given(_each(self.base.stat, names))
 
 
@@ -219,38 +232,59 @@ def _given(answers: Mapping[str, R | SourceError]) -> dict[str, R]:
     return given
 
 
-def find_remote(base: Location, game: str, run: int, layout: str | None) -> RemoteRun:
-    """Return the run on a server, whose layout is found out where it is not given.
+def find_remote(places: Sequence[Place], game: str, run: int) -> Iterator[RemoteRun]:
+    """Yield the run as the first base has it, with all bases that have the same files; then as others have it.
 
-    Raises:
-        SourceNotFoundError: the layout is RL Unplugged's, and has no such run.
-        ForbiddenError: RL Unplugged has no such run, and the server refuses to tell of another layout.
+    Args:
+        places: the bases, each with its location or the error of opening it.
     """
-    refusal: ForbiddenError | None = None
-    for prefix in () if layout == "rlu" else ("", "dqn/"):
-        dopamine = RemoteRun(base, DopamineLayout(game, run, prefix), 2.5)
+    found: dict[Layout, list[tuple[Base, Location]]] = {}
+    errors: list[RlxError] = []
+    for base, location in places:
         try:
-            base.stat(dopamine.layout.index_files()[0])
+            if isinstance(location, RlxError):
+                raise location
+            found.setdefault(_layout(location, base, game, run), []).append((base, location))
+        except RlxError as exc:
+            errors.append(exc)
+    if not found:
+        try:
+            raise errors[0]
+        finally:
+            del errors  # which would keep this frame, the error and its connection alive in a circle
+    for error in errors:
+        logger.warning("%s", error)
+    for layout, alike in found.items():
+        # However it was configured: the checksums of the published copy decide.
+        originals = {default.address for default in DEFAULTS}
+        published = [location for base, location in alike if base.address.rstrip("/") in originals]
+        mirrors = Mirrors([location for _, location in alike], trusted=published)
+        yield RemoteRun(mirrors, layout, 2.5 if isinstance(layout, DopamineLayout) else 0.5)
+
+
+def _layout(location: Location, base: Base, game: str, run: int) -> Layout:
+    """Return how a base names the files of a run, which is found out where it is not given."""
+    refusal: ForbiddenError | None = None
+    for prefix in () if base.layout == "rlu" else ("", "dqn/"):
+        dopamine = DopamineLayout(game, run, prefix)
+        try:
+            location.stat(dopamine.index_files()[0])
         except SourceNotFoundError:
             continue
         except ForbiddenError as exc:
             refusal = exc  # no answer yet: a server that forbids to list may forbid what it lacks
         else:
             return dopamine
-    if layout == "dopamine":
-        return RemoteRun(base, DopamineLayout(game, run), 2.5)
+    if base.layout == "dopamine":
+        return DopamineLayout(game, run)
     try:
-        return RemoteRun(base, RLUnpluggedLayout(game, run), 0.5)
+        return RLUnpluggedLayout(game, run, base.is_ordered)
     except SourceNotFoundError as exc:
         raise refusal or exc from None
 
 
 def present_runs(base: Location, runs: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Return which of these runs, each a game and a number, a server has: it is asked for the first file of each.
-
-    Raises:
-        SourceError: the server does not answer, or refuses every request.
-    """
+    """Return which of these runs, each a game and a number, a server has: it is asked for the first file of each."""
     published = [(game, run) for game, run in runs if game in GAMES]
     ways: list[dict[str, tuple[str, int]]] = [{shard_file(game, run, 0): (game, run) for game, run in published}]
     for prefix in ("", "dqn/"):

@@ -1,8 +1,12 @@
 """The papers that describe where a dataset's steps came from."""
 
+import re
 from collections.abc import Mapping
 
+from rlx.errors import SourceNotFoundError
+from rlx.files.location import Location
 from rlx.manifest import Manifest
+from rlx.store.layout import CITATION
 
 RL_UNPLUGGED = """\
 @inproceedings{gulcehre2020rl,
@@ -28,6 +32,26 @@ _PAPERS: Mapping[str, str] = {
     "Gulcehre et al. 2020": RL_UNPLUGGED,
     "Agarwal et al. 2020": DQN_REPLAY,
 }
+
+
+_MAX_BYTES = 2**21
+_NEXT = re.compile(r"\n\s*\n(?=[@%])")
+
+
+def citations(manifest: Manifest, location: Location) -> list[str]:
+    """Return BibTeX entries that somebody gave with a dataset, then of the papers that its notes name."""
+    return [*given_citations(manifest, location), *known_citations(manifest)]
+
+
+def given_citations(manifest: Manifest, location: Location) -> list[str]:
+    """Return the entries of the file beside a dataset's manifest that its notes do not name; none without a file."""
+    try:
+        content, _ = location.get(CITATION, max_bytes=_MAX_BYTES)
+    except SourceNotFoundError:
+        return []
+    text = content.decode(errors="replace").replace("\r\n", "\n").strip()
+    known = known_citations(manifest)
+    return [entry.strip() for entry in _NEXT.split(text) if entry.strip() and entry.strip() not in known]
 
 
 def known_citations(manifest: Manifest) -> list[str]:

@@ -28,20 +28,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
 
     Where the environment or the policy fails, or Ctrl-C is pressed, the episodes that have ended are kept.
 
-    Args:
-        collection: what.
-        destination: the dataset's directory.
-        options: how to write it.
-        progress: receives ``steps`` or ``episodes``.
-
-    Raises:
-        CollectError: the environment or the policy cannot be created, fails, or one does not fit the other.
-        WorkerLostError: a worker died three times without finishing a shard.
-        MissingExtraError: what the environment needs is not installed.
-        DatasetExistsError: the destination holds another dataset; or ``resume`` is not set and it holds one that the
-            same command has not finished.
-        DiskFullError: no space is left; finished shards are kept.
-        EngineError: no Ray cluster answers.
+    Raises what ``rlx.collect`` does.
     """
     started = time.monotonic()
     if not (collection.resume or options.overwrite) and is_there(destination / manifest.FILE_NAME):
@@ -79,17 +66,13 @@ def _actors(collection: Collection, options: Options) -> Actors:
 
 
 def _finished(destination: Path, command: str) -> Manifest:
-    """Return the manifest of a dataset that the same command has finished.
-
-    Raises:
-        DatasetExistsError: it is another dataset, or not finished.
-    """
+    """Return the manifest of a dataset that the same command has finished."""
     listed = Manifest.load(destination)
     if command and not listed.missing and [made.get("command") for made in listed.lineage] == [command]:
         return listed
     raise DatasetExistsError(
         f"{destination} holds a dataset",
-        hint="--resume collects what is missing, --overwrite starts afresh, -o chooses another directory",
+        hint="`resume` collects what is missing, `overwrite` starts afresh, `output` chooses another directory",
     )
 
 

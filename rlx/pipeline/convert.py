@@ -15,7 +15,6 @@ from rlx.formats.common.fields import not_taken
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
-from rlx.formats.registry import readable
 from rlx.home import locate
 from rlx.manifest import FileRecord
 from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
@@ -31,26 +30,21 @@ from rlx.wording import plural
 
 logger = logging.getLogger(__name__)
 _MAX_NAMED = 20
-FORMATS = ("rlx", *readable())
 
 
-def fetched(source: str | os.PathLike[str]) -> tuple[Path, str | None]:
+def fetched(source: str | os.PathLike[str], progress: Progress | None = None) -> tuple[Path, str | None]:
     """Return where the files of a source lie on this machine, and which URL they came from, if any.
 
-    Files of the hub are fetched into the cache of huggingface_hub, and the URL names their commit.
-
-    Raises:
-        DatasetNotFoundError: an id or a URL that is not on this machine.
-        SourceNotFoundError, ForbiddenError, DownloadError: a dataset of the hub that cannot be fetched.
-        MissingExtraError: huggingface_hub is not installed.
+    Files of the hub are fetched into the cache of huggingface_hub, and the URL names their commit. ``progress``
+    receives their ``bytes``.
     """
     if not (isinstance(source, str) and source.startswith(HUB)):
         return locate(source), None
-    # Who reads a directory should not wait for what speaks HTTP.
+    # Reading a directory should not load the HTTP libraries.
     from rlx.files.hub import Hub  # noqa: PLC0415
 
     location = Hub(source)
-    return location.snapshot(), location.pinned
+    return location.snapshot(progress), location.pinned
 
 
 def convert(
@@ -65,17 +59,11 @@ def convert(
     """Convert files of another project, or a dataset, into a dataset; resume an unfinished one.
 
     Args:
-        source: path of the files or of the dataset.
-        destination: directory of the new dataset.
-        options: how to write it.
-        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
+        source_format: ``rlx`` or a name of ``readable()``, perhaps with options (``torchrl:time_dim=0``); auto-detected
+            by default.
         origin: the URL that the files came from; see ``fetched``.
-        progress: receives ``shards`` and ``steps``.
 
-    Raises:
-        SourceNotFoundError: no run was found, or more than one.
-        IncompleteDatasetError: the source is a dataset that has no manifest yet.
-        DatasetExistsError: the destination is the source, or contains it, or holds something else.
+    Raises what ``rlx.convert`` does.
     """
     check_apart(source, destination)
     ingest = replace(_ingest(source, options, source_format, progress), origin=origin)
@@ -85,12 +73,7 @@ def convert(
 
 
 def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
-    """Return the dataset or the only run at a path, and the directory that its file names are relative to.
-
-    Raises:
-        SourceNotFoundError: no run was found, or more than one.
-        IncompleteDatasetError: the dataset has no manifest yet.
-    """
+    """Return the dataset or the only run at a path, and the directory that its file names are relative to."""
     is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()
     if source_format == "rlx" or (source_format is None and is_dataset):
         return StoredDataset(Dataset(source)), source
@@ -108,9 +91,10 @@ def warn(source: Source) -> None:
     if count := notes.get(STEPS_WITHOUT_OUTCOME):
         whose = plural(count, "episode")
         logger.warning("%s: left out: the last steps of %s, as what they led to is not recorded", source.id, whose)
-    lossy = notes.get("lossy_jpeg")
-    for name in lossy if isinstance(lossy, list) else []:  # notes of a file may have any type
-        logger.warning("%s: %s went through JPEG, which is lossy, before it came here", source.id, name)
+    for note, encoding in (("lossy_jpeg", "JPEG"), ("lossy_webp", "WebP"), ("lossy_video", "video")):
+        lossy = notes.get(note)
+        for name in lossy if isinstance(lossy, list) else []:  # notes of a file may have any type
+            logger.warning("%s: %s went through %s, which is lossy, before it came here", source.id, name, encoding)
 
 
 class StoredDataset:
@@ -136,7 +120,7 @@ class StoredDataset:
     @property
     def notes(self) -> Mapping[str, Any]:
         """Notes of the data."""
-        return self.dataset.manifest.notes
+        return self.dataset.manifest.inherited_notes
 
     def shards(self) -> Sequence[int]:
         """Return the numbers of the shards that have steps; their places if a name is not a number."""

@@ -66,16 +66,7 @@ class Comparison:
 
 
 def compare(a: Dataset, b: Dataset, *, progress: Progress) -> Comparison:
-    """Compare two datasets, however they are stored and cut into shards.
-
-    Args:
-        a: the first dataset.
-        b: the second dataset.
-        progress: receives ``steps``.
-
-    Raises:
-        CorruptDatasetError: a file that is read is damaged.
-    """
+    """Compare two datasets, however they are stored and cut into shards."""
     differences = [*_manifests(a, b), *_lineages(a, b), *_tables(a.trajectories, b.trajectories)]
     read = 0
     if not _same_files(a, b):
@@ -150,6 +141,8 @@ def _differ(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
     rows = len(a)
     if a.dtype != b.dtype:
         return np.ones(rows, bool)
+    if not a.size:
+        return np.zeros(rows, bool)
     if a.dtype.hasobject:
         found: NDArray[np.bool_] = (a != b).reshape(rows, -1).any(1)
         return found

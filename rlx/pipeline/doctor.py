@@ -34,8 +34,6 @@ class Fixed:
     """A copy of a dataset without the trajectories that have errors.
 
     Args:
-        dataset: its directory.
-        trajectories: how many it has.
         left_out: how many it lacks.
     """
 
@@ -123,16 +121,7 @@ def doctor(
 ) -> Checkup:
     """Check the meaning of a dataset or of files of another project.
 
-    Args:
-        path: a dataset's directory, id or URL, or a path that ``convert`` reads.
-        source_format: format of the files; auto-detected if not given.
-        against: other datasets that must not share a trajectory with it, such as the other part of a split.
-        sample: look at this many trajectories only, evenly spread; of foreign files, at the first ones.
-        progress: receives ``steps``.
-
-    Raises:
-        DatasetNotFoundError, SourceNotFoundError: the path does not exist.
-        CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
+    Arguments and errors are those of ``rlx.doctor``.
     """
     progress = progress or Silent()
     problems: list[Finding] = []
@@ -159,15 +148,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     """Write a copy of a dataset without the trajectories that findings say to leave out; nothing is invented.
 
     Args:
-        path: the dataset's directory or id.
         checkup: what ``doctor`` found in all of it.
-        destination: the new dataset's directory.
-        options: how to write; store and codec are those of the dataset.
-        progress: receives ``bytes``, ``shards`` and ``steps``.
-
-    Raises:
-        DatasetError: the checkup looked at a sample only, or nothing would be left.
-        DatasetExistsError: the destination holds something else.
     """
     dataset = Dataset(path)
     if checkup.trajectories != len(dataset.trajectories):
@@ -186,7 +167,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     whole = dataset.manifest
     dropped = {finding.check: len(finding.trajectories) for finding in checkup.findings}
     recipe = {"doctor": {check: count for check, count in dropped.items() if count}}
-    assembly = Assembly(whole.id, whole.schema, whole.notes, parts)
+    assembly = Assembly(whole.id, whole.schema, whole.inherited_notes, parts)
     options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
     report = assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
     return Fixed(destination, report.trajectories, left_out=int((~keeps).sum()))
@@ -194,15 +175,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A dataset or files of another project, ready to be examined.
-
-    Args:
-        subject: its metadata.
-        where: path or URL.
-        blocks: its steps.
-        steps: how many, where that is known beforehand.
-        total: trajectories, where that is known beforehand.
-    """
+    """A dataset or files of another project, ready to be examined."""
 
     subject: Subject
     where: str
@@ -231,7 +204,6 @@ def _digests(path: str, source_format: str | None, problems: list[Finding]) -> M
 
 
 def _dataset_at(path: str, source_format: str | None) -> Dataset | None:
-    """Return the dataset at a path, id or URL; None for files of other projects."""
     if source_format not in (None, "rlx"):
         return None
     if is_url(path) or (Path(path) / manifest.FILE_NAME).exists() or not Path(path).exists():

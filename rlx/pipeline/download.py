@@ -3,37 +3,42 @@
 Remote files are fetched in the order of the shards, a few ahead of the conversion, and deleted after it.
 """
 
+import logging
 import re
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
 from rlx.engine.engines import job_count
-from rlx.errors import SourceNotFoundError
-from rlx.files.checksum import FetchedFile
+from rlx.errors import DatasetExistsError, RlxError, SourceError, SourceNotFoundError
+from rlx.files.checksum import FetchedFile, FileStat
 from rlx.files.directory import Directory
 from rlx.files.disk import check_room
-from rlx.files.location import Location
+from rlx.files.mirrors import Mirrors
 from rlx.files.opening import open_source
 from rlx.files.retry import Cancel
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
-from rlx.formats.rl_unplugged import layout as rl_unplugged
+from rlx.formats.rl_unplugged.reader import ORDER
+from rlx.home import home
 from rlx.manifest import FileRecord, Manifest
 from rlx.pipeline.catalog import RemoteRun, find_remote
-from rlx.pipeline.convert import warn
-from rlx.pipeline.ingest import Arrived, Ingest, LocalFiles
+from rlx.pipeline.convert import convert, warn
+from rlx.pipeline.hosted import Hosted, located
+from rlx.pipeline.ingest import Arrived, Ingest, LocalFiles, noted_origins
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, manifest_at
+from rlx.pipeline.sources import Base, Place, configured_bases, opened
 from rlx.progress import Progress, Silent
 from rlx.store.dataset_writer import SOURCE_FILES, Claim, claimed
 
+logger = logging.getLogger(__name__)
 # Enough to keep a fast link busy over files of a gigabyte; more only splits it.
 TRANSFERS = 4
 _RUN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/([0-9]+)")
@@ -89,61 +94,111 @@ def download(
     """Download a run, or its missing shards, and convert each file while others still arrive.
 
     Args:
-        run: ``Pong/5``.
-        destination: the dataset's directory.
-        options: how to write it.
-        source: base of the files: a URL or a directory; RL Unplugged's bucket by default.
+        source: base of the files: a URL or a directory; by default the configured ones, RL Unplugged's buckets unless
+            there are others.
         layout: ``rlu`` or ``dopamine``; auto-detected by default.
-        progress: receives ``bytes``, ``shards`` and ``steps``.
 
-    Raises:
-        SourceNotFoundError: the run or shard does not exist.
-        ForbiddenError: the server refuses access.
-        DiskFullError: no space is left.
-        DatasetLockedError: another process is writing the dataset.
-        DatasetExistsError: the destination holds something else.
+    Raises what ``rlx.download`` does.
     """
-    base, layout = _opened(source, layout)
-    return download_from(base, run, destination, options, layout=layout, progress=progress)
+    return download_from(_bases(source, layout), run, destination, options, progress=progress)
 
 
-def _opened(source: str | None, layout: str | None) -> tuple[Location, str | None]:
-    """Return the base that a user means, and its layout where that is known: RL Unplugged's bucket need not be
-    asked."""
-    return (open_source(source), layout) if source else (open_source(rl_unplugged.URL), layout or "rlu")
+def _bases(source: str | None, layout: str | None) -> list[Place]:
+    """Return the bases to try: the one that a user means, which has to exist, or those that are configured."""
+    if source is not None:
+        return [(Base(source, layout), open_source(source))]
+    bases = configured_bases()
+    return opened(bases if layout is None else [replace(base, layout=layout) for base in bases])
 
 
 def download_from(
-    base: Location, run: str, destination: Path, options: Options, *, layout: str | None, progress: Progress
+    bases: Sequence[Place], run: str, destination: Path, options: Options, *, progress: Progress
 ) -> Report:
-    """Download a run from a base that is open, say with other timeouts; see ``download``."""
+    """Download a run from bases that are open, say with other timeouts; see ``download``."""
     game, number = parse_run(run)
-    if base.directory is not None:
-        check_apart(base.directory, destination)
-        local = find_run(base.directory, run, layout)
-        warn(local)
+    if (local := _local(bases)) is not None:
+        base, directory = local
+        check_apart(directory, destination)
+        found = find_run(directory, run, base.layout)
+        warn(found)
         with claimed(destination, overwrite=options.overwrite) as claim:
-            ingest = Ingest(local, local.root, options, progress, origin=base.url)
+            ingest = Ingest(found, found.root, options, progress, origin=base.url)
             return ingest.run(claim, LocalFiles())
     with claimed(destination, overwrite=options.overwrite) as claim:
-        return _download(find_remote(base, game, number, layout), claim, options, progress)
+        return _download(find_remote(bases, game, number), claim, options, progress)
 
 
-def _download(remote: RemoteRun, claim: Claim, options: Options, progress: Progress) -> Report:
+def _local(bases: Sequence[Place]) -> tuple[Base, Path] | None:
+    """Return the only base, if it is a directory: its files are read there."""
+    (base, location), *others = bases
+    if others or isinstance(location, RlxError) or location.directory is None:
+        return None
+    return replace(base, address=str(location.directory.resolve())), location.directory
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A run as some bases have it, and what is to be fetched of it."""
+
+    remote: RemoteRun
+    index: Mapping[str, FetchedFile]
+    ingest: Ingest
+    pending: Sequence[int]
+    stats: Mapping[str, FileStat]
+
+
+def _planned(
+    runs: Iterator[RemoteRun],
+    directory: Path,
+    options: Options,
+    progress: Progress,
+    listed: Manifest | None,
+    *,
+    names: Callable[[Ingest, Sequence[int]], Sequence[str]],
+) -> _Planned:
+    """Return the run of the first bases that have any of its files, and the same run that a dataset was begun with."""
+    errors: list[RlxError] = []
+    for remote in runs:
+        try:
+            index = remote.fetch_index(directory)
+            ingest = Ingest(remote.layout.source(directory), directory, options, progress)
+            pending = ingest.pending(listed)
+            if listed is not None and listed.shards and pending:
+                _check_order(listed, ingest.source, remote.base.url)
+            return _Planned(remote, index, ingest, pending, remote.stats(names(ingest, pending)))
+        except (SourceError, DatasetExistsError) as exc:
+            errors.append(exc)
+    for error in errors[1:]:
+        logger.warning("%s", error)
+    raise errors[0]
+
+
+def _check_order(listed: Manifest, source: Source, url: str) -> None:
+    there, wanted = (ORDER in notes for notes in (listed.notes, source.notes))
+    if there != wanted:
+        names = ("atari_episodes_ordered", "atari_episodes")
+        raise DatasetExistsError(
+            f"the dataset was begun from {names[there]}, and {url} has {names[wanted]}: episodes could be twice in it",
+            hint="`overwrite` starts afresh; or choose another directory",
+        )
+
+
+def _download(runs: Iterator[RemoteRun], claim: Claim, options: Options, progress: Progress) -> Report:
     destination = claim.path
     directory = destination / SOURCE_FILES
-    index = remote.fetch_index(directory)
-    ingest = Ingest(remote.layout.source(directory), directory, options, progress, origin=remote.base.url)
+    listed = manifest_at(claim.place)
+    plan = _planned(
+        runs, directory, options, progress, listed, names=lambda ingest, pending: _files(ingest.source, pending)
+    )
+    remote, index, ingest, pending = plan.remote, plan.index, plan.ingest, plan.pending
     warn(ingest.source)
-    pending = ingest.pending(manifest_at(claim.place))
-    stats = remote.stats(_files(ingest.source, pending))
-    sizes = {name: stat.bytes or 0 for name, stat in stats.items() if name not in index}
+    sizes = {name: stat.bytes or 0 for name, stat in plan.stats.items() if name not in index}
     progress.expect("bytes", sum(sizes.values()))
     to_come = {name: max(0, size - _bytes_here(directory / name)) for name, size in sizes.items()}
     with job_count(options.engine, options.jobs, options.ray_address) as jobs:
         ahead = jobs + TRANSFERS
         needed = _needed(remote, ingest, pending, sizes, to_come, ahead)
-        check_room(destination, needed, remedy="choose another directory with -o, or fewer shards with --shards")
+        check_room(destination, needed, remedy="choose another directory with `output`, or fewer shards with `shards`")
         delivery = Fetching(
             remote.base, ingest.source, directory, progress, present=index, ahead=ahead, keep=options.keep_source
         )
@@ -192,23 +247,28 @@ def plan_download(
     touched.
     """
     game, number = parse_run(run)
-    base, layout = _opened(source, layout)
+    bases = _bases(source, layout)
     listed = manifest_at(destination)
-    if base.directory is not None:
-        local = find_run(base.directory, run, layout)
+    if (known := _local(bases)) is not None:
+        base, directory = known
+        local = find_run(directory, run, base.layout)
         stats = Directory(local.root)
         return [
             PlannedFile(stat.url, stat.bytes, None, state)
             for name, state in _states(Ingest(local, local.root, options, Silent()), listed, None).items()
             for stat in [stats.stat(name)]
         ]
-    remote = find_remote(base, game, number, layout)
     with TemporaryDirectory() as scratch:
-        remote.fetch_index(Path(scratch))
-        ingest = Ingest(remote.layout.source(Path(scratch)), None, options, Silent())
-        states = _states(ingest, listed, destination / SOURCE_FILES)
-    found = remote.stats(list(states))
-    return [PlannedFile(stat.url, stat.bytes, stat.crc32c, states[name]) for name, stat in found.items()]
+        plan = _planned(
+            find_remote(bases, game, number),
+            Path(scratch),
+            options,
+            Silent(),
+            listed,
+            names=lambda ingest, _: _files(ingest.source, ingest.numbers()),
+        )
+        states = _states(plan.ingest, listed, destination / SOURCE_FILES)
+    return [PlannedFile(stat.url, stat.bytes, stat.crc32c, states[name]) for name, stat in plan.stats.items()]
 
 
 def _states(ingest: Ingest, listed: Manifest | None, directory: Path | None) -> dict[str, str]:
@@ -222,11 +282,29 @@ def _states(ingest: Ingest, listed: Manifest | None, directory: Path | None) -> 
     return states
 
 
+def download_hosted(run: Hosted, destination: Path | None, options: Options, *, progress: Progress) -> Report:
+    """Fetch a dataset of another project from the hub and convert it; its commit is recorded."""
+    found, location = located(run)
+    place = home() / found.id if destination is None else destination
+    source = location.snapshot(progress)
+    return convert(source, place, options, source_format=None, origin=location.pinned, progress=progress)
+
+
+def plan_hosted(run: Hosted, destination: Path | None) -> list[PlannedFile]:
+    """Return the files that ``download_hosted`` would need; ``present`` are those in the cache of huggingface_hub."""
+    found, location = located(run)
+    listed = manifest_at(home() / found.id if destination is None else destination)
+    files = location.cached_files()
+    state = {True: "present", False: "missing"}
+    # Of another commit, what the hub has is fetched and compared.
+    is_done = listed is not None and not listed.missing and location.pinned in noted_origins(listed)
+    return [
+        PlannedFile(file.url, file.bytes, None, "done" if is_done else state[is_cached]) for file, is_cached in files
+    ]
+
+
 def parse_run(run: str) -> tuple[str, int]:
     """Return game and number of a run.
-
-    Raises:
-        SourceNotFoundError: it is no name of a run.
 
     Example:
         >>> parse_run("Pong/5")
@@ -242,10 +320,6 @@ class Fetching:
     """Transfer of the files of shards below a directory; a file that several shards need is fetched once.
 
     Args:
-        base: where they are fetched from.
-        source: which files a shard needs.
-        directory: where they are put.
-        progress: is advanced in ``bytes``.
         present: files that were fetched already, and stay, by name.
         ahead: shards that may be here, or on their way, and not yet converted: what bounds the disk that is used.
         keep: whether files stay when no shard needs them any more.
@@ -253,7 +327,7 @@ class Fetching:
 
     def __init__(
         self,
-        base: Location,
+        base: Mirrors,
         source: Source,
         directory: Path,
         progress: Progress,
@@ -324,6 +398,28 @@ class Fetching:
         names = self._source.files(shard)
         files = {name: self._present.get(name) or self._fetched[name].result() for name in names}
         return {name: FileRecord(file.bytes, file.crc32c) for name, file in files.items() if file.crc32c is not None}
+
+    def origin(self, shard: int) -> list[str]:
+        """Return the bases that the files of an arrived shard came from."""
+        return list(dict.fromkeys(self._base.served(name) for name in self._source.files(shard)))
+
+    def again(self, shard: int, arrived: Arrived) -> bool:
+        """Fetch the files of a damaged shard from the next base that has them, and return whether there is one.
+
+        Files that another shard reads as well stay: nothing tells which of them is damaged.
+        """
+        names = self._source.files(shard)
+        with self._lock:
+            if any(name in self._present or len(self._needed_by[name]) > 1 for name in names):
+                return False
+            others = [self._base.refuse(name) for name in names]
+            if not any(others):
+                return False
+            for name in names:
+                self._fetched.pop(name, None)
+                (self._directory / name).unlink(missing_ok=True)
+        self._transfers.submit(self._bring, shard, arrived)
+        return True
 
     def finished(self, shard: int) -> None:
         """Delete the files that no other shard needs, and let the next shard come."""

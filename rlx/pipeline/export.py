@@ -25,12 +25,11 @@ from rlx.formats.common.fields import not_taken
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import FILE_NAME, KEY
 from rlx.formats.common.source import Source
-from rlx.formats.parquet import reader as parquet
 from rlx.formats.registry import formats, writable
 from rlx.formats.writing import export_dataset
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.ingest import chosen_shards
-from rlx.pipeline.report import bytes_at, check_apart
+from rlx.pipeline.report import Counted, bytes_at, check_apart
 from rlx.pipeline.shard_task import source_file
 from rlx.progress import Progress
 from rlx.schema import Schema
@@ -44,7 +43,7 @@ EXPORT_FORMATS = tuple(writable("datasets"))
 
 
 @dataclass(frozen=True, slots=True)
-class ExportReport:
+class ExportReport(Counted):
     """The file or directory of another project's format that a function has written.
 
     Args:
@@ -73,24 +72,13 @@ class ExportReport:
     losses: Sequence[str]
     not_taken: Mapping[str, str]
 
-    @property
-    def steps_per_second(self) -> float:
-        """Steps written per second."""
-        return round(self.steps / self.seconds, 1) if self.seconds else 0.0
-
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
         return {
             "dataset": str(self.dataset),
             "id": self.id,
             "format": self.format,
-            "shards": self.shards,
-            "steps": self.steps,
-            "trajectories": self.trajectories,
-            "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-            "steps_per_second": self.steps_per_second,
-            "skipped_shards": self.skipped_shards,
+            **self._counts(),
             "losses": list(self.losses),
             "not_taken": dict(self.not_taken),
         }
@@ -110,22 +98,12 @@ def export(
     """Write a dataset, or local files, in the format of another project.
 
     Args:
-        source: path of the dataset or of the files.
-        destination: the new file or directory.
-        format: one of ``EXPORT_FORMATS``.
-        source_format: one of ``FORMATS``, perhaps with options (``torchrl:time_dim=0``); auto-detected by default.
-        shards: numbers of the shards to export; all by default.
+        source_format: as of ``convert``.
         overwrite: whether to replace an existing export of the same format. Otherwise the result of the same command
             is kept, and its report returned.
         exporter: an exporter of the format with other settings than the default.
-        progress: receives ``steps``.
 
-    Raises:
-        SourceNotFoundError: no run was found, or more than one, or a shard does not exist.
-        CorruptShardError: a file of the source is damaged.
-        ExportError: the format cannot hold these data.
-        DatasetExistsError: the destination is the source, or contains it, or holds something else.
-        DiskFullError: no space is left; partial output is removed.
+    Raises what ``rlx.convert`` does with ``to``.
     """
     started = time.monotonic()
     check_apart(source, destination)
@@ -160,8 +138,6 @@ class SelectedShards:
     """Some shards of a source, concatenated, as input of exporters.
 
     Args:
-        source: the source of the shards.
-        shards: numbers of the shards.
         fingerprint: fingerprint of the export; None if unknown.
     """
 
@@ -230,8 +206,6 @@ def fingerprint(source: Source, root: Path, shards: Sequence[int], exporter: Dat
 
     Args:
         source: a dataset, or files of another format.
-        root: the directory that the names of its files are relative to.
-        shards: numbers of the shards to export.
         exporter: the exporter, whose settings count.
     """
     settings = {name: getattr(exporter, name) for name in getattr(exporter, "__dataclass_fields__", ())}
@@ -274,7 +248,7 @@ def _provenance_within(path: Path) -> Any:
     if hdf5_file.is_hdf5(path):
         with hdf5_file.opened(path) as file:
             return hdf5_file.mark(file, KEY)
-    if parquet.recognises(path):
+    if parquet_file.is_parquet(path):
         with parquet_file.opened(path) as file_of_rows:
             return file_of_rows.note(KEY)
     with zipfile.ZipFile(path) as archive:

@@ -13,11 +13,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 from rlx.engine.engines import Engine, open_engine, threads_per_task
-from rlx.errors import DatasetExistsError, PartialError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, DatasetExistsError, PartialError, SourceError, SourceNotFoundError
+from rlx.files.urls import HUB
 from rlx.formats.common.source import SkimmedSource, Source
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.options import Options
-from rlx.pipeline.report import Report, manifest_at, other_work
+from rlx.pipeline.report import FROM, Report, manifest_at, other_work
 from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
@@ -40,6 +41,12 @@ class Delivery(Protocol):
 
     def fetched(self, shard: int) -> Mapping[str, FileRecord]:
         """Return length and checksum of the files of an arrived shard by name, as far as they are known."""
+
+    def origin(self, shard: int) -> list[str]:
+        """Return the bases that the files of an arrived shard came from, as far as that may differ by shard."""
+
+    def again(self, shard: int, arrived: Arrived) -> bool:
+        """Bring the files of a damaged shard from elsewhere, if possible; return whether it will arrive again."""
 
     def finished(self, shard: int) -> None:
         """Release the files of a shard that is committed or has failed."""
@@ -68,6 +75,14 @@ class LocalFiles:
         """Return nothing: the files have not been read."""
         return {}
 
+    def origin(self, shard: int) -> list[str]:  # noqa: ARG002
+        """Return nothing: all shards are of the one source."""
+        return []
+
+    def again(self, shard: int, arrived: Arrived) -> bool:  # noqa: ARG002
+        """Return False: there is one copy of the files."""
+        return False
+
     def finished(self, shard: int) -> None:
         """Keep the files: they are the user's."""
 
@@ -80,12 +95,7 @@ class Ingest:
     """The conversion of one source into one dataset.
 
     Args:
-        source: source of the shards.
         root: directory that the source's file names are relative to; None if it has no files in one directory.
-        options: how to write.
-        progress: receives ``shards`` and ``steps``.
-        parents: lineage entries of the datasets that the source consists of.
-        lineage: the lineage of these datasets.
         recipe: other lineage entries that determine the data.
         work: function that writes one shard.
         origin: URL or directory that the source's files come from, for the notes.
@@ -105,17 +115,15 @@ class Ingest:
     renumbers: bool = False
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the requested shards.
-
-        Raises:
-            SourceNotFoundError: the source has no such shard.
-        """
+        """Return the numbers of the requested shards."""
         return chosen_shards(self.source, self.options.shards)
 
     def described(self) -> Manifest:
         """Return the manifest of the new dataset, without shards."""
         options = self.options
         made = {"command": options.command, "rlx": version("rlx"), "parents": list(self.parents), **self.recipe}
+        if self.origin is not None and self.origin.startswith(HUB):
+            made[FROM] = self.origin  # whose commit the command need not say
         return Manifest(
             self.source.id,
             options.store,
@@ -127,11 +135,7 @@ class Ingest:
         )
 
     def check_resumable(self, destination: Path) -> Manifest | None:
-        """Return the manifest of the dataset that is resumed; None if a new one is begun.
-
-        Raises:
-            DatasetExistsError: the dataset at the destination was made otherwise, or of other files.
-        """
+        """Return the manifest of the dataset that is resumed; None if a new one is begun."""
         there = manifest_at(destination)
         if there is None:
             return None
@@ -142,21 +146,22 @@ class Ingest:
         if different is not None:
             raise DatasetExistsError(
                 f"{destination} was made otherwise: {different}",
-                hint="--overwrite starts afresh; or choose another directory",
+                hint="`overwrite` starts afresh; or choose another directory",
             )
         return there
 
     def _other_files(self, there: Manifest) -> str | None:
         """Return which shard was made of other files than the source has now, in words.
 
-        Files are compared by checksum for the first shard, and by size for the others.
+        Files are compared by checksum for the first shard, or if they come from elsewhere, and by size for the others.
         """
         numbers, is_first = set(self.source.shards()), True
+        is_elsewhere = self.origin is not None and self.origin not in noted_origins(there)
         for shard in there.shards:
             number, found = shard.origin.get("shard"), shard.origin.get("files")
             if not isinstance(found, dict) or not isinstance(number, int) or number not in numbers:
                 continue  # nothing to compare: only conversions record the files
-            if found != self._files_now(number, found, summed=is_first):
+            if found != self._files_now(number, found, summed=is_first or is_elsewhere):
                 return f"its shard {shard.name} is of other files than those of {self.source.id}"
             is_first = False
         return None
@@ -183,11 +188,6 @@ class Ingest:
 
         A shard whose files are missing or damaged does not stop the others; its error is in the report, and a
         dataset that was to be replaced stays.
-
-        Raises:
-            DatasetExistsError: the destination holds another dataset.
-            DiskFullError: no space is left.
-            PartialError: a worker died.
         """
         started = time.monotonic()
         described = self.described()
@@ -231,11 +231,16 @@ def parent_of(dataset: Dataset) -> Mapping[str, Any]:
     return {"id": dataset.manifest.id, "crc32c": FileRecord.of(dataset.path / FILE_NAME).crc32c}
 
 
+def noted_origins(manifest: Manifest) -> list[Any]:
+    """Return where the files came from that a dataset was made of."""
+    noted = manifest.notes.get(ORIGIN, [])
+    return noted if isinstance(noted, list) else [noted]
+
+
 def _also_from(manifest: Manifest, origin: str) -> Manifest:
     """Return the manifest of a dataset whose next shards come from this base;
     those before may have come from another."""
-    noted = manifest.notes.get(ORIGIN, [])
-    bases = list(dict.fromkeys([*(noted if isinstance(noted, list) else [noted]), origin]))
+    bases = list(dict.fromkeys([*noted_origins(manifest), origin]))
     return replace(manifest, notes={**manifest.notes, ORIGIN: bases if len(bases) > 1 else origin})
 
 
@@ -273,11 +278,7 @@ class _PendingShards:
         self._events.put(partial(self._take, shard, error))
 
     def wait(self) -> None:
-        """Return when every shard is committed or has failed.
-
-        Raises:
-            PartialError: a worker died.
-        """
+        """Return when every shard is committed or has failed."""
         try:
             while self._left:
                 if self._unlisted.keys() == self._left:
@@ -287,7 +288,7 @@ class _PendingShards:
         except BrokenExecutor as exc:
             raise PartialError(
                 "a worker process died; listed shards are safe",
-                hint="run the same command again; if memory was short, with --jobs 1",
+                hint="run the same command again; if memory was short, with `jobs` 1",
             ) from exc
         finally:
             self._list()
@@ -328,6 +329,9 @@ class _PendingShards:
                 dictionaries = train_dictionaries(_beginning(self._ingest.source, shard), self._plain)
             except SourceError as exc:
                 self._waiting.discard(shard)
+                if self._again(shard, exc):
+                    self._untried.insert(0, shard)
+                    return
                 self._fail(shard, exc)
                 continue
             if dictionaries:
@@ -353,10 +357,15 @@ class _PendingShards:
     def _commit(self, shard: int, done: "Future[ShardResult]") -> None:
         error = done.exception()
         if isinstance(error, SourceError):
-            self._fail(shard, error)
+            if not self._again(shard, error):
+                self._fail(shard, error)
             return
         result = done.result()
-        self._writer.add(result.record, origin=result.origin, dropped=result.dropped)
+        bases = self._delivery.origin(shard)
+        for base in bases:
+            self._writer.manifest = _also_from(self._writer.manifest, base)
+        origin = {**result.origin, **({"bases": bases} if bases else {})}
+        self._writer.add(result.record, origin=origin, dropped=result.dropped)
         self._unlisted[shard] = result.record.steps
         if not self._writer.due_s:
             self._list()
@@ -371,6 +380,13 @@ class _PendingShards:
             self._delivery.finished(shard)
             self._ingest.progress.advance("shards", 1)
 
+    def _again(self, shard: int, error: SourceError) -> bool:
+        """Let a damaged shard come from another base; return whether it will."""
+        if not (isinstance(error, CorruptShardError) and self._delivery.again(shard, self.arrived)):
+            return False
+        logger.warning("shard %d: %s", shard, error)
+        return True
+
     def _fail(self, shard: int, error: SourceError) -> None:
         logger.warning("shard %d failed: %s", shard, error)
         self.failures[shard_name(shard)] = error
@@ -384,17 +400,13 @@ def _beginning(source: Source, shard: int) -> Iterable[Beginning]:
 
 
 def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:
-    """Return the numbers of the requested shards of a source; all by default.
-
-    Raises:
-        SourceNotFoundError: the source has no such shard.
-    """
+    """Return the numbers of the requested shards of a source; all by default."""
     there = list(source.shards())
     if shards is None:
         return there
     if missing := sorted(set(shards) - set(there)):
         raise SourceNotFoundError(
             f"{source.id} has no shard {missing[0]}: expected one of {number_ranges(there)}",
-            hint=f"--shards {number_ranges(there)}",
+            hint=f"`shards` {number_ranges(there)}",
         )
     return sorted(set(shards))

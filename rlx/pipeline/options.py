@@ -11,18 +11,12 @@ class Options:
     """How a dataset is written.
 
     Args:
-        store: ``zarr`` or ``memmap``.
         codec: how pictures are compressed; where not given, what suits the store.
-        shards: numbers of the source's shards to take; where not given, all of them.
         jobs: worker processes; one a core, of this machine or of the Ray cluster, where not given.
         overwrite: whether to start afresh; the dataset that exists stays until the new one is complete.
         keep_source: whether to keep downloaded files once their shard is written.
-        command: what the lineage says made the dataset.
         engine: where workers run: ``local`` or ``ray``; does not change the result.
         ray_address: of the Ray cluster; see ``rlx.engine.ray_engine``.
-
-    Raises:
-        CodecError: the store cannot hold the codec.
     """
 
     store: str = "zarr"

@@ -15,7 +15,7 @@ from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import RECIPE, Report, check_apart
-from rlx.pipeline.transformed import IN_PROGRESS, Transformed, chosen, read_input, shard_inputs, transform_shard
+from rlx.pipeline.transformed import IN_PROGRESS, Transformed, read_input, shard_inputs, transform_shard
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
@@ -27,6 +27,7 @@ from rlx.transform.code import UserCode
 from rlx.transform.functions import Function
 from rlx.transform.protocol import Learner, Selection, Transform, fitted
 from rlx.transform.registry import described
+from rlx.transform.selections import chosen
 
 _OF_REWARDS = frozenset({"clip_reward", "sign_reward", "scale_reward", "frame_skip", "n_step", "relabel"})
 # Whole trajectories of at least this many steps are previewed.
@@ -41,9 +42,6 @@ class Recipe:
     Args:
         transforms: what ``rlx.transform.registry.parse`` makes.
         steps: use only the first steps of the kept trajectories; all if not given.
-
-    Raises:
-        TransformError: a selection comes after a transform.
     """
 
     transforms: Sequence[Transform | Learner | Selection]
@@ -58,11 +56,7 @@ class Recipe:
             )
 
     def applied(self, dataset: Dataset) -> Transformed:
-        """Return a dataset on its way through the transforms.
-
-        Raises:
-            TransformError: they do not suit it.
-        """
+        """Return a dataset on its way through the transforms."""
         selections = [one for one in self.transforms if isinstance(one, Selection)]
         changes = [one for one in self.transforms if not isinstance(one, Selection)]
         pieces = shard_inputs(dataset, chosen(dataset, selections), self.steps)
@@ -89,7 +83,7 @@ class Recipe:
 
 def _notes(dataset: Dataset, changes: Sequence[Transform | Learner]) -> Mapping[str, Any]:
     """Return the notes of the data, with the changes of the rewards since."""
-    notes = dict(dataset.manifest.notes)
+    notes = dict(dataset.manifest.inherited_notes)
     texts = [text for text in map(described, changes) if text.partition(":")[0] in _OF_REWARDS]
     if texts:
         notes["rewards"] = ", then ".join([*([str(notes["rewards"])] if "rewards" in notes else []), *texts])
@@ -97,22 +91,11 @@ def _notes(dataset: Dataset, changes: Sequence[Transform | Learner]) -> Mapping[
 
 
 def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options, *, progress: Progress) -> Report:
-    """Write what a recipe makes of a dataset; resumes one half done by the same recipe.
+    """Apply a recipe to a dataset and write the result; resume an unfinished one of the same recipe.
 
-    The result depends on the dataset and the recipe alone, whoever does the work and however many they are.
+    The result depends on the dataset and the recipe alone, not on the workers.
 
-    Args:
-        source: the dataset's directory; nothing in it is changed.
-        destination: the new dataset's directory.
-        recipe: what to do.
-        options: how to write.
-        progress: receives ``steps`` and ``shards``, and of ``bytes read`` and ``bytes written``.
-
-    Raises:
-        DatasetExistsError: the destination is the source, lies in it or contains it, or holds something else.
-        TransformError: the recipe does not suit the dataset, or fails on a trajectory, which is named; shards that
-            were finished before are kept.
-        PartialError: a worker died; names the trajectories that it was processing.
+    Raises what ``rlx.preprocess`` does.
     """
     check_apart(source, destination)
     dataset = Dataset(source)
@@ -135,7 +118,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         try:
             return ingest.run(claim, LocalFiles())
         except PartialError as exc:
-            hint = exc.hint and exc.hint.replace("--jobs", "--num-workers")  # as this command calls it
+            hint = exc.hint and exc.hint.replace("`jobs`", "`num_workers`")  # as this command calls it
             raise PartialError(f"{exc}{_in_progress(claim.place)}", hint=hint) from exc
 
 
@@ -181,11 +164,7 @@ class Preview:
 
 
 def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
-    """Apply a recipe to the first trajectories of a dataset; nothing is kept.
-
-    Raises:
-        TransformError: the recipe does not suit the dataset.
-    """
+    """Apply a recipe to the first trajectories of a dataset; nothing is kept."""
     transformed = recipe.applied(Dataset(source))
     steps_read = sum(shard_input.steps for shard_input in transformed.inputs)
     shards = len(transformed.inputs)

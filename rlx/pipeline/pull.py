@@ -9,21 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
+from rlx.files.atomic import PARTIAL, write_file
 from rlx.files.checksum import FileStat
 from rlx.files.disk import check_room, disk_errors
-from rlx.files.location import Location
+from rlx.files.location import Location, WritableLocation
 from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
-from rlx.home import below_home
+from rlx.files.urls import is_url
+from rlx.home import below_home, locate
 from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.pipeline.report import Report, bytes_at, check_apart
-from rlx.pipeline.transfers import JOBS, TransferReport, transfer
+from rlx.pipeline.citation import given_citations
+from rlx.pipeline.report import Report, bytes_at, check_apart, manifest_at
+from rlx.pipeline.transfers import JOBS, PlannedTransfer, TransferPlan, TransferReport, transfer
 from rlx.progress import Progress
 from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
-from rlx.store.layout import SHARDS, read_manifest
+from rlx.store.layout import CITATION, SHARDS, listed_files, read_manifest
 
 logger = logging.getLogger(__name__)
-# Below the directory of raw files, which whoever resumes leaves alone.
+_ELSEWHERE = "`overwrite` starts afresh; `output` chooses another directory"
+# Below the directory of raw files, which a resumed pull leaves alone.
 _ARRIVING = f"{SOURCE_FILES}/pull"
 
 
@@ -34,27 +38,13 @@ def pull(
 
     Shards that are listed here already are not fetched again. The download of a partial file is resumed.
 
-    Args:
-        url: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file://`` or a directory.
-        destination: the dataset's directory; its id below ``$RLX_HOME`` by default.
-        jobs: transfers at once.
-        overwrite: whether to start afresh where there is a dataset.
-        progress: receives ``bytes`` and ``shards``.
-
     Returns: The report of the local dataset; its ``failures`` are the shards that could not be fetched, or were
         damaged.
 
-    Raises:
-        DatasetNotFoundError: the location holds no dataset.
-        CorruptDatasetError: its manifest is damaged.
-        ForbiddenError: the server refuses access.
-        DatasetExistsError: the destination holds something else.
-        DatasetLockedError: another process is writing the destination.
-        DiskFullError: no space is left.
-        MissingExtraError: obstore is not installed.
+    Arguments and errors are those of ``rlx.pull``.
     """
     started = time.perf_counter()
-    location = open_location(url)
+    location = _opened(url)
     remote = read_manifest(location)
     path = below_home(remote.id) if destination is None else destination
     if location.directory is not None:
@@ -64,28 +54,73 @@ def pull(
         skipped = len(writer.manifest.shards)
         # Partial files of a pull that is run again, overwriting or not, are below the dataset's own directory.
         arriving = path / _ARRIVING
-        pulling = _Pulling(location, writer, _pending(remote, writer, location), arriving, progress)
+        pulling = _Pulling(
+            location, writer, _pending(remote, writer.manifest, writer.path, location), arriving, progress
+        )
         pulling.run(jobs)
         if writer.manifest.shards or not pulling.failures:  # a dataset of which nothing came is not there
             _take_over(remote, writer)
         if not pulling.failures:
             claim.finish()
+            _bring_citations(remote, location, path, overwrite=overwrite)
     path = claim.place if pulling.failures else path
     seconds = time.perf_counter() - started
     report = Report.of(path, writer.manifest, seconds, pulling.steps, skipped_shards=skipped, failures=pulling.failures)
     return TransferReport.adding(report, url=location.url, files=pulling.files, num_bytes=pulling.bytes)
 
 
-def _pending(remote: Manifest, writer: DatasetWriter, location: Location) -> list[ShardRecord]:
+def _bring_citations(remote: Manifest, location: Location, path: Path, *, overwrite: bool) -> None:
+    """Write the citations that were given with a dataset beside its manifest; only locations with a card have them."""
+    if not (isinstance(location, WritableLocation) and location.page):
+        return
+    try:
+        given = given_citations(remote, location)
+    except SourceError as exc:  # the dataset is here, whole
+        logger.warning("without the citations: %s", exc)
+        return
+    if given:
+        write_file(path / CITATION, ["\n\n".join([*given, ""]).encode()])
+    elif overwrite:
+        (path / CITATION).unlink(missing_ok=True)
+
+
+def plan_pull(url: str, destination: Path | None = None, *, overwrite: bool = False) -> TransferPlan:
+    """Return what ``pull`` would fetch; nothing is written."""
+    location = _opened(url)
+    remote = read_manifest(location)
+    path = below_home(remote.id) if destination is None else destination
+    here = None if overwrite else manifest_at(path)
+    if here is not None and (different := here.difference(remote)):
+        raise DatasetExistsError(f"{path} holds another dataset: {different}", hint=_ELSEWHERE)
+    pending = {shard.name for shard in _pending(remote, here, path, location)}
+
+    def state(name: str) -> str:
+        if name.split("/")[1] not in pending:
+            return "done"
+        arriving = path / _ARRIVING / name
+        if arriving.is_file():
+            return "present"
+        return "partial" if arriving.with_name(f"{arriving.name}{PARTIAL}").is_file() else "missing"
+
+    files = [PlannedTransfer(name, record.bytes, state(name)) for name, record in listed_files(remote).items()]
+    return TransferPlan(location.url, files)
+
+
+def _opened(url: str) -> WritableLocation:
+    location = open_location(url)
+    return location if is_url(url) else open_location(locate(url))
+
+
+def _pending(remote: Manifest, here: Manifest | None, path: Path, location: Location) -> list[ShardRecord]:
     """Return the shards that are still to come; those that are here must be the same."""
     theirs = {record.name: record.files for record in remote.shards}
-    for record in writer.manifest.shards:
+    for record in here.shards if here else ():
         if theirs.get(record.name, record.files) != record.files:
             raise DatasetExistsError(
-                f"{writer.path} holds another dataset: its shard {record.name} is not that of {location.url}",
-                hint="--overwrite starts afresh; -o chooses another directory",
+                f"{path} holds another dataset: its shard {record.name} is not that of {location.url}",
+                hint=_ELSEWHERE,
             )
-    listed = writer.manifest.listed
+    listed = here.listed if here else set()
     return [record for record in remote.shards if record.name not in listed]
 
 
@@ -185,7 +220,6 @@ class _Pulling:
 
 
 def _files(shard: ShardRecord) -> dict[str, FileRecord]:
-    """Return the files of a shard by their names below the dataset."""
     return {f"{SHARDS}/{shard.name}/{name}": record for name, record in shard.files.items()}
 
 

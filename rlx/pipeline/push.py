@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlx.errors import (
@@ -24,14 +24,23 @@ from rlx.files.disk import ABSENT, check_case, file_error
 from rlx.files.location import Upload, WritableLocation
 from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
-from rlx.manifest import FILE_NAME, FileRecord, Manifest
+from rlx.manifest import FILE_NAME, VERSION, FileRecord, Manifest
+from rlx.pipeline.citation import given_citations
 from rlx.pipeline.report import Report, check_apart
-from rlx.pipeline.transfers import JOBS, TransferReport, transfer
-from rlx.progress import Progress
-from rlx.store.claim import check_claim, claimed_for
+from rlx.pipeline.transfers import JOBS, PlannedTransfer, TransferPlan, TransferReport, transfer
+from rlx.progress import Progress, Silent
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
-from rlx.store.layout import SHARDS, differing, listed_files, read_manifest, seen_manifest
+from rlx.store.layout import (
+    SHARDS,
+    check_claim,
+    claimed_for,
+    differing,
+    listed_files,
+    read_manifest,
+    seen_manifest,
+    small_copies,
+)
 from rlx.wording import command
 
 logger = logging.getLogger(__name__)
@@ -48,6 +57,7 @@ def push(
     private: bool | None = None,
     license: str | None = None,
     citation: str | None = None,
+    version: str | None = None,
     progress: Progress,
 ) -> TransferReport:
     """Write a dataset to a location: the files of its shards, then its manifest; then delete what that does not list.
@@ -56,33 +66,64 @@ def push(
     against the manifest on its way. Files that are there with the same length and checksum are not sent again: the
     checksum is what the manifest there says, or what an interrupted push left beside the file in a bucket.
 
-    Args:
-        dataset: its directory, or its id.
-        url: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``file://`` or a directory.
-        jobs: transfers at once.
-        overwrite: whether to send all files again over an existing dataset, which is unlisted first.
-        private: whether a repository that has to be made on the hub can be read by its owners only.
-        license: identifier of the data's licence, for the card on the hub.
-        citation: BibTeX of the data, for the card on the hub.
-        progress: receives ``bytes``.
-
-    Raises:
-        DatasetNotFoundError: the dataset does not exist.
-        IncompleteDatasetError: another process is writing it.
-        CorruptDatasetError: a file of it is damaged; the manifest there is as it was.
-        DatasetExistsError: another dataset lies there, or shards that this one lacks.
-        DatasetLockedError: another dataset is on its way there, or somebody else has pushed one meanwhile.
-        ForbiddenError: the server refuses access.
-        PartialError: some files could not be sent; the same command sends the rest.
-        MissingExtraError: obstore is not installed.
+    Arguments and errors are those of ``rlx.push``.
     """
-    local = Dataset(dataset)
+    local, location = Dataset(dataset), _writable(url)
+    location.create(private=private)
+    version, tagged = version or local.manifest.version, None
+    if version is not None:
+        tagged = location.tagged(version)
+        if tagged is not None and local.manifest.version != version:
+            raise _taken(location, version)
+        local = _noted(local, version)
+    with _held(local, location, overwrite=overwrite):
+        return _push(
+            local, location, jobs, progress, overwrite=overwrite, said=(license, citation), tag=(version, tagged)
+        )
+
+
+def plan_push(dataset: str | os.PathLike[str], url: str, *, overwrite: bool = False) -> TransferPlan:
+    """Return what ``push`` would send; nothing is written, here or there."""
+    local, location = Dataset(dataset), _writable(url)
+    known = None if overwrite or seen_manifest(location) is None else _same_dataset(local, location)
+    plan = _Plan.of(local, location, known, overwrite=overwrite)
+    sending = _Sending(local.path, location, plan, Silent())
+
+    def state(name: str) -> str:
+        if name not in plan.wanted:
+            return "done"
+        return "present" if sending.was_there(name) else "missing"
+
+    listed = listed_files(local.manifest)
+    files = [PlannedTransfer(name, record.bytes, state(name)) for name, record in listed.items()]
+    if plan.is_small_missing:
+        together, names = small_copies(local.manifest)
+        files.append(PlannedTransfer(together, sum(listed[name].bytes for name in names), "missing"))
+    return TransferPlan(location.url, files, plan.unwanted)
+
+
+def _writable(url: str) -> WritableLocation:
     location = open_location(url)
     if location.is_read_only:
         raise DatasetError(f"{location.url} can only be read", hint="push to s3://, gs://, az://, hf:// or a directory")
-    location.create(private=private)
-    with _held(local, location, overwrite=overwrite):
-        return _push(local, location, jobs, progress, overwrite=overwrite, said=(license, citation))
+    return location
+
+
+def _noted(local: Dataset, version: str) -> Dataset:
+    """Return the dataset with its version in the manifest: copies are equal, so it is noted here too."""
+    if local.manifest.version == version:
+        return local
+    with claimed(local.path):
+        # Read anew: whoever held the claim before may have added shards.
+        manifest = Manifest.load(local.path)
+        replace(manifest, notes={**manifest.notes, VERSION: version}).save(local.path)
+    return Dataset(local.path)
+
+
+def _taken(location: WritableLocation, version: str) -> DatasetExistsError:
+    return DatasetExistsError(
+        f"{location.url}: version {version} names another state of the dataset", hint="choose another `version`"
+    )
 
 
 @contextmanager
@@ -91,7 +132,7 @@ def _held(local: Dataset, location: WritableLocation, *, overwrite: bool) -> Ite
     if location.is_atomic:
         yield
         return
-    if not isinstance(location, Directory):
+    if location.directory is None:
         with claimed_for(location, local.manifest, overwrite=overwrite):
             yield
         return
@@ -110,27 +151,37 @@ def _push(
     *,
     overwrite: bool,
     said: tuple[str | None, str | None],
+    tag: tuple[str | None, str | None],
 ) -> TransferReport:
     started = time.perf_counter()
     seen = seen_manifest(location)
     known = None if overwrite or seen is None else _same_dataset(local, location)
     plan = _Plan.of(local, location, known, overwrite=overwrite)
+    is_changed = known is None or known.encode() != local.manifest.encode()
+    version, tagged = tag
+    if version is not None and tagged is not None and (plan.wanted or is_changed):
+        raise _taken(location, version)
     if overwrite and seen is not None:
         # The manifest before the rest: a dataset half removed must not look whole.
         location.delete([FILE_NAME])
         location.delete(plan.unwanted)
     sending = _Sending(local.path, location, plan, progress)
     sending.run(jobs)
-    is_changed = known is None or known.encode() != local.manifest.encode()
+    copies = _read_copies(local) if plan.is_small_missing else {}
     if location.is_atomic:
         location.delete(plan.unwanted)
-        is_changed |= _put_card(local, location, *said, is_changed=is_changed)
-    else:
+        copies |= _card(local, location, *said, is_changed=is_changed)
+    location.put_contents(copies)
+    is_changed |= bool(copies)
+    if not location.is_atomic:
         check_claim(location, local.manifest)
-    if is_changed:
+    # Where all is one commit, what was sent or deleted is committed with the manifest, changed or not.
+    if is_changed or (location.is_atomic and (plan.wanted or plan.unwanted)):
         _list(location, local.manifest, None if overwrite else seen)
     if not overwrite and seen is not None and not location.is_atomic:
         location.delete(plan.unwanted)
+    if version is not None and tagged is None:
+        location.tag(version)
     steps = sum(record.steps for record in local.manifest.shards if record.name in sending.shards)
     skipped = len(local.manifest.shards) - len(sending.shards)
     seconds = time.perf_counter() - started
@@ -147,21 +198,19 @@ def _same_dataset(local: Dataset, location: WritableLocation) -> Manifest:
     if different is not None:
         raise DatasetExistsError(
             f"{location.url} holds another dataset: {different}",
-            hint="--overwrite replaces it; rlx pull brings it here",
+            hint="`overwrite` replaces it; rlx pull brings it here",
         )
     return there
 
 
-def _put_card(
+def _card(
     local: Dataset, location: WritableLocation, license: str | None, citation: str | None, *, is_changed: bool
-) -> bool:
-    """Put the card of a dataset of the hub, unless somebody has written one; return whether there is a new one."""
-    # Who pushes to a directory should not wait for what speaks HTTP.
-    from rlx.files.hub import Hub  # noqa: PLC0415
-    from rlx.pipeline import card  # noqa: PLC0415
+) -> dict[str, bytes]:
+    """Return the files of a new card of a dataset of the hub, unless somebody has written one."""
+    if location.page is None:
+        return {}
+    from rlx.pipeline import card  # noqa: PLC0415  (most locations have none)
 
-    if not isinstance(location, Hub):
-        return False
     try:
         there = location.get(card.NAME, max_bytes=_MAX_CARD_BYTES)[0].decode(errors="replace")
     except SourceNotFoundError:
@@ -169,15 +218,28 @@ def _put_card(
     if there is not None and card.MARK not in there:
         if is_changed or license or citation:
             logger.warning("%s/%s stays as it is: it lacks the line %s", location.url, card.NAME, card.MARK)
-        return False
+        return {}
     if not is_changed and not (license or citation):
-        return False
-    location.put_contents(card.Card(local, location.address, location.page, license, citation).files())
-    return True
+        return {}
+    if there is not None:  # what was said of the dataset before still holds
+        license = license or card.stated_license(there)
+    if citation is None:
+        copies = (Directory(local.path), location)
+        given = next(filter(None, (given_citations(local.manifest, copy) for copy in copies)), [])
+        citation = "\n\n".join(given) or None
+    return card.Card(local, location.url, location.page, location.public_url(card.TABLE), license, citation).files()
+
+
+def _read_copies(local: Dataset) -> dict[str, bytes]:
+    """Return the file with copies of the small files, which readers get by one request."""
+    together, names = small_copies(local.manifest)
+    try:
+        return {together: b"".join((local.path / name).read_bytes() for name in names)}
+    except OSError:  # one that was sent before is gone here
+        return {}
 
 
 def _list(location: WritableLocation, manifest: Manifest, seen: FileStat | None) -> None:
-    """Write the manifest."""
     if not location.replace(FILE_NAME, manifest.encode(), seen=seen):
         raise DatasetLockedError(
             f"{location.url} was pushed to by somebody else meanwhile", hint="run the same command again"
@@ -192,36 +254,34 @@ class _Plan:
         wanted: record of every file to send, by its name at the location.
         doubtful: which of these may be there: of that length, and listed by no manifest.
         unwanted: files below the shards there that the manifest will not list.
+        is_small_missing: whether the copies of small files are not there, which a directory does without.
     """
 
     wanted: Mapping[str, FileRecord]
     doubtful: frozenset[str]
     unwanted: list[str]
+    is_small_missing: bool
 
     @classmethod
     def of(cls, local: Dataset, location: WritableLocation, known: Manifest | None, *, overwrite: bool) -> "_Plan":
         files, listed = listed_files(local.manifest), {} if known is None else listed_files(known)
         there = {stored.name: stored.bytes for stored in location.list(SHARDS)}
-        unwanted = sorted(set(there) - set(files))
+        small, names = small_copies(local.manifest)
+        unwanted = sorted(set(there) - set(files) - {small})
+        is_small_missing = bool(names) and location.directory is None and (overwrite or small not in there)
         if overwrite:
-            return cls(files, frozenset(), unwanted)
+            return cls(files, frozenset(), unwanted, is_small_missing)
         same_length = {name for name, record in files.items() if there.get(name) == record.bytes}
         wanted = {
             name: record for name, record in files.items() if name not in same_length or listed.get(name) != record
         }
         # The hub compares checksums of its own when files are put.
         doubtful = frozenset() if location.is_atomic else frozenset(same_length & set(wanted))
-        return cls(wanted, doubtful, unwanted)
+        return cls(wanted, doubtful, unwanted, is_small_missing)
 
 
 class _Sending:
-    """Transfer of the files of a plan.
-
-    Attributes:
-        files: how many had to be sent.
-        bytes: of these.
-        shards: names of the shards that they belong to.
-    """
+    """Transfer of the files of a plan."""
 
     def __init__(self, dataset: Path, location: WritableLocation, plan: _Plan, progress: Progress) -> None:
         self._dataset = dataset
@@ -260,13 +320,14 @@ class _Sending:
 
     def _send(self, batch: tuple[str, ...], cancel: Cancel) -> int:
         cancel.check()
-        uploads = [self._upload(name, cancel) for name in batch if not self._was_there(name)]
+        uploads = [self._upload(name, cancel) for name in batch if not self.was_there(name)]
         if not uploads:
             return _WAS_THERE
         self._location.put_all(uploads)
         return sum(upload.bytes for upload in uploads)
 
-    def _was_there(self, name: str) -> bool:
+    def was_there(self, name: str) -> bool:
+        """Return whether an interrupted push has sent a file already."""
         record = self._plan.wanted[name]
         found = name in self._plan.doubtful and self._location.stat(name).crc32c == record.crc32c
         if found:

@@ -21,11 +21,34 @@ from rlx.manifest import Manifest
 from rlx.store.layout import NEW
 from rlx.wording import RESUME, plural
 
+FROM = "from"  # the URL that a command's files came from; the files themselves are compared, not the URL
 RECIPE = "recipe"  # the entry of a lineage for transforms
 
 
+class Counted:
+    """A report of something written, with its counts."""
+
+    __slots__ = ()
+    shards: int
+    steps: int
+    trajectories: int
+    bytes: int
+    seconds: float
+    skipped_shards: int
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps written by this call, per second."""
+        written: int = getattr(self, "steps_written", self.steps)
+        return round(written / self.seconds, 1) if self.seconds else 0.0
+
+    def _counts(self) -> dict[str, Any]:
+        names = ("shards", "steps", "trajectories", "bytes", "seconds", "steps_per_second", "skipped_shards")
+        return {name: getattr(self, name) for name in names} | {"seconds": round(self.seconds, 3)}
+
+
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Counted):
     """The dataset that a function has written.
 
     Args:
@@ -114,24 +137,13 @@ class Report:
             raise error
         return self
 
-    @property
-    def steps_per_second(self) -> float:
-        """Steps written in this run, per second."""
-        return round(self.steps_written / self.seconds, 1) if self.seconds else 0.0
-
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
         return {
             "dataset": str(self.dataset),
             "id": self.id,
             "store": self.store,
-            "shards": self.shards,
-            "steps": self.steps,
-            "trajectories": self.trajectories,
-            "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-            "steps_per_second": self.steps_per_second,
-            "skipped_shards": self.skipped_shards,
+            **self._counts(),
             "failed_shards": self.failed_shards,
             "not_taken": dict(self.not_taken),
             **({} if self.error is None else {"error": self.error.to_json()}),
@@ -169,10 +181,10 @@ def manifest_at(destination: Path) -> Manifest | None:
 def other_work(there: Manifest, described: Manifest, *, of_parents: bool) -> str | None:
     """Return how the last command of a dataset's lineage differs from the one that is to resume it, in words."""
     made, wanted = there.lineage[-1] if there.lineage else {}, described.lineage[-1]
-    if made.keys() - wanted.keys():
+    if made.keys() - wanted.keys() - {FROM}:
         return f"by {made.get('command') or 'another function'}"
     pairs = [("source", made.get("parents"), wanted["parents"])] if of_parents else []
-    for key in wanted.keys() - {"command", "rlx", "parents"}:
+    for key in wanted.keys() - {"command", "rlx", "parents", FROM}:
         found, expected = made.get(key), wanted[key]
         if isinstance(found, dict) and key == RECIPE:
             pairs += [(part, found.get(part), expected.get(part)) for part in {**found, **expected}]

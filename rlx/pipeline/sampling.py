@@ -42,10 +42,7 @@ class Sampling:
         batch_size: steps in a batch, of all datasets together.
         batches: how many; fewer where an epoch without replacement has fewer.
         slice_len: steps per slice; either this or ``num_slices``, or neither for single steps.
-        num_slices: slices per batch.
-        stack: observations in a stack; 1 for plain ones. Texts are not stacked.
         n_step: steps of a transition; 1 for plain ones.
-        gamma: discount of a step.
         seed: the same seed draws the same steps; without it, fresh entropy.
         replacement: whether a step, or a trajectory, may be drawn again in the same epoch.
         strict_length: whether every slice has the length asked for; otherwise short trajectories are drawn whole.
@@ -70,10 +67,6 @@ def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDict
 
     ``index`` is the step in its dataset; of several datasets ``("index", "index")`` is, and ``("index", "buffer_ids")``
     says which.
-
-    Raises:
-        SamplingError: the batch cannot be split evenly, or nothing fits; SliceTooLongError, no trajectory is that long.
-        SchemaMismatchError: observations of the datasets have different shapes.
     """
     for dataset in datasets:
         check_batch(dataset, sampling)
@@ -159,21 +152,14 @@ def check_file(datasets: Sequence[Dataset], sampling: Sampling, format: str, pat
     The size on disk is a lower bound: nobody knows beforehand how well rows compress.
 
     Args:
-        datasets: to draw from.
-        sampling: how.
-        format: name of the file format of batches.
         path: the file or directory; None for a stream, which needs no room on a disk.
-
-    Raises:
-        SamplingError: the rows do not fit into memory.
-        DiskFullError: the file does not fit on the disk.
     """
     steps, columns = _most_steps(datasets, sampling), list(_columns(datasets, sampling))
     num_bytes = steps * sum(field.row_bytes * rows for field, rows in columns)
     if format in _GATHERED and num_bytes > (there := _memory()):
         raise SamplingError(
             f"{format} holds all rows in memory: expected at most {size(there)}, found {size(num_bytes)}",
-            hint="draw fewer batches, or use --format h5, zarr, parquet or jsonl",
+            hint="draw fewer batches, or use `format` h5, zarr, parquet or jsonl",
         )
     if path is None:
         return

@@ -54,12 +54,7 @@ class ShardTask:
     """One shard to be written.
 
     Args:
-        shared: the source that it comes from.
         root: what the source's file names are relative to, for their checksums; none where it has no such files.
-        shard: its number there.
-        name: what it is to be called.
-        directory: where it is to lie when it is whole.
-        format: how.
         fetched: length and checksum of the source's files that are known from their transfer, by name.
     """
 
@@ -119,11 +114,8 @@ def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
 def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask, progress: Progress) -> ShardResult:
     """Do the work in a directory of this process's own, which gets the task's name when the shard is whole.
 
-    An engine gives the task of a worker that is lost to another, and a worker that it has only lost sight of goes on
+    An engine gives the task of a worker that is lost to another, and a worker that it has only lost sight of continues
     writing. So no two ever write in one directory, and whoever is first to be done decides: all make the same bytes.
-
-    Raises:
-        EngineError: this machine does not see the dataset.
     """
     check_seen(task.directory.parents[1])
     own = task.directory.with_suffix(f".{platform.node()}-{os.getpid()}.partial")

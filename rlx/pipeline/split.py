@@ -34,11 +34,6 @@ class Division:
 
     Args:
         fractions: of each part; if they sum to less than 1, the remaining fraction is dropped.
-        by: of what these are fractions.
-        seed: of the choice.
-
-    Raises:
-        OptionError: the fractions are none.
     """
 
     fractions: Sequence[float]
@@ -57,9 +52,6 @@ class Division:
     def parts(self, count: int) -> NDArray[np.int64]:
         """Return [count] the part of each of ``count`` trajectories or shards; -1 for those that are left out.
 
-        Raises:
-            DatasetError: there are too few for a part to have any.
-
         Example:
             >>> Division([0.5, 0.25]).parts(8)
             array([ 1, -1,  0,  0,  0,  1,  0, -1])
@@ -71,7 +63,7 @@ class Division:
             if end == start:
                 raise DatasetError(
                     f"part {part + 1}: {self.fractions[part]} of {count:,} {self._many} is none",
-                    hint="a larger fraction" if self.by == By.TRAJECTORY else "--by trajectory",
+                    hint="a larger fraction" if self.by == By.TRAJECTORY else "`by` trajectory",
                 )
             parts[order[start:end]] = part
             start = end
@@ -97,18 +89,9 @@ def split(
     the others are read and re-encoded.
 
     Args:
-        source: the dataset's directory.
-        destinations: a directory for every part.
-        division: what goes where.
-        options: how to write; the store and codec are those of the source.
         part: only this part, from 0; then there is one destination.
-        progress: receives ``bytes`` of linked files, and ``shards`` and ``steps`` of re-encoded ones.
 
-    Raises:
-        DatasetNotFoundError: the dataset does not exist.
-        DatasetError: there are too few trajectories, or no such part.
-        DatasetExistsError: a destination is the source, or another one, or lies inside it, or holds another dataset.
-        CorruptDatasetError: the dataset is damaged.
+    Raises what ``rlx.split`` does.
     """
     dataset = Dataset(source)
     numbers = range(len(division.fractions)) if part is None else [part]
@@ -123,7 +106,7 @@ def split(
     recipe = {"fractions": list(division.fractions), "by": str(division.by), "seed": division.seed}
     reports = []
     for number, destination in zip(numbers, destinations, strict=True):
-        assembly = Assembly(f"{whole.id}-{number + 1}", whole.schema, whole.notes, shard_parts[number])
+        assembly = Assembly(f"{whole.id}-{number + 1}", whole.schema, whole.inherited_notes, shard_parts[number])
         this = replace(options, command=f"{options.command} --part {number + 1}" if options.command else "")
         one = {"split": {**recipe, "part": number + 1}}
         reports.append(assemble(assembly, [dataset], destination, this, progress, one))

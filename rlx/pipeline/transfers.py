@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -51,6 +51,56 @@ class TransferReport(Report):
         return {**Report.to_json(self), **moved}
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """A file of a dataset that is to be at the destination.
+
+    Args:
+        file: its name below the dataset.
+        bytes: its length.
+        state: ``done`` (listed at the destination), ``present`` (there, not listed yet), ``partial`` or ``missing``.
+    """
+
+    file: str
+    bytes: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """What a push or a pull would transfer.
+
+    Args:
+        url: the location at the other end.
+        files: the files of the dataset.
+        unwanted: files at the destination that would be removed.
+    """
+
+    url: str
+    files: Sequence[PlannedTransfer]
+    unwanted: Sequence[str] = ()
+
+    @property
+    def to_transfer(self) -> Sequence[PlannedTransfer]:
+        """The files that are not at the destination, or only in part."""
+        return [file for file in self.files if file.state in ("missing", "partial")]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files to transfer."""
+        return sum(file.bytes for file in self.to_transfer)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on."""
+        return {
+            "url": self.url,
+            "files": [asdict(file) for file in self.files],
+            "transferred_files": len(self.to_transfer),
+            "transferred_bytes": self.bytes,
+            "unwanted": list(self.unwanted),
+        }
+
+
 def replacement(location: str) -> str:
     """Return the hint for a dataset that is damaged at a location, and has to be pushed again.
 
@@ -73,7 +123,7 @@ def transfer(
     jobs: int,
     spared: tuple[type[SourceError], ...] = (DownloadError,),
 ) -> Generator[tuple[T, int | SourceError], None, None]:
-    """Move every item, several at a time, and tells of each, when it is done, how many bytes it took.
+    """Move all items, several at a time; yield each item when it is done, with the bytes that it took.
 
     Ending it, by an error or by ``close``, cancels running transfers and waits for them.
 
@@ -81,7 +131,6 @@ def transfer(
         items: what to move, begun in this order.
         move: moves one and returns the bytes that had to be moved; called from threads. It has to look at ``Cancel``
             now and then.
-        jobs: how many at once.
         spared: errors that concern one item alone, so that the others are still moved; they are yielded in place of the
             bytes.
     """

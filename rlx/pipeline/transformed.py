@@ -15,7 +15,7 @@ from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, conver
 from rlx.progress import Progress, Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
-from rlx.transform.protocol import Chain, Selection
+from rlx.transform.protocol import Chain
 
 # One large shard is to keep all workers busy, and many are not to become many more: a reader keeps few of them open.
 _MIN_STEPS = 32_768
@@ -53,16 +53,7 @@ class ShardInput:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """A dataset changed by transforms.
-
-    Args:
-        dataset: the dataset.
-        chain: the transforms.
-        inputs: what each new shard is made of.
-        notes: what a user must know of the result.
-        max_steps: steps of the blocks that are read.
-        watch: receives the steps read.
-    """
+    """A dataset changed by transforms."""
 
     dataset: Dataset
     chain: Chain
@@ -90,7 +81,7 @@ class Transformed:
         return self.dataset.shard_files(self.inputs[shard].place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a new shard; what they are made of is verified first."""
+        """Yield the steps of a new shard, after verifying the shard that they are made of."""
         shard_input = self.inputs[shard]
         episodes = self.dataset.shard_table(shard_input.place).episode
         first = self.dataset.first_trajectories[shard_input.place]
@@ -116,27 +107,11 @@ def read_input(
         begun += block.closed
 
 
-def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int64]:
-    """Return [n] numbers of the trajectories that stay, ascending.
-
-    Raises:
-        TransformError: a selection names trajectories that do not exist.
-    """
-    numbers = np.arange(len(dataset.trajectories))
-    names = np.array([int(record.name) for record in dataset.shard_records], np.int64)
-    shard = names.repeat(np.diff(dataset.first_trajectories))
-    for selection in selections:
-        numbers = numbers[selection.keeps(dataset.trajectories.pick(numbers), shard[numbers])]
-    return numbers
-
-
 def shard_inputs(dataset: Dataset, trajectories: NDArray[np.int64], steps: int | None = None) -> list[ShardInput]:
     """Return the new shards that these trajectories are cut into: no more of one shard than keep sixteen workers busy.
 
     Args:
-        dataset: the dataset.
         trajectories: [n] numbers of those that are read, ascending.
-        steps: at most this many of them in all.
     """
     length = dataset.trajectories.length[trajectories]
     if steps is not None:

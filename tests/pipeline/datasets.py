@@ -20,6 +20,7 @@ from rlx.pipeline.convert import convert
 from rlx.pipeline.download import download, download_from
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
+from rlx.pipeline.sources import Base, Place
 from rlx.progress import Silent
 from rlx.store.verification import UNLISTED, verify
 from tests.contracts.source import Trajectory, merge, read
@@ -55,12 +56,15 @@ def quick(server: GcsServer, prefix: str = "", *, read_timeout_s: float = 5.0) -
     return HttpFiles(server.url + prefix, retry=QUICK, read_timeout_s=read_timeout_s)
 
 
-def fetch(base: Location, destination: Path, run: str = "Pong/5", *, jobs: int = 1, **options: Any) -> Report:
-    """Downloads the shards of RLU_SHARDS, or what is asked for."""
+def fetch(
+    base: Location | Sequence[Place], destination: Path, run: str = "Pong/5", *, jobs: int = 1, **options: Any
+) -> Report:
+    """Downloads the shards of RLU_SHARDS, or what is asked for, from one base or the first of several that can."""
     if run == "Pong/5":
         options = {"shards": list(RLU_SHARDS), **options}
     chosen = Options(jobs=jobs, command="rlx download", **options)
-    return download_from(base, run, destination, chosen, layout=None, progress=Silent())
+    bases = [(Base(base.url), base)] if isinstance(base, Location) else base
+    return download_from(bases, run, destination, chosen, progress=Silent())
 
 
 def from_directory(source: Path, destination: Path, run: str = "Pong/5", *, jobs: int = 1, **options: Any) -> Report:
@@ -88,6 +92,8 @@ def tree_from_anywhere(dataset: Path) -> dict[str, str]:
     """The same, whichever base the files came from: the manifest without the note of its origin."""
     listed = json.loads((dataset / "rlx.json").read_text())
     listed["notes"].pop("origin", None)
+    for shard in listed["shards"]:
+        shard["origin"].pop("bases", None)
     del listed["crc32c"]
     return {**tree(dataset), "rlx.json": json.dumps(listed)}
 

@@ -14,11 +14,11 @@ import yaml
 
 import rlx
 from rlx.errors import OptionError
-from rlx.files.hub import HubAddress
 from rlx.manifest import Manifest
-from rlx.pipeline.card import CITATIONS, CROISSANT, MARK, NAME, TABLE, Card
+from rlx.pipeline.card import CROISSANT, MARK, NAME, TABLE, Card
 from rlx.pipeline.citation import known_citations
 from rlx.store.dataset import Dataset
+from rlx.store.layout import CITATION as CITATIONS
 from tests.hub_server import HubServer
 from tests.pipeline.datasets import SAMPLE_RUN
 from tests.pipeline.pushes import write
@@ -111,7 +111,10 @@ def test_nothing_is_invented(hub: HubServer, vectors: Path) -> None:
 
 
 def test_the_same_dataset_gives_the_same_card(vectors: Path) -> None:
-    cards = [Card(Dataset(vectors), HubAddress("me/pong"), "http://host/me/pong").files() for _ in range(2)]
+    cards = [
+        Card(Dataset(vectors), "hf://datasets/me/pong", "http://host/me/pong", "http://host/me/pong/t").files()
+        for _ in range(2)
+    ]
     assert cards[0] == cards[1]
 
 
@@ -120,9 +123,17 @@ def test_a_given_citation_comes_first_and_an_unchanged_dataset_is_cited_anew(
 ) -> None:
     rlx.push(sample_dataset, URL)
     (tmp_path / "mine.bib").write_text("@misc{mine, title = {Mine}}\n")
-    rlx.push(sample_dataset, URL, cite=tmp_path / "mine.bib")
+    rlx.push(sample_dataset, URL, cite=tmp_path / "mine.bib", license="mit")
+    assert [entry.partition(",")[0] for entry in rlx.cite(URL)] == [
+        *("@misc{mine", "@inproceedings{agarwal2020optimistic", "@inproceedings{gulcehre2020rl")
+    ]
+    rlx.pull(URL, tmp_path / "copy")
+    assert rlx.cite(tmp_path / "copy") == rlx.cite(URL)
+    rlx.push(tmp_path / "copy", URL, version="v1")  # what was given stays
+    assert rlx.cite(URL) == rlx.cite(tmp_path / "copy")
+    assert b'license: "mit"' in hub.files("me/pong")[NAME]
     assert hub.files("me/pong")[CITATIONS].startswith(b"@misc{mine, title = {Mine}}\n\n@inproceedings{agarwal")
-    assert len(hub.repos["me/pong"].commits) == 3
+    assert len(hub.repos["me/pong"].commits) == 4
     (tmp_path / "mine.bib").write_text("not BibTeX")
     with pytest.raises(OptionError, match="is not BibTeX"):
         rlx.push(sample_dataset, URL, cite=tmp_path / "mine.bib")
@@ -145,7 +156,11 @@ def test_what_a_dataset_says_of_itself_stays_text(tmp_path: Path) -> None:
     lineage = [{"command": f"rlx collect {evil}", "rlx": "0.1.0", "parents": []}]
     manifest = replace(Manifest.load(path), notes={"warning": evil, "citation": evil}, lineage=lineage)
     (path / "rlx.json").write_bytes(manifest.encode())
-    text = Card(Dataset(path), HubAddress("me/pong"), "http://host/me/pong").files()[NAME].decode()
+    text = (
+        Card(Dataset(path), "hf://datasets/me/pong", "http://host/me/pong", "http://host/me/pong/t")
+        .files()[NAME]
+        .decode()
+    )
     assert MARK in text
     assert "<script>" not in text
     assert "\x1b" not in text

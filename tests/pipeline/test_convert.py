@@ -198,7 +198,7 @@ class TestResume:
         ):
             with pytest.raises(DatasetExistsError, match=f"holds another dataset: its {key} is") as raised:
                 converted(source, dataset, **options)
-            assert raised.value.hint == "--overwrite starts afresh; or choose another directory"
+            assert raised.value.hint == "`overwrite` starts afresh; or choose another directory"
         assert tree(dataset) == before
 
     def test_another_schema(self, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from queue import SimpleQueue
 import pytest
 
 from rlx.errors import SourceNotFoundError
+from rlx.files.mirrors import Mirrors
 from rlx.formats.dopamine.reader import DopamineLayout
 from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.pipeline.download import Fetching
@@ -30,7 +31,7 @@ def here(tmp_path: Path) -> Path:
 
 def begin(server: GcsServer, here: Path, *, ahead: int = 9, keep: bool = False) -> tuple[Fetching, Arrivals]:
     source = RLUnpluggedLayout("Pong", 5).source(here)
-    delivery, arrivals = Fetching(quick(server), source, here, Silent(), ahead=ahead, keep=keep), Arrivals()
+    delivery, arrivals = Fetching(Mirrors([quick(server)]), source, here, Silent(), ahead=ahead, keep=keep), Arrivals()
     delivery.start(range(4), lambda shard, error: arrivals.put((shard, error)))
     return delivery, arrivals
 
@@ -82,7 +83,8 @@ def test_a_file_that_two_shards_need_stays_for_the_second(tmp_path: Path, here: 
         layout, arrivals = DopamineLayout("Pong", 1), Arrivals()
         index = [name for name in layout.index_files() if (server.directory / name).exists()]
         present = {name: quick(server).fetch(name, here, Silent()) for name in index}
-        delivery = Fetching(quick(server), layout.source(here), here, Silent(), present=present, ahead=9, keep=False)
+        files = Mirrors([quick(server)])
+        delivery = Fetching(files, layout.source(here), here, Silent(), present=present, ahead=9, keep=False)
         delivery.start([0, 1], lambda shard, error: arrivals.put((shard, error)))
         assert {arrivals.get(), arrivals.get()} == {(0, None), (1, None)}
         delivery.finished(0)

@@ -79,3 +79,11 @@ def test_notes_are_told(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "copy/rlx.json").write_bytes(replace(manifest, notes={"agent": "mine"}).encode())
     (difference,) = rlx.diff(dataset, tmp_path / "copy").differences
     assert (difference.part, difference.name, difference.b) == ("manifest", "notes", "{'agent': 'mine'}")
+
+
+def test_a_dataset_without_steps(dataset: Path, tmp_path: Path) -> None:
+    empty, other = (write_dataset(tmp_path / name, [], schema=rlx.open(dataset).schema).path for name in ("a", "b"))
+    replace(Manifest.load(other), notes={"a": 1}).save(other)
+    assert named(rlx.diff(empty, other).differences) == {("manifest", "notes")}
+    assert not rlx.diff(dataset, empty).equal
+    assert not rlx.diff(empty, dataset).equal

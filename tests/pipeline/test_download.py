@@ -10,7 +10,7 @@ import pytest
 import rlx
 from rlx.errors import DatasetExistsError, DatasetLockedError, SourceNotFoundError
 from rlx.files.opening import open_location
-from rlx.formats.rl_unplugged.layout import shard_file
+from rlx.formats.rl_unplugged import shard_file
 from rlx.formats.rl_unplugged.reader import find_runs
 from rlx.pipeline.download import download, plan_download
 from rlx.pipeline.options import Options
@@ -87,8 +87,9 @@ def test_every_episode_of_the_sample_run(store: str, tmp_path: Path) -> None:
 
 
 def test_the_report(tmp_path: Path) -> None:
-    report = from_directory(write_rlu(tmp_path / "files"), tmp_path / "set")
+    report = from_directory(write_rlu(tmp_path / "files") / "../files", tmp_path / "set")
     manifest = rlx.open(report.dataset).manifest
+    assert manifest.notes["origin"] == str(tmp_path / "files")  # wherever it is resumed from, one origin
     assert report.to_json() | {"seconds": 0, "steps_per_second": 0} == {
         "dataset": str(tmp_path / "set"),
         "id": "Pong/5",
@@ -179,7 +180,7 @@ def test_another_codec_is_refused_on_resume(tmp_path: Path) -> None:
     with pytest.raises(DatasetExistsError, match=r"its codec is .*zstd-dict") as raised:
         from_directory(files, tmp_path / "set", codec=Codec.parse("zstd"))
     assert raised.value.hint is not None
-    assert "--overwrite" in raised.value.hint
+    assert "`overwrite`" in raised.value.hint
 
 
 class TestPlan:

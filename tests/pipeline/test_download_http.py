@@ -22,6 +22,7 @@ from rlx.files.http import HttpFiles
 from rlx.pipeline.download import download, download_from, plan_download
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
+from rlx.pipeline.sources import Base
 from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
@@ -105,7 +106,7 @@ def test_everything_goes_wrong_at_once(
 
 def download_with(base: HttpFiles, destination: Path, progress: Tally) -> Report:
     options = Options(jobs=2, shards=list(RLU_SHARDS), command="rlx download")
-    return download_from(base, "Pong/5", destination, options, layout=None, progress=progress)
+    return download_from([(Base(base.url), base)], "Pong/5", destination, options, progress=progress)
 
 
 @pytest.mark.parametrize("layout", [None, "rlu", "dopamine"])
@@ -378,7 +379,7 @@ class TestFullDisk:
             with pytest.raises(DiskFullError, match=r"expected about 600,000 bytes free, found 2\d\d,\d{3}") as raised:
                 fetch(quick(server), small_disk / "set")
             assert raised.value.hint is not None
-            assert "--shards" in raised.value.hint
+            assert "`shards`" in raised.value.hint
             assert not [request for request in server.requests if request.method == "GET"]
         assert not (small_disk / "set").exists()
 

@@ -140,7 +140,7 @@ def test_a_worker_dies(server: GcsServer, tmp_path: Path) -> None:
         output, errors = started.output()
     assert output == (
         "PartialError: a worker process died; listed shards are safe; "
-        "run the same command again; if memory was short, with --jobs 1\n"
+        "run the same command again; if memory was short, with `jobs` 1\n"
     )
     assert errors == ""
     assert 2 <= len(check_listed(tmp_path / "set")) < 4

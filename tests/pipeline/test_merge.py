@@ -140,7 +140,7 @@ class TestOtherForms:
             merged([a, other], tmp_path / "c")
         assert (
             error.value.hint
-            == "--to zarr --codec zstd-dict:level=6,chunk=1 re-encodes shards that use another store or codec"
+            == "`to` zarr `codec` zstd-dict:level=6,chunk=1 re-encodes shards that use another store or codec"
         )
         memmap = make(tmp_path / "m", [[2]], codec="none", store="memmap")
         with pytest.raises(DatasetError, match=r"m: store is memmap, expected zarr as in"):
@@ -203,7 +203,7 @@ class TestResume:
         before = tree(tmp_path / "c")
         with pytest.raises(DatasetExistsError, match="c was made otherwise: its source is") as error:
             merged([b, a], tmp_path / "c")
-        assert error.value.hint == "--overwrite starts afresh; or choose another directory"
+        assert error.value.hint == "`overwrite` starts afresh; or choose another directory"
         assert tree(tmp_path / "c") == before
         assert merged([b, a], tmp_path / "c", overwrite=True).skipped_shards == 0
         assert same(trajectories(tmp_path / "c"), trajectories(b) + trajectories(a))

@@ -178,7 +178,7 @@ def test_a_worker_that_dies_is_told_with_what_it_had_at_hand(source: Path, tmp_p
     with pytest.raises(PartialError, match=r"a worker process died; .*unfinished trajectories are") as caught:
         run(source, destination, named("dies_on_three"), jobs=2)
     assert "2 to 4" in str(caught.value)
-    assert caught.value.hint == "run the same command again; if memory was short, with --num-workers 1"
+    assert caught.value.hint == "run the same command again; if memory was short, with `num_workers` 1"
     done = run(source, tmp_path / "whole", named("same"))
     assert done.steps == 68
     assert not list((tmp_path / "whole").rglob("at"))
@@ -197,7 +197,7 @@ def test_another_recipe_is_refused(source: Path, tmp_path: Path, transforms: Any
     before = content(destination)
     with pytest.raises(DatasetExistsError, match=message) as caught:
         run(source, destination, *transforms, steps=steps)
-    assert "--overwrite" in str(caught.value.hint)
+    assert "`overwrite`" in str(caught.value.hint)
     assert content(destination) == before
     run(source, destination, *transforms, steps=steps, overwrite=True)
     assert Dataset(destination).manifest.lineage[-1]["recipe"]["transforms"][0] == f"resize:{_size(transforms[0])}"

@@ -11,7 +11,7 @@ from rlx.files.opening import open_location
 from rlx.manifest import Manifest
 from rlx.pipeline.push import push
 from rlx.progress import Silent
-from rlx.store.claim import CLAIM
+from rlx.store.layout import CLAIM
 from tests.factories import make_block, write_dataset
 from tests.pipeline.pushes import During, content, files, is_claimed, sent, stop_after, write
 
@@ -78,7 +78,7 @@ def test_an_interrupted_push_keeps_other_datasets_away(
         DatasetLockedError, match=r"another dataset, Test/1, .*its push was interrupted: its"
     ) as refused:
         sent(other, bucket)
-    assert "--overwrite" in str(refused.value.hint)
+    assert "`overwrite`" in str(refused.value.hint)
     assert content(open_location(bucket)) == there
     sent(other, bucket, overwrite=True)
     assert {name: found for name, found in content(open_location(bucket)).items() if name in files(other)} == files(
