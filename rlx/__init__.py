@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
+from rlx.package_names import lazy_names
+
 if TYPE_CHECKING:
     from rlx import buffer as buffer
     from rlx import collector as collector
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from rlx.api.checking import doctor as doctor
     from rlx.api.checking import repair as repair
     from rlx.api.checking import verify as verify
-    from rlx.api.collecting import collect as collect
-    from rlx.api.converting import convert as convert
+    from rlx.api.creating import collect as collect
+    from rlx.api.creating import convert as convert
     from rlx.api.dataset import Dataset as Dataset
     from rlx.api.dataset import open as open
     from rlx.api.inspecting import cite as cite
@@ -33,15 +35,19 @@ if TYPE_CHECKING:
     from rlx.api.transferring import pull as pull
     from rlx.api.transferring import push as push
     from rlx.api.viewing import view as view
+    from rlx.buffer import RayReplayBuffer as RayReplayBuffer
     from rlx.buffer import ReplayBuffer as ReplayBuffer
     from rlx.buffer.loader import loader as loader
+    from rlx.buffer.run_checkpoint import Checkpoint as Checkpoint
     from rlx.collector import Collector as Collector
 
     __version__: str
 
 # `open` is left out because it would hide the builtin, `Collector` and `collector` because they need an extra.
 __all__ = [
+    "Checkpoint",
     "Dataset",
+    "RayReplayBuffer",
     "ReplayBuffer",
     "__version__",
     "buffer",
@@ -70,42 +76,18 @@ __all__ = [
 
 # Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage:
 # importing the subpackage would replace it.
-_MODULES = {
-    "Collector": "rlx.collector",
-    "Dataset": "rlx.api.dataset",
-    "ReplayBuffer": "rlx.buffer",
-    "cite": "rlx.api.inspecting",
-    "collect": "rlx.api.collecting",
-    "convert": "rlx.api.converting",
-    "diff": "rlx.api.checking",
-    "doctor": "rlx.api.checking",
-    "download": "rlx.api.transferring",
-    "inspect": "rlx.api.inspecting",
-    "list_runs": "rlx.api.transferring",
-    "loader": "rlx.buffer.loader",
-    "merge": "rlx.api.merging",
-    "open": "rlx.api.dataset",
-    "preprocess": "rlx.api.preprocessing",
-    "pull": "rlx.api.transferring",
-    "push": "rlx.api.transferring",
-    "repair": "rlx.api.checking",
-    "sample": "rlx.api.sampling",
-    "split": "rlx.api.merging",
-    "verify": "rlx.api.checking",
-    "view": "rlx.api.viewing",
-}
-_PACKAGES = ["buffer", "collector", "datasets", "errors", "results"]
+_HOME = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version("rlx")
-    if name in _PACKAGES:
-        return import_module(f"rlx.{name}")
-    if name not in _MODULES:
+    if name not in _HOME:
         raise AttributeError(f"module 'rlx' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    if _HOME[name] == "rlx":
+        return import_module(f"rlx.{name}")
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULES, *_PACKAGES, "__version__"])
+    return sorted([*_HOME, "__version__"])

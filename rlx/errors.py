@@ -21,6 +21,7 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  └─ FileAccessError           no permission, or an I/O error of the disk
     ├─ SamplingError                the storage cannot fulfil the request
     │  └─ SliceTooLongError         no trajectory has enough steps
+    ├─ RateLimitError               also a TimeoutError: a table may not be written or sampled yet
     ├─ CollectError                 an environment or policy is missing, fails or does not fit
     │  ├─ WorkerLostError           a worker's process ends, or hangs, again and again
     │  └─ PolicyNotFoundError       also a FileNotFoundError
@@ -34,6 +35,9 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     ├─ PartialError                 some shards failed; the others are complete
     └─ MissingExtraError            also an ImportError
 """
+
+from importlib import import_module
+from typing import Any, Self
 
 from rlx.wording import without_secrets
 
@@ -135,6 +139,10 @@ class SliceTooLongError(SamplingError):
     """No trajectory has enough steps for one slice."""
 
 
+class RateLimitError(RlxError, TimeoutError):
+    """The rate limiter of a table blocked writing or sampling for longer than the timeout."""
+
+
 class CollectError(RlxError):
     """An environment or a policy is missing or fails, or they do not fit each other."""
 
@@ -167,6 +175,10 @@ class OptionError(RlxError, ValueError):
     """An option is out of range, or conflicts with another one."""
 
 
+class UrlError(SourceError, OptionError):
+    """A URL is mistyped, or of a kind that is not supported."""
+
+
 class TransformOptionError(TransformError, OptionError):
     """An unknown transform, or a transform with wrong options."""
 
@@ -181,3 +193,36 @@ class PartialError(RlxError):
 
 class MissingExtraError(RlxError, ImportError):
     """An optional dependency is not installed."""
+
+    @classmethod
+    def of(cls, need: str, extra: str) -> Self:
+        """Return the error for a need, and the extra of rlx that installs the package.
+
+        Example:
+            >>> error = MissingExtraError.of("pictures need Pillow", "view")
+            >>> str(error), error.hint
+            ('pictures need Pillow, which is not installed', "pip install 'rlx[view]'")
+        """
+        return cls(f"{need}, which is not installed", hint=f"pip install 'rlx[{extra}]'")
+
+
+def imported(module: str, need: str, extra: str) -> Any:
+    """Return a module of an optional dependency.
+
+    Args:
+        module: its name.
+        need: what needs which package, for the message.
+        extra: the extra of rlx that installs the package.
+
+    Raises:
+        MissingExtraError: it is not installed.
+
+    Example:
+        >>> imported("absent_package", "pictures need Pillow", "view")
+        Traceback (most recent call last):
+        rlx.errors.MissingExtraError: pictures need Pillow, which is not installed
+    """
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        raise MissingExtraError.of(need, extra) from exc

@@ -43,10 +43,8 @@ def on_fork(
     """Call functions with an object, for as long as it lives, whenever this process is forked.
 
     Args:
-        owner: the object.
         in_child: called in the child, which has one thread only.
         before: called before the fork, with the seconds that it may wait at most.
-        in_parent: called in the parent after the fork.
     """
     number = next(_numbers)
     reference = weakref.ref(owner, lambda _: _entries.pop(number, None))

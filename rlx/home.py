@@ -1,4 +1,5 @@
-"""Where datasets named by an id lie: ``$RLX_HOME``, else ``$XDG_DATA_HOME/rlx``, else ``~/.local/share/rlx``."""
+"""The user's directories: datasets named by an id in ``$RLX_HOME``, else ``$XDG_DATA_HOME/rlx``, else
+``~/.local/share/rlx``; settings in ``$XDG_CONFIG_HOME/rlx``, else ``~/.config/rlx``."""
 
 import os
 import re
@@ -9,9 +10,10 @@ from pathlib import Path
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetNotFoundError, FileAccessError
 from rlx.files.disk import file_error
+from rlx.files.urls import is_url, local_path
 from rlx.wording import command, did_you_mean
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_HOSTED = re.compile(r"(minari|lerobot|hf):")
 _MAX_DEPTH = 4  # of a dataset below $RLX_HOME
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -22,6 +24,17 @@ def home() -> Path:
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "rlx"
+
+
+def cache_home() -> Path:
+    """Return the directory of files that can be fetched again: ``$XDG_CACHE_HOME/rlx``, else ``~/.cache/rlx``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rlx"
+
+
+def config_file(name: str) -> Path:
+    """Return path of a file of the user's settings: in ``$XDG_CONFIG_HOME/rlx``, else in ``~/.config/rlx``."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "rlx" / name
 
 
 def below_home(id: str) -> Path:
@@ -42,12 +55,14 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
 
     Raises:
         DatasetNotFoundError: it is a URL, which no directory has; or what may be an id is neither there nor a path.
+        UrlError: a URL of an unknown kind.
 
     Example:
         >>> locate("/data/pong").as_posix()
         '/data/pong'
     """
-    if isinstance(dataset, str) and _URL.match(dataset):
+    if isinstance(dataset, str) and is_url(dataset):
+        local_path(dataset)
         raise DatasetNotFoundError(
             f"{dataset} is not on this machine: expected a directory or an id", hint=command("rlx", "pull", dataset)
         )
@@ -63,6 +78,9 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
                 f"no dataset at {dataset}, nor at {below}: nothing is there",
                 hint=did_you_mean(dataset, dataset_ids()) or "rlx list --local",
             )
+    elif isinstance(dataset, str) and _HOSTED.match(dataset) and not path.exists():
+        near = did_you_mean(dataset.replace(":", "/", 1), dataset_ids())
+        raise DatasetNotFoundError(f"no dataset at {dataset}", hint=near or command("rlx", "download", dataset))
     return path
 
 

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rlx.package_names import lazy_names
+
 if TYPE_CHECKING:
     from rlx.api.inspecting import Inspection as Inspection
     from rlx.api.inspecting import TrajectoryTable as TrajectoryTable
@@ -18,55 +20,17 @@ if TYPE_CHECKING:
     from rlx.pipeline.export import ExportReport as ExportReport
     from rlx.pipeline.preprocess import Preview as Preview
     from rlx.pipeline.report import Report as Report
+    from rlx.pipeline.sources import SourceStatus as SourceStatus
+    from rlx.pipeline.transfers import PlannedTransfer as PlannedTransfer
+    from rlx.pipeline.transfers import TransferPlan as TransferPlan
     from rlx.pipeline.transfers import TransferReport as TransferReport
     from rlx.store.repair import Repair as Repair
     from rlx.store.verification import Problem as Problem
     from rlx.store.verification import Verification as Verification
     from rlx.viewer.files import ViewFile as ViewFile
 
-# Imported on first use, so that ``import rlx.results`` stays fast.
-_HOME = {
-    "CatalogEntry": "rlx.pipeline.catalog",
-    "Checkup": "rlx.pipeline.doctor",
-    "Comparison": "rlx.pipeline.diff",
-    "Difference": "rlx.pipeline.diff",
-    "DownloadPlan": "rlx.pipeline.download",
-    "ExportReport": "rlx.pipeline.export",
-    "Finding": "rlx.checks.check",
-    "Inspection": "rlx.api.inspecting",
-    "PlannedFile": "rlx.pipeline.download",
-    "Preview": "rlx.pipeline.preprocess",
-    "Problem": "rlx.store.verification",
-    "Repair": "rlx.store.repair",
-    "Report": "rlx.pipeline.report",
-    "Sample": "rlx.api.sampling",
-    "TrajectoryTable": "rlx.api.inspecting",
-    "TransferReport": "rlx.pipeline.transfers",
-    "Verification": "rlx.store.verification",
-    "ViewFile": "rlx.viewer.files",
-    "Viewer": "rlx.api.viewing",
-}
-__all__ = [
-    "CatalogEntry",
-    "Checkup",
-    "Comparison",
-    "Difference",
-    "DownloadPlan",
-    "ExportReport",
-    "Finding",
-    "Inspection",
-    "PlannedFile",
-    "Preview",
-    "Problem",
-    "Repair",
-    "Report",
-    "Sample",
-    "TrajectoryTable",
-    "TransferReport",
-    "Verification",
-    "ViewFile",
-    "Viewer",
-]
+_HOME = lazy_names(__name__)
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
@@ -76,4 +40,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOME)
+    return __all__

@@ -18,7 +18,6 @@ def discounted_sum(rewards: Iterable[Rewards], gamma: float) -> Rewards:
     Args:
         rewards: arrays or tensors of one shape: the reward of each step, of the one after it, and so on; 0 after the
             end of a trajectory.
-        gamma: discount of a step.
 
     Example:
         >>> discounted_sum([np.array([1.0, 2.0]), np.array([2.0, 0.0])], 0.5)
@@ -38,11 +37,6 @@ def discount(steps: NDArray[np.int64], gamma: float) -> NDArray[np.float32]:
 
 def returns_to_go(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) -> NDArray[np.float64]:
     """Return [S] the discounted sum of the rewards from each step to the end of its trajectory.
-
-    Args:
-        rewards: [S] of trajectories one after the other.
-        lengths: [N] steps of each trajectory.
-        gamma: discount of a step.
 
     Example:
         >>> returns_to_go(np.ones(5), np.array([3, 2]), 0.5)

@@ -2,8 +2,9 @@
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,34 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.set_state(states[1])  # noqa: NPY002
         if torch:
             torch.set_rng_state(states[2])
+
+
+def generator_state() -> dict[str, Any]:
+    """Return the states of the global generators of Python, numpy and torch; goes through ``torch.save``."""
+    import torch  # noqa: PLC0415  (torch takes seconds)
+
+    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    state = {
+        "python": random.getstate(),
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+    }
+    # Not is_available, as asking GPUs that nobody uses would take memory on each.
+    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return state | {"cuda": torch.cuda.get_rng_state_all()} if in_use else state
+
+
+def set_generator_state(state: Mapping[str, Any]) -> None:
+    """Make the global generators continue from such states."""
+    import torch  # noqa: PLC0415  (torch takes seconds)
+
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def env_seeds(seed: int, session: int, num_envs: int, purpose: int, first: int = 0) -> list[int]:

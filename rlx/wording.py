@@ -7,8 +7,10 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def size(num_bytes: float) -> str:
@@ -101,6 +103,25 @@ def excerpt(text: str, characters: int) -> str:
     return line if len(line) <= characters else line[: characters - 3] + "..."
 
 
+def sparkline(values: Sequence[float], columns: int = 50) -> str:
+    """Return numbers as a row of bars, eight heights from the least to the greatest.
+
+    Args:
+        values: finite numbers, in order; more than fit are averaged in equal shares.
+
+    Example:
+        >>> sparkline([-21, -20, -14, 3, 18, 20])
+        '▁▁▂▅██'
+    """
+    bars = min(len(values), columns)
+    edges = [index * len(values) // bars for index in range(bars + 1)] if bars else []
+    shares = [values[start:stop] for start, stop in pairwise(edges)]
+    means = [math.fsum(share) / len(share) for share in shares]
+    least, most = min(means, default=0), max(means, default=0)
+    span = most - least or 1
+    return "".join(_BARS[min(int((mean - least) / span * len(_BARS)), len(_BARS) - 1)] for mean in means)
+
+
 def number_ranges(numbers: Sequence[int]) -> str:
     """Return ascending numbers as ``--shards`` takes them.
 
@@ -159,6 +180,24 @@ def command(*words: object) -> str:
         "rlx repair 'my data; rm -rf ~'"
     """
     return shlex.join(map(str, words))
+
+
+def pasteable(command: str) -> str:
+    """Return an untrusted command of a lineage, quoted so that it is safe to paste into a shell.
+
+    Example:
+        >>> pasteable("rlx download Pong/5; rm -rf ~")
+        "rlx download 'Pong/5;' rm -rf '~'"
+    """
+    return shlex.join(words_of(command))
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a command as a shell splits it; at white space if a quote is not closed."""
+    try:
+        return shlex.split(command)
+    except ValueError:  # an unclosed quote
+        return command.split()
 
 
 # Who is named may hold a slash that should have been quoted: then what follows the first colon is no port.

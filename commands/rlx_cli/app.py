@@ -1,26 +1,27 @@
 """The wiring of ``rlx``: its commands, and the translation of errors into messages and exit codes."""
 
+import inspect as inspect_module
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from rlx.errors import FileAccessError, OptionError, RlxError
+from rlx.errors import FileAccessError, MissingExtraError, OptionError, RlxError
 from rlx.files.disk import file_error
 from rlx.wording import did_you_mean
 from rlx_cli.checking import diff, doctor, repair, verify
-from rlx_cli.collecting import collect
-from rlx_cli.converting import convert
-from rlx_cli.exit_codes import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
+from rlx_cli.creating import collect, convert
 from rlx_cli.inspecting import cite, inspect
 from rlx_cli.merging import merge, split
-from rlx_cli.options import DebugOption, QuietOption
+from rlx_cli.options import DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, abandon, abandon_if_failed, secure
 from rlx_cli.preprocessing import preprocess
+from rlx_cli.report import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
 from rlx_cli.sampling import sample
 from rlx_cli.transferring import download, list_runs, pull, push
 from rlx_cli.viewing import view
@@ -38,14 +39,13 @@ _PYDANTIC: Mapping[str, str] = MappingProxyType(
 )
 _NOT_MAPPED = "failed to map segment"  # a library of torch that does not fit under ulimit -v
 _CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
-_ARGUMENT = re.compile(r"`([a-z_]+?)_?`")
 # Typer does not export the root of its usage errors.
 _TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 _COMMANDS: Mapping[str, Callable[..., None]] = {
     "list": list_runs,
@@ -66,8 +66,29 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "push": push,
     "pull": pull,
 }
+# Output.of reads these from the command line; declared for every command, they are also accepted after it.
+_OUTPUT_OPTIONS = (("_json", JsonOption), ("_quiet", QuietOption), ("_debug", DebugOption))
+
+
+def with_output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that also accepts ``--json``, ``--quiet`` and ``--debug``."""
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        command(**{name: value for name, value in arguments.items() if name not in dict(_OUTPUT_OPTIONS)})
+
+    taken = inspect_module.signature(command)
+    added = [
+        inspect_module.Parameter(name, inspect_module.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+        for name, option in _OUTPUT_OPTIONS
+    ]
+    run.__dict__["__signature__"] = taken.replace(parameters=[*taken.parameters.values(), *added])
+    run.__annotations__ = {**command.__annotations__, **dict(_OUTPUT_OPTIONS)}
+    return run
+
+
 for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name)(with_output_options(_command))
 
 
 def _print_version(wanted: bool) -> None:
@@ -126,11 +147,12 @@ def _run(output: Output) -> int:
             code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
     except OptionError as error:
         command = next((word for word in sys.argv[1:] if word in _COMMANDS), "")
-        usage = UsageError(_as_options(str(error)), hint=error.hint or f"rlx {command} --help")
+        usage = UsageError(str(error), hint=error.hint or f"rlx {command} --help")
         usage.__cause__ = error
         return _fail(output, usage)
     except RlxError as error:
-        return _fail(output, error)
+        cause = error.__cause__ if isinstance(error, MissingExtraError) else None
+        return _fail(output, _no_memory(cause) if isinstance(cause, ImportError) and _lacks_memory(cause) else error)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
             raise error.__context__ from None  # Typer has ended with 1
@@ -149,11 +171,6 @@ def _run(output: Output) -> int:
     return code
 
 
-def _as_options(message: str) -> str:
-    """Return a message about arguments of the library with the command's options in their place."""
-    return _ARGUMENT.sub(lambda found: "--" + found[1].replace("_", "-"), message)
-
-
 def _fail(output: Output, error: RlxError) -> int:
     output.fail(error)
     return exit_code(error)
@@ -165,13 +182,16 @@ def _translated(error: Exception) -> RlxError | None:
         return _usage_error(error)
     if isinstance(error, OSError):
         return _system_error(error)
-    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _NOT_MAPPED in str(error)):
+    if isinstance(error, MemoryError) or _lacks_memory(error):
         return _no_memory(error)
     return _path_error(error) if isinstance(error, RuntimeError) else None
 
 
+def _lacks_memory(error: Exception) -> bool:
+    return isinstance(error, ImportError) and _NOT_MAPPED in str(error)
+
+
 def _system_error(error: OSError) -> RlxError:
-    """Return the ``RlxError`` of an ``OSError``."""
     translated = file_error(error)
     translated.__cause__ = error
     return translated
@@ -198,7 +218,6 @@ def _no_memory(error: Exception) -> RlxError:
 
 
 def _usage_error(error: Exception) -> UsageError:
-    """Return the ``UsageError`` of an error of Typer's."""
     context = getattr(error, "ctx", None)
     message: str = error.format_message()  # type: ignore[attr-defined]
     command = context.command_path if context else "rlx"

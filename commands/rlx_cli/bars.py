@@ -20,12 +20,7 @@ _FIGURES_WIDTH = 38
 
 
 class Bars:
-    """Draws the progress below whatever else is printed, and leaves nothing behind.
-
-    Args:
-        title: what is going on.
-        console: the terminal.
-    """
+    """Draws the progress below whatever else is printed, and removes it at the end."""
 
     def __init__(self, title: str, console: Console) -> None:
         self._lock = threading.Lock()

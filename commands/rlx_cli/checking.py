@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlx.wording import command, plural, size, without_secrets
-from rlx_cli import completion
-from rlx_cli.exit_codes import CORRUPT, ERROR
-from rlx_cli.options import AnyDatasetArgument, DatasetArgument, DebugOption, FromOption, JsonOption, QuietOption
-from rlx_cli.output import Output, table
+from rlx_cli.options import AnyDatasetArgument, DatasetArgument, FromOption, complete_datasets
+from rlx_cli.output import Output, as_options, table
 from rlx_cli.progress import showing
-from rlx_cli.report import unreadable_error
+from rlx_cli.report import CORRUPT, ERROR, unreadable_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 def verify(
     ctx: typer.Context,
     dataset: AnyDatasetArgument,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Verify the checksums of a dataset against its manifest.
 
@@ -74,9 +69,6 @@ def repair(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete damaged shards instead of moving them to DATASET/.damaged.")
     ] = False,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Drop the damaged shards of a dataset and keep the others.
 
@@ -114,7 +106,7 @@ def doctor(
         typer.Argument(
             metavar="DATASET|FILE",
             help="Path, id or URL of a dataset, or a path that rlx convert reads.",
-            autocompletion=completion.datasets,
+            autocompletion=complete_datasets,
         ),
     ],
     from_: FromOption = None,
@@ -132,9 +124,6 @@ def doctor(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Directory of the fixed dataset.")
     ] = None,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Check a dataset for wrong flags, rewards, duplicates and NaN.
 
@@ -184,7 +173,7 @@ def _table(findings: "Sequence[Finding]") -> "Table":
 
 
 def _advice(findings: "Sequence[Finding]") -> list[str]:
-    return ["", *(f"{one.check}: {one.why}. To mend it: {one.remedy}." for one in findings)]
+    return ["", *(f"{one.check}: {one.why}. To mend it: {as_options(one.remedy)}." for one in findings)]
 
 
 def diff(
@@ -192,13 +181,10 @@ def diff(
     a: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="First dataset: path, id below $RLX_HOME, or URL.", autocompletion=completion.datasets
+            metavar="A", help="First dataset: path, id below $RLX_HOME, or URL.", autocompletion=complete_datasets
         ),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="Second dataset.", autocompletion=completion.datasets)],
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
+    b: Annotated[str, typer.Argument(metavar="B", help="Second dataset.", autocompletion=complete_datasets)],
 ) -> None:
     """Compare two datasets, down to every field of every step.
 

@@ -4,6 +4,7 @@ This module has no top-level imports: Ctrl-C during them would print a traceback
 """
 
 _INTERRUPTED = 130
+_SIGINT = 2
 # Sent by batch systems, a closing terminal and Ctrl-\.
 _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 _AGAIN_S = 0.01
@@ -33,7 +34,6 @@ def main() -> None:
 
 def _raise_as_ctrl_c(received: list[int]) -> None:
     """Make terminating signals raise KeyboardInterrupt, and record their numbers."""
-    import signal
     import sys
 
     def interrupt(number: int, _: object) -> None:
@@ -48,10 +48,11 @@ def _raise_as_ctrl_c(received: list[int]) -> None:
         import os
         import threading
 
-        number = received[-1] if received else signal.SIGINT
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), received[-1] if received else _SIGINT)).start()
 
     sys.unraisablehook = repeat
+    import signal  # whose own imports Ctrl-C may meet
+
     for name in _ENDING:
         number = getattr(signal, name, None)  # Windows lacks two of them
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP

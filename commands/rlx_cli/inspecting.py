@@ -1,14 +1,15 @@
 """``rlx inspect`` and ``rlx cite``: what a dataset holds, and which papers describe it."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.api.arguments import pasteable, with_destination
-from rlx.wording import number, plural, shape, size, without_secrets
-from rlx_cli.options import AnyDatasetArgument, DebugOption, JsonOption, QuietOption
+from rlx.api.arguments import with_destination
+from rlx.wording import number, pasteable, plural, shape, size, sparkline, without_secrets
+from rlx_cli.options import AnyDatasetArgument
 from rlx_cli.output import Output, facts, table
 from rlx_cli.rows import Listing, Rows
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_FEWEST_BARS = 3
 _TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
 
 
@@ -32,9 +34,6 @@ def inspect(
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Plot returns, lengths, rewards and actions to FILE.png."),
     ] = None,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Show what a dataset contains and where it came from.
 
@@ -72,6 +71,8 @@ def inspect(
 
 
 def _overview(document: dict[str, Any]) -> "list[str | Table]":
+    from rlx.store.foreign_types import in_words
+
     ratio, raw = document["ratio"], size(document["raw_bytes"])
     smaller = f", {ratio:.1f} times smaller than raw ({raw})" if ratio and ratio > 1.05 else f", raw {raw}"
     named = [
@@ -82,9 +83,10 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
         ("size", size(document["bytes"]) + smaller),
         ("store", f"{document['store']}, {document['codec']}, format version {document['format_version']}"),
     ]
+    named += [("returns", text)] if (text := _returns(document["shards"])) else []
     named += [("dropped", text)] if (text := _dropped(document["shards"])) else []
     rows = [
-        (name, field["role"], field["dtype"], shape(field["shape"]), _space(field.get("space")))
+        (name, field["role"], field["dtype"], shape(field["shape"]), in_words(field.get("space")))
         for name, field in document["schema"].items()
     ]
     parts: list[str | Table] = [
@@ -114,20 +116,20 @@ def _shards(listed: int, missing: "Sequence[str]") -> str:
     return f"{listed:,} of {listed + len(missing):,}; missing {names}"
 
 
+def _returns(shards: "Sequence[Mapping[str, Any]]") -> str:
+    """Return how the mean return of whole episodes goes from shard to shard; empty where that shows nothing."""
+    means = [shard["mean_return"] for shard in shards if shard["mean_return"] is not None]
+    if len(means) < _FEWEST_BARS or not all(map(math.isfinite, means)):
+        return ""
+    return f"{sparkline(means)} {number(min(means))} to {number(max(means))}, mean of each shard"
+
+
 def _dropped(shards: "Sequence[Mapping[str, Any]]") -> str:
-    """Return the number of dropped source rows, by reason."""
     reasons: dict[str, int] = {}
     for shard in shards:
         for reason, count in shard["dropped"].items():
             reasons[reason] = reasons.get(reason, 0) + count
     return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reasons.items() if count)
-
-
-def _space(space: "Mapping[str, Any] | None") -> str:
-    if space is None:
-        return ""
-    inner = ", ".join(f"{key}={value}" for key, value in space.items() if key != "type")
-    return f"{space.get('type', '')}({inner})" if len(inner) <= 60 else str(space.get("type", ""))
 
 
 def _whole(episodes: "Mapping[str, Any]") -> str:
@@ -166,9 +168,6 @@ def _trajectory_lines(parts: "Iterable[Mapping[str, Any]]") -> "Iterator[tuple[s
 def cite(
     ctx: typer.Context,
     dataset: AnyDatasetArgument,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Print BibTeX of the papers that a dataset's source names.
 

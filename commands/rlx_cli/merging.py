@@ -6,15 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from rlx.api.arguments import SplitUnit, Store
-from rlx_cli import completion
 from rlx_cli.options import (
     DatasetArgument,
-    DebugOption,
     JobsOption,
-    JsonOption,
     OverwriteOption,
-    QuietOption,
     codec_option,
+    complete_datasets,
 )
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
@@ -28,7 +25,7 @@ def merge(
         typer.Argument(
             metavar="DATASET",
             help="Paths or ids of datasets, in the desired order.",
-            autocompletion=completion.datasets,
+            autocompletion=complete_datasets,
         ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the new dataset.")],
@@ -38,9 +35,6 @@ def merge(
     codec: Annotated[str | None, codec_option("that of the datasets, unless --to is given")] = None,
     jobs: JobsOption = None,
     overwrite: OverwriteOption = False,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Merge several datasets into one.
 
@@ -102,9 +96,6 @@ def split(
     ] = None,
     jobs: JobsOption = None,
     overwrite: OverwriteOption = False,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Split the trajectories of a dataset into several datasets.
 

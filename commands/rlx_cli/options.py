@@ -1,14 +1,47 @@
-"""The arguments and options that several commands share, declared once."""
+"""The arguments and options that several commands share, declared once, and their shell completion."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, get_args
 
 import typer
 
 from rlx.api.arguments import Engine, SourceFormat, Store
-from rlx_cli import completion
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
+def complete_datasets(incomplete: str) -> list[str]:
+    """Return ids of the datasets below $RLX_HOME; the shell adds paths."""
+    from rlx.home import dataset_ids
+
+    return _beginning(dataset_ids(), incomplete)
+
+
+def complete_games(incomplete: str) -> list[str]:
+    """Return the games of downloadable runs."""
+    from rlx.formats.rl_unplugged import GAMES
+
+    return _beginning(GAMES, incomplete)
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Return downloadable runs: ``Pong/5``."""
+    from rlx.formats.rl_unplugged import GAMES, RUNS
+
+    return _beginning((f"{game}/{run}" for game in GAMES for run in RUNS), incomplete)
+
+
+def complete_transforms(incomplete: str) -> list[str]:
+    """Return names of transforms."""
+    from rlx.transform.registry import TRANSFORMS
+
+    return _beginning(TRANSFORMS, incomplete)
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return the names that start with this text, ignoring case."""
+    return [name for name in names if name.lower().startswith(incomplete.lower())]
 
 
 def parse_shards(text: str) -> tuple[int, ...]:
@@ -33,7 +66,7 @@ DatasetArgument = Annotated[
     typer.Argument(
         metavar="DATASET",
         help="Path of a dataset, or its id below $RLX_HOME, such as Pong/5.",
-        autocompletion=completion.datasets,
+        autocompletion=complete_datasets,
     ),
 ]
 AnyDatasetArgument = Annotated[
@@ -41,7 +74,7 @@ AnyDatasetArgument = Annotated[
     typer.Argument(
         metavar="DATASET",
         help="Path of a dataset, its id below $RLX_HOME, or its URL.",
-        autocompletion=completion.datasets,
+        autocompletion=complete_datasets,
     ),
 ]
 LocationArgument = Annotated[
@@ -107,7 +140,6 @@ RayAddressOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Start afresh; an existing dataset stays until the new one is complete.")
 ]
-# These three are read by Output.of; declared here, they are also accepted after the command.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # stand for bytes of a file name that are not UTF-8. Tabs and line feeds are what lines are made of.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINES = re.compile("[\t\n]")
+_ARGUMENT = re.compile(r"`([a-z_]+?)_?`")
+_MESSAGES = ("message", "hint", "remedy")  # keys of what the library says to users
 _SHORTEST = 4  # a shorter secret would stand in ordinary words
 _UNLIMITED = 10_000
 _SEVERITIES = {"warning": "yellow", "error": "red"}
@@ -52,15 +54,22 @@ def one_line(text: str) -> str:
     return _LINES.sub(_escape, printable(text))
 
 
+def as_options(message: str) -> str:
+    """Return a message of the library with the command's options in place of arguments.
+
+    Example:
+        >>> as_options("`reward_dtype` float16 is unknown; `from_` gives a diagnosis")
+        '--reward-dtype float16 is unknown; --from gives a diagnosis'
+    """
+    return _ARGUMENT.sub(lambda found: "--" + found[1].replace("_", "-"), message)
+
+
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
 class Secrets:
     """Passwords and signatures in the URLs of a command line, to be hidden.
-
-    Args:
-        arguments: of the command line.
 
     Example:
         >>> secrets = Secrets(["--source", "https://me:pass%20word@host/set?sig=a1b2c3"])
@@ -104,14 +113,7 @@ def _secrets_of(url: str) -> set[str]:
 
 @dataclass
 class Output:
-    """Destination and form of a command's result, warnings and errors.
-
-    Args:
-        json: whether to print the result as one JSON document.
-        quiet: whether to hide progress.
-        debug: whether to show tracebacks of errors and the library's log.
-        secrets: texts to hide.
-    """
+    """Destination and form of a command's result, warnings and errors."""
 
     json: bool = False
     quiet: bool = False
@@ -150,7 +152,8 @@ class Output:
         elif isinstance(document, dict) and any(isinstance(value, Rows) for value in document.values()):
             write_document(document, sys.stdout, self.secrets.hidden_in)
         else:
-            sys.stdout.write(json.dumps(self.secrets.hidden_in(document), indent=2, allow_nan=False) + "\n")
+            shown = self.secrets.hidden_in(_with_options(document))
+            sys.stdout.write(json.dumps(shown, indent=2, allow_nan=False) + "\n")
 
     def _show_part(self, part: "str | Table | Listing") -> None:
         if isinstance(part, Listing):
@@ -182,10 +185,13 @@ class Output:
 
     def say(self, word: str, message: str) -> None:
         """Print one line to stderr: ``warning: ...``."""
-        from rich.text import Text
+        try:
+            from rich.text import Text
 
-        label = Text(f"{word}:", style=f"bold {_SEVERITIES.get(word, 'cyan')}")
-        self._print(Text.assemble(label, " ", self.shown(message)))
+            label = Text(f"{word}:", style=f"bold {_SEVERITIES.get(word, 'cyan')}")
+            self._print(Text.assemble(label, " ", self.shown(as_options(message))))
+        except (ImportError, MemoryError, OSError):  # little memory is left
+            os.write(2, f"{word}: {self.shown(as_options(message))}\n".encode(errors="backslashreplace"))
 
     def _print(self, line: "str | Text") -> None:
         try:
@@ -229,6 +235,16 @@ def _console(secrets: Secrets, **options: Any) -> "Console":
             return super()._render_buffer(shown)
 
     return Guarded(**options)
+
+
+def _with_options(document: Any) -> Any:
+    """Return a JSON document that names options where the library names arguments."""
+    if isinstance(document, dict):
+        return {
+            key: as_options(value) if key in _MESSAGES and isinstance(value, str) else _with_options(value)
+            for key, value in document.items()
+        }
+    return [_with_options(value) for value in document] if isinstance(document, list | tuple) else document
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
@@ -276,7 +292,7 @@ def _plain(text: str) -> "Any":
 
 
 def secure() -> None:
-    """Make all three streams usable: what is opened next must not become one of them, and every name can be written.
+    """Open closed streams, so that no later file becomes one of them, and make them accept every name.
 
     A closed stdout refuses what is written to it; a closed stderr swallows it.
     """

@@ -7,21 +7,18 @@ import typer
 
 from rlx.api.arguments import FunctionUnit
 from rlx.wording import number, plural, shape, size
-from rlx_cli import completion
-from rlx_cli.exit_codes import USAGE, UsageError
 from rlx_cli.options import (
     CodecOption,
-    DebugOption,
     EngineOption,
-    JsonOption,
     OverwriteOption,
-    QuietOption,
     RayAddressOption,
     StoreOption,
+    complete_datasets,
+    complete_transforms,
 )
 from rlx_cli.output import Output, facts, table
 from rlx_cli.progress import showing
-from rlx_cli.report import resumable, show_reports
+from rlx_cli.report import USAGE, UsageError, resumable, show_reports
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +35,7 @@ def preprocess(
             metavar="SRC",
             help="Path of a dataset, or its id below $RLX_HOME.",
             show_default=False,
-            autocompletion=completion.datasets,
+            autocompletion=complete_datasets,
         ),
     ] = "",
     destination: Annotated[
@@ -50,7 +47,7 @@ def preprocess(
             "--transform",
             metavar="NAME[:k=v,...]",
             help="Transform to apply; repeatable, applied in order.",
-            autocompletion=completion.transforms,
+            autocompletion=complete_transforms,
         ),
     ] = None,
     fn: Annotated[
@@ -79,9 +76,6 @@ def preprocess(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first new step and the estimated size; write nothing.")
     ] = False,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Transform a dataset into a new one; run again to resume.
 

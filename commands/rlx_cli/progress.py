@@ -24,7 +24,6 @@ def showing(output: Output, title: str) -> Iterator[Progress]:
     """Show progress on stderr until the context ends.
 
     Args:
-        output: provides stderr.
         title: label of the progress: ``download Pong/5``.
     """
     title = output.shown(title)
@@ -41,13 +40,7 @@ def showing(output: Output, title: str) -> Iterator[Progress]:
 
 
 class Lines:
-    """Progress as one plain line every few seconds, also while nothing moves.
-
-    Args:
-        title: what a line begins with.
-        console: what it is printed on.
-        every_s: seconds between two lines.
-    """
+    """Progress as one plain line every few seconds, also while nothing moves."""
 
     def __init__(self, title: str, console: "Console", every_s: float = LINE_EVERY_S) -> None:
         self._title = title

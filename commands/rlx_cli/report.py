@@ -1,16 +1,30 @@
-"""Reports of commands that write datasets: the summary, failed shards, and interruptions."""
+"""Reports of commands that write datasets, and the exit codes of errors, two of which only the command line raises."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import typer
 
-from rlx.errors import DatasetError, FileAccessError
+from rlx.errors import (
+    CodecError,
+    CorruptDatasetError,
+    CorruptShardError,
+    DatasetError,
+    DatasetNotFoundError,
+    FileAccessError,
+    ForbiddenError,
+    OptionError,
+    PartialError,
+    PolicyNotFoundError,
+    RlxError,
+    SourceNotFoundError,
+    UnknownFormatError,
+)
 from rlx.wording import RESUME, duration, plural, size
-from rlx_cli.exit_codes import InterruptedWorkError, exit_code
 from rlx_cli.output import Output
 
 if TYPE_CHECKING:
@@ -20,12 +34,56 @@ if TYPE_CHECKING:
     from rlx.store.verification import Problem
 
 
+ERROR = 1
+USAGE = 2
+CORRUPT = 3
+FORBIDDEN = 4
+NOT_FOUND = 5
+PARTIAL = 6
+INTERRUPTED = 130
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells report it
+
+
+class UsageError(RlxError):
+    """The command's arguments are invalid."""
+
+
+class InterruptedWorkError(RlxError):
+    """Ctrl-C stopped a command that can be resumed."""
+
+
+_CODES: Mapping[type[RlxError], int] = MappingProxyType(
+    {
+        UsageError: USAGE,
+        CodecError: USAGE,
+        OptionError: USAGE,
+        UnknownFormatError: USAGE,
+        CorruptShardError: CORRUPT,
+        CorruptDatasetError: CORRUPT,
+        ForbiddenError: FORBIDDEN,
+        SourceNotFoundError: NOT_FOUND,
+        PolicyNotFoundError: NOT_FOUND,
+        DatasetNotFoundError: NOT_FOUND,
+        PartialError: PARTIAL,
+        InterruptedWorkError: INTERRUPTED,
+    }
+)
+
+
+def exit_code(error: RlxError) -> int:
+    """Return the exit code of an error; 1 for errors without their own code.
+
+    Example:
+        >>> exit_code(ForbiddenError("no")), exit_code(RlxError("else"))
+        (4, 1)
+    """
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), ERROR)
+
+
 def show_reports(output: Output, reports: "Sequence[Report]", *, as_list: bool) -> None:
     """Print the reports, and exit with the code of the first that has failed shards.
 
     Args:
-        output: where to print.
-        reports: one per dataset.
         as_list: whether the JSON document is a list, because several datasets were requested.
     """
     documents = [report.to_json() for report in reports]
@@ -51,8 +109,6 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
     """Print the report of a push or pull, and exit with the code of its failure, if any.
 
     Args:
-        output: where to print.
-        transferred: the library's report.
         verb: past participle for the summary: ``sent``.
     """
     moved = f"{plural(transferred.transferred_files, 'file')}, {size(transferred.transferred_bytes)}"
@@ -67,12 +123,7 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
 
 
 def unreadable_error(dataset: str, problems: "Sequence[Problem]") -> FileAccessError:
-    """Return the error for files of a dataset that cannot be read.
-
-    Args:
-        dataset: the dataset's directory.
-        problems: one per file.
-    """
+    """Return the error for files of a dataset that cannot be read."""
     first = problems[0]
     name = "/".join(part for part in ("shards" if first.shard else None, first.shard, first.file) if part)
     return FileAccessError(
@@ -93,13 +144,7 @@ def _summary(report: "Report") -> tuple[str, str]:
 
 @contextmanager
 def resumable(destination: Path, *, overwrite: bool = False, hint: str = RESUME) -> Iterator[None]:
-    """Turn Ctrl-C into an error that names the finished shards and how to resume.
-
-    Args:
-        destination: the dataset's directory.
-        overwrite: whether a dataset that is there was to be replaced.
-        hint: how to resume.
-    """
+    """Turn Ctrl-C into an error that names the finished shards and how to resume."""
     replaces = overwrite and (destination / "rlx.json").exists()
     try:
         yield

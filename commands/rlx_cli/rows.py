@@ -57,8 +57,6 @@ def write_document(document: Mapping[str, Any], file: TextIO, hidden: Callable[[
     """Write a JSON document some of whose values are ``Rows``, one row per line.
 
     Args:
-        document: the document.
-        file: destination.
         hidden: returns a value or text without secrets.
     """
     before = "{\n"

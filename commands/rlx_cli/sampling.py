@@ -7,22 +7,25 @@ import typer
 
 from rlx.api.arguments import BatchFormat
 from rlx.wording import excerpt, number, plural, shape, size
-from rlx_cli import completion
-from rlx_cli.exit_codes import UsageError
-from rlx_cli.options import DebugOption, JsonOption, QuietOption
+from rlx_cli.options import complete_datasets
 from rlx_cli.output import Output, table
+from rlx_cli.report import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
     from rich.table import Table
+    from rich.text import Text
     from tensordict import TensorDictBase
 
     from rlx.api.sampling import Sample
 
 
 _MAX_CHARACTERS = 40
+_SIDE = 24  # characters that a picture is wide, so that about four fit on a terminal
+_HALF = "▀"
 
 
 def sample(
@@ -32,7 +35,7 @@ def sample(
         typer.Argument(
             metavar="DATASET...",
             help="Paths of datasets, their ids below $RLX_HOME, or URLs.",
-            autocompletion=completion.datasets,
+            autocompletion=complete_datasets,
         ),
     ],
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Steps per batch.")] = 128,
@@ -82,9 +85,6 @@ def sample(
     format: Annotated[
         BatchFormat | None, typer.Option("--format", help="File format.", show_default="from the file suffix")
     ] = None,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Draw steps or slices from datasets, and print or write them.
 
@@ -127,7 +127,6 @@ def sample(
 
 
 def _check_stdout(output: Output, format: str | None) -> None:
-    """Raise UsageError if batches cannot be written to stdout."""
     if format is None:
         raise UsageError("--output - requires --format", hint="rlx sample --help")
     if output.json:
@@ -171,13 +170,48 @@ def _frames(output: Output, batch: "TensorDictBase") -> "Table | None":
 
     from rlx.formats.common.exporter import columns_of
     from rlx.viewer.pictures import pictures
-    from rlx_cli.frames import strip
 
     if not output.stdout.is_terminal or output.stdout.color_system not in ("truecolor", "256"):
         return None
     for name, rows in columns_of(batch).items():
         if name.startswith("observation") and (frames := pictures(rows)) is not None:
             grid = Table.grid()
-            grid.add_row(strip(frames, output.stdout.width))
+            grid.add_row(_strip(frames, output.stdout.width))
             return grid
     return None
+
+
+def _strip(frames: "NDArray[np.uint8]", width: int) -> "Text":
+    """Return the frames [n, height, width, 3] side by side, limited to ``width`` characters."""
+    from rich.text import Text
+
+    fitting = max(1, (width + 1) // (_SIDE + 1))
+    small = [_shrunk(frame) for frame in frames[:fitting]]
+    text = Text()
+    for upper in range(0, small[0].shape[0], 2):
+        for place, frame in enumerate(small):
+            text.append(" " if place else "")
+            for top, bottom in zip(frame[upper], frame[upper + 1], strict=True):
+                text.append(_HALF, f"rgb({_rgb(top)}) on rgb({_rgb(bottom)})")
+        text.append("\n")
+    text.right_crop(1)
+    return text
+
+
+def _shrunk(frame: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
+    """The frame, _SIDE pixels wide and an even number high, each the mean of what it covers."""
+    import numpy as np
+
+    height, width = frame.shape[:2]
+    columns = min(_SIDE, width)
+    lines = max(2, min(height, round(height * columns / width)) // 2 * 2)
+    sums = np.add.reduceat(frame.astype(np.int64), np.arange(lines) * height // lines, axis=0)
+    sums = np.add.reduceat(sums, np.arange(columns) * width // columns, axis=1)
+    covered = np.outer(
+        np.diff(np.arange(lines + 1) * height // lines), np.diff(np.arange(columns + 1) * width // columns)
+    )
+    return (sums // covered[..., None]).astype(np.uint8)
+
+
+def _rgb(pixel: "NDArray[np.uint8]") -> str:
+    return ",".join(map(str, pixel.tolist()))

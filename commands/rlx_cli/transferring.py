@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import Layout
-from rlx.wording import number, number_ranges, plural, size
-from rlx_cli import completion
+from rlx.wording import duration, number, number_ranges, plural, size
 from rlx_cli.options import (
     CodecOption,
     DatasetArgument,
-    DebugOption,
     EngineOption,
     JobsOption,
-    JsonOption,
     LocationArgument,
     OverwriteOption,
-    QuietOption,
     RayAddressOption,
     ShardsOption,
     SourceOption,
     StoreOption,
     TargetArgument,
     TransfersOption,
+    complete_games,
+    complete_runs,
 )
 from rlx_cli.output import Output, table
 from rlx_cli.progress import showing
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
 
     from rlx.pipeline.catalog import CatalogEntry
     from rlx.pipeline.download import DownloadPlan
+    from rlx.pipeline.transfers import TransferPlan
 
 
 def list_runs(
@@ -49,13 +48,18 @@ def list_runs(
             metavar="GAME",
             help="Runs of this game only.",
             show_default=False,
-            autocompletion=completion.games,
+            autocompletion=complete_games,
         ),
     ] = None,
     source: SourceOption = None,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
+    search: Annotated[
+        str | None,
+        typer.Option("--search", metavar="TEXT", help="Names with this text only.", show_default=False),
+    ] = None,
+    sources: Annotated[
+        bool,
+        typer.Option("--sources", help="The configured sources of rlx download, and whether they answer."),
+    ] = False,
 ) -> None:
     """List local datasets and downloadable runs.
 
@@ -65,21 +69,30 @@ def list_runs(
       rlx list --remote --game Pong
       rlx list --source /data/dqn --json
       rlx list --source hf://datasets/ORG
+      rlx list --remote --source minari --search door
+      rlx list --sources
 
-    With --source, lists the runs of that directory or server, or the datasets that rlx has pushed to an organization of
-    the Hugging Face hub; otherwise uses a built-in list of RL Unplugged.
+    With --source, lists the runs of that directory or server, the datasets that rlx has pushed to an organization of
+    the Hugging Face hub, or the datasets of a project there (minari, lerobot, hf: the whole hub); otherwise uses a
+    built-in list of RL Unplugged. --sources asks each base that rlx download
+    tries, in order, for run 1 of --game; RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
     """
+    if sources:
+        _show_sources(ctx.obj, remote=remote, local=local, game=game, source=source, search=search)
+        return
     from rlx.api.transferring import each_once, here_and_there
-    from rlx.formats.rl_unplugged.layout import GAMES
+    from rlx.formats.rl_unplugged import GAMES
     from rlx.home import dataset_ids
     from rlx.wording import did_you_mean
 
     output: Output = ctx.obj
-    here, there = here_and_there(remote=remote, local=local, game=game, source=source)
+    here, there = here_and_there(remote=remote, local=local, game=game, source=source, search=search)
     parts: list[str | Table] = [_here_table(here)] if here else []
     if pushed := [entry for entry in there if entry.steps is not None]:
         parts += ["", _here_table(pushed)] if parts else [_here_table(pushed)]
-    runs_there = [entry for entry in there if entry.steps is None]
+    if others := [entry for entry in there if entry.shards is None]:
+        parts += ["", _others_table(others)] if parts else [_others_table(others)]
+    runs_there = [entry for entry in there if entry.steps is None and entry.shards is not None]
     for (base, asked), runs in groupby(runs_there, key=lambda entry: (entry.source, entry.asked)):
         parts += [""] if parts else []
         parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
@@ -90,12 +103,22 @@ def list_runs(
         output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list for {game}"))
 
 
+def _show_sources(output: Output, **options: Any) -> None:
+    import rlx
+
+    found = rlx.list_runs(**options, sources=True)
+    rows = [(one.source, one.layout or "?", one.state, duration(one.seconds), one.configured) for one in found]
+    shown = table(["source", "layout", "state", ">answered in", "configured by"], rows)
+    said = [one.message for one in found if one.state == "unreachable" and one.message]
+    output.show([one.to_json() for one in found], shown, *(["", *said] if said else []))
+
+
 def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
     rows = [
         (
-            entry.id,
+            entry.id if entry.version is None else f"{entry.id} {entry.version}",
             _counted(entry.steps),
-            f"{entry.shards:,}",
+            _counted(entry.shards),
             _counted(entry.episodes),
             number(entry.mean_return),
             number(entry.mean_length),
@@ -108,6 +131,11 @@ def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
     return table(columns, rows)
 
 
+def _others_table(entries: "Sequence[CatalogEntry]") -> "Table":
+    rows = [(entry.id, "yes" if entry.local else "-", entry.source) for entry in entries]
+    return table(["dataset", "here", "files"], rows)
+
+
 def _counted(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
@@ -117,12 +145,11 @@ def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
     rows = []
     for (game, shards), group in groupby(entries, key=lambda entry: (entry.game, entry.shards)):
         runs = list(group)
-        rows.append((game, _numbers(runs), f"{shards:,}", _numbers([run for run in runs if run.local]) or "-"))
+        rows.append((game, _numbers(runs), _counted(shards), _numbers([run for run in runs if run.local]) or "-"))
     return table(["game", "runs", ">shards", "here"], rows)
 
 
 def _numbers(entries: "Sequence[CatalogEntry]") -> str:
-    """Return the numbers of runs: ``1-5``."""
     return number_ranges(sorted(entry.run for entry in entries if entry.run is not None))
 
 
@@ -132,8 +159,8 @@ def download(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Runs as GAME/NUMBER, such as Pong/5; rlx list --remote lists them.",
-            autocompletion=completion.runs,
+            help="Runs as GAME/NUMBER, such as Pong/5, or minari:ID, lerobot:ID, hf:ORG/NAME.",
+            autocompletion=complete_runs,
         ),
     ],
     out: Annotated[
@@ -161,9 +188,6 @@ def download(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the files and which of them are downloaded; download nothing.")
     ] = False,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Download runs into datasets; run again to resume.
 
@@ -173,6 +197,7 @@ def download(
       rlx download Pong/5 --shards 0-4,49 -o pong
       rlx download Breakout/{1..5} --dry-run
       rlx download Pong/5 --source /data/dqn --layout dopamine
+      rlx download minari:D4RL/door/human-v2 lerobot:pusht
 
     The default source is RL Unplugged: 46 Atari games, five runs of 50 million steps each. --source takes a URL
     (https, s3, gs, az, file) or a directory in the layout of RL Unplugged or of Dopamine's replay logs.
@@ -180,6 +205,7 @@ def download(
     import rlx
     from rlx.home import home
     from rlx.pipeline.download import DownloadPlan
+    from rlx.pipeline.hosted import hosted
 
     output: Output = ctx.obj
     options: dict[str, Any] = {
@@ -194,7 +220,8 @@ def download(
         "keep_source": keep_source,
         "overwrite": overwrite,
     }
-    places = [out if out is not None and len(run) == 1 else (out or home()) / one for one in run]
+    names = [one if (other := hosted(one)) is None else other.id for one in run]
+    places = [out if out is not None and len(run) == 1 else None if out is None else out / name for name in names]
     if dry_run:
         plans = [
             rlx.download(one, output=place, **options, dry_run=True) for one, place in zip(run, places, strict=True)
@@ -202,8 +229,8 @@ def download(
         _show_plan(output, DownloadPlan([file for plan in plans for file in plan.files]))
         return
     reports = []
-    for one, place in zip(run, places, strict=True):
-        with resumable(place, overwrite=overwrite), showing(output, f"download {one}") as progress:
+    for one, name, place in zip(run, names, places, strict=True):
+        with resumable(place or home() / name, overwrite=overwrite), showing(output, f"download {one}") as progress:
             reports.append(rlx.download(one, output=place, **options, progress=progress))
     show_reports(output, reports, as_list=len(run) > 1)
 
@@ -215,6 +242,15 @@ def _show_plan(output: Output, plan: "DownloadPlan") -> None:
     ]
     shown = table(["state", ">size", "crc32c", "file"], rows)
     output.show(plan.to_json(), shown, f"{plural(len(plan.files), 'file')}, {size(plan.bytes)}")
+
+
+def _show_transfer_plan(output: Output, plan: "TransferPlan", verb: str) -> None:
+    rows = [(file.state, size(file.bytes), file.file) for file in plan.to_transfer]
+    parts = [table(["state", ">size", "file"], rows)] if rows else []
+    there = len(plan.files) - len(rows)
+    said = f"would {verb} {plural(len(rows), 'file')}, {size(plan.bytes)}; {plural(there, 'file')} already there"
+    removed = [f"would remove {plural(len(plan.unwanted), 'file')} that the dataset lacks"] if plan.unwanted else []
+    output.show(plan.to_json(), *parts, said, *removed, plan.url)
 
 
 def push(
@@ -233,9 +269,15 @@ def push(
     cite: Annotated[
         Path | None, typer.Option("--cite", metavar="FILE", help="BibTeX file for the card on the hub.")
     ] = None,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version", metavar="NAME", help="Name of this state of the dataset, such as v2; a tag on the hub."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the files that would be sent; send nothing.")
+    ] = False,
 ) -> None:
     """Copy a dataset to a bucket or the hub; run again to resume.
 
@@ -244,7 +286,8 @@ def push(
       rlx push Pong/5 s3://bucket/pong
       rlx push ./pong gs://bucket/pong --jobs 16
       rlx push Pong/5 /mnt/share/pong
-      rlx push Pong/5 hf://datasets/ORG/pong-5
+      rlx push Pong/5 hf://datasets/ORG/pong-5 --version v2
+      rlx push Pong/5 s3://bucket/pong --dry-run
 
     Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. Server and
     credentials come from the environment variables of each cloud's own tools, such as AWS_ENDPOINT_URL and
@@ -254,9 +297,20 @@ def push(
     import rlx
 
     output: Output = ctx.obj
+    if dry_run:
+        _show_transfer_plan(output, rlx.push(dataset, url, overwrite=overwrite, version=version, dry_run=True), "send")
+        return
     with interruptible(f"files sent so far stay at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
         report = rlx.push(
-            dataset, url, jobs=jobs, overwrite=overwrite, private=private, license=license, cite=cite, progress=progress
+            dataset,
+            url,
+            jobs=jobs,
+            overwrite=overwrite,
+            private=private,
+            license=license,
+            cite=cite,
+            version=version,
+            progress=progress,
         )
     show_transfer(output, report, "sent")
 
@@ -270,9 +324,9 @@ def pull(
     ] = None,
     jobs: TransfersOption = None,
     overwrite: OverwriteOption = False,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the files that would be fetched; fetch nothing.")
+    ] = False,
 ) -> None:
     """Copy a dataset from a bucket or the hub; run again to resume.
 
@@ -290,6 +344,9 @@ def pull(
     import rlx
 
     output: Output = ctx.obj
+    if dry_run:
+        _show_transfer_plan(output, rlx.pull(url, out, overwrite=overwrite, dry_run=True), "fetch")
+        return
     kept = "a dataset that was there is unchanged" if overwrite else "received files are kept"
     with interruptible(kept), showing(output, f"pull {url}") as progress:
         report = rlx.pull(url, out, jobs=jobs, overwrite=overwrite, progress=progress)

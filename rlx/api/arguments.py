@@ -15,7 +15,7 @@ from rlx.errors import OptionError
 from rlx.pipeline.options import Options
 from rlx.progress import Progress
 from rlx.store.codec import Codec
-from rlx.wording import did_you_mean, number_ranges, without_secrets
+from rlx.wording import did_you_mean, number_ranges, without_secrets, words_of
 
 StrPath = str | os.PathLike[str]
 Store = Literal["zarr", "memmap"]
@@ -217,23 +217,6 @@ def with_destination(command: str, path: Path) -> str:
         >>> with_destination("rlx download Pong/5", Path("my pong"))
         "rlx download Pong/5 -o 'my pong'"
     """
-    words = _words(command)
+    words = words_of(command)
     option = [] if words[1:2] in (["convert"], ["preprocess"]) else ["-o"]
     return shlex.join([*words, *option, str(path)])
-
-
-def pasteable(command: str) -> str:
-    """Return an untrusted command of a lineage, quoted so that it is safe to paste into a shell.
-
-    Example:
-        >>> pasteable("rlx download Pong/5; rm -rf ~")
-        "rlx download 'Pong/5;' rm -rf '~'"
-    """
-    return shlex.join(_words(command))
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:  # an unclosed quote
-        return command.split()

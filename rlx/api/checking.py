@@ -144,7 +144,7 @@ def diff(a: StrPath, b: StrPath, *, progress: Progress | None = None) -> Compari
 
     Returns:
         The differences, each with its part, its name, both values, and for steps and trajectories how many differ and
-        the first of them; ``equal`` is true if there are none.
+        the first of them; ``equal`` is true if nothing differs.
 
     Raises:
         DatasetNotFoundError: a dataset does not exist.

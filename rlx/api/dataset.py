@@ -5,11 +5,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
 from rlx.api.arguments import BatchFormat, Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
 from rlx.api.merging import split
 from rlx.block import Block
 from rlx.errors import DatasetError
+from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES
+from rlx.files.urls import is_url
+from rlx.home import cache_home
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store import dataset as stored
@@ -207,7 +212,7 @@ class Dataset(stored.Dataset):
             >>> rlx.open("cartpole").export("cartpole.hdf5", "d4rl").steps
             1000
         """
-        from rlx.api.converting import convert  # noqa: PLC0415
+        from rlx.api.creating import convert  # noqa: PLC0415
 
         return convert(
             self.path, destination, to=to, capacity=capacity, shards=shards, overwrite=overwrite, progress=progress
@@ -229,8 +234,7 @@ class FilteredDataset(Dataset):
     """
 
     def __init__(self, whole: Dataset, filters: tuple[str, ...]) -> None:
-        from rlx.pipeline.transformed import chosen  # noqa: PLC0415  (most datasets are only read)
-        from rlx.transform.selections import Filter  # noqa: PLC0415
+        from rlx.transform.selections import Filter, chosen  # noqa: PLC0415  (most datasets are only read)
 
         kept = chosen(whole, [Filter(text) for text in filters])
         self.__dict__.update(
@@ -238,6 +242,7 @@ class FilteredDataset(Dataset):
         )
         self._whole, self._filters, self._kept = whole, filters, kept
         self.steps = SelectedSteps(whole.steps, kept)
+        self.first_trajectories = np.searchsorted(kept, whole.first_trajectories)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._whole, self._filters)
@@ -298,6 +303,8 @@ def open(
     verify: bool = False,
     partial: bool = False,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
+    disk_cache_bytes: int = 0,
+    disk_cache: StrPath | None = None,
 ) -> Dataset:
     """Open a dataset for reading.
 
@@ -307,6 +314,10 @@ def open(
         verify: check every file against the manifest first. Reads skip checksums.
         partial: open a dataset that another process is still writing, with the shards that are complete.
         cache_bytes: size of the cache of a URL, in bytes of memory.
+        disk_cache_bytes: size of a second cache of URLs, on the local disk; 0 for none. It outlives the process, and
+            processes share it.
+        disk_cache: directory of that cache; ``$XDG_CACHE_HOME/rlx`` or ``~/.cache/rlx`` by default. Another size
+            empties it.
 
     Raises:
         DatasetNotFoundError: path has no dataset.
@@ -322,10 +333,12 @@ def open(
         >>> dataset[:128]["next", "reward"].shape
         torch.Size([128, 1])
     """
-    return Dataset(path, verify=verify, partial=partial, cache_bytes=cache_bytes)
+    disk = None
+    if disk_cache_bytes and is_url(path):
+        disk = DiskCache(cache_home() if disk_cache is None else Path(disk_cache).expanduser(), disk_cache_bytes)
+    return Dataset(path, verify=verify, partial=partial, cache_bytes=cache_bytes, disk_cache=disk)
 
 
-def _reopen(*arguments: str | Path | int) -> Dataset:
+def _reopen(path: StrPath, cache_bytes: int = DEFAULT_CACHE_BYTES, disk: DiskCache | None = None) -> Dataset:
     """Return a dataset in another process, as ``rlx.store.dataset`` reopens it there."""
-    path, *cache_bytes = arguments
-    return Dataset(path, partial=True, **({"cache_bytes": cache_bytes[0]} if cache_bytes else {}))  # type: ignore[arg-type]
+    return Dataset(path, partial=True, cache_bytes=cache_bytes, disk_cache=disk)

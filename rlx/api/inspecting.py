@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from rlx.api.arguments import StrPath
 from rlx.errors import DatasetExistsError, UnknownFormatError
 from rlx.files.atomic import whole
-from rlx.manifest import Manifest
-from rlx.pipeline.citation import known_citations
+from rlx.files.opening import open_location
+from rlx.files.urls import is_url
+from rlx.home import locate
+from rlx.manifest import Manifest, ShardRecord
+from rlx.pipeline.citation import citations
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.layout import find_dataset
@@ -81,7 +84,7 @@ class Inspection:
         steps: steps of all shards.
         trajectories: trajectories of all shards.
         episodes: ``whole`` and ``pieces``, and ``mean_return`` and ``mean_length`` of whole episodes; None if unknown.
-        shards: name, steps, trajectories, bytes, dropped rows and origin of each shard.
+        shards: name, steps, trajectories, bytes, mean return of whole episodes, dropped rows and origin of each shard.
         missing_shards: names of shards that are planned and not written yet.
         bytes: bytes on disk.
         raw_bytes: bytes of the uncompressed fields.
@@ -167,13 +170,14 @@ def inspect(
         codec=str(Codec.from_json(manifest.codec)),
         steps=manifest.steps,
         trajectories=manifest.trajectories,
-        episodes=_episodes(manifest),
+        episodes=_episodes(manifest.shards),
         shards=[
             {
                 "name": shard.name,
                 "steps": shard.steps,
                 "trajectories": shard.trajectories,
                 "bytes": shard.bytes,
+                "mean_return": _episodes([shard])["mean_return"],
                 "dropped": dict(shard.dropped),
                 "origin": dict(shard.origin),
             }
@@ -197,8 +201,8 @@ def _table(dataset: StrPath, manifest: Manifest) -> TrajectoryTable:
     return TrajectoryTable(columns, [(shard.name, shard.trajectories) for shard in manifest.shards])
 
 
-def _episodes(manifest: Manifest) -> dict[str, Any]:
-    found = Episodes.of(manifest.shards)
+def _episodes(shards: Sequence[ShardRecord]) -> dict[str, Any]:
+    found = Episodes.of(shards)
     means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
     return {"whole": found.whole, "pieces": found.pieces, "mean_return": means[0], "mean_length": means[1]}
 
@@ -217,7 +221,9 @@ def _plotted(dataset: StrPath, path: Path) -> Path:
 
 
 def cite(dataset: StrPath) -> list[str]:
-    """Return BibTeX of the papers that a dataset's source names; empty if it names none.
+    """Return BibTeX of a dataset: what its ``CITATION.bib`` has, then the papers that its source names.
+
+    ``rlx push --cite`` writes that file to the hub, and ``rlx pull`` brings it.
 
     A paper that rlx does not know is returned as the source wrote it, as a comment of BibTeX.
 
@@ -234,4 +240,5 @@ def cite(dataset: StrPath) -> list[str]:
         >>> [entry.partition("{")[2].partition(",")[0] for entry in rlx.cite("Pong/5")]
         ['agarwal2020optimistic', 'gulcehre2020rl']
     """
-    return known_citations(find_dataset(dataset)[1])
+    manifest = find_dataset(dataset)[1]
+    return citations(manifest, open_location(dataset if is_url(dataset) else locate(dataset)))

@@ -1,9 +1,10 @@
 """``rlx.list_runs``, ``rlx.download``, ``rlx.push`` and ``rlx.pull``: datasets from and to other places."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 from rlx.api.arguments import (
     Engine,
@@ -19,36 +20,68 @@ from rlx.api.arguments import (
     write_options,
 )
 from rlx.errors import OptionError
-from rlx.files.disk import file_error
+from rlx.files.disk import file_error, opened_file
 from rlx.files.urls import HUB
 from rlx.home import home
 from rlx.pipeline.catalog import CatalogEntry, local_runs, remote_runs
-from rlx.pipeline.download import DownloadPlan, plan_download
+from rlx.pipeline.download import DownloadPlan, download_hosted, plan_download, plan_hosted
 from rlx.pipeline.download import download as download_run
+from rlx.pipeline.hosted import hosted
+from rlx.pipeline.pull import plan_pull
 from rlx.pipeline.pull import pull as pull_dataset
+from rlx.pipeline.push import plan_push
 from rlx.pipeline.push import push as push_dataset
 from rlx.pipeline.report import Report
-from rlx.pipeline.transfers import JOBS, TransferReport
+from rlx.pipeline.sources import SourceStatus, configured_bases, probe
+from rlx.pipeline.transfers import JOBS, TransferPlan, TransferReport
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
 
+_PROBED_GAME = "Pong"
+_VERSION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 _MAX_BIBTEX = 2**20
 
 
+class _ListArguments(TypedDict, total=False):
+    remote: bool
+    local: bool
+    game: str | None
+    source: str | None
+    search: str | None
+
+
+@overload
+def list_runs(*, sources: Literal[False] = False, **arguments: Unpack[_ListArguments]) -> list[CatalogEntry]: ...
+
+
+@overload
+def list_runs(*, sources: Literal[True], **arguments: Unpack[_ListArguments]) -> list[SourceStatus]: ...
+
+
 def list_runs(
-    *, remote: bool = False, local: bool = False, game: str | None = None, source: str | None = None
-) -> list[CatalogEntry]:
+    *,
+    remote: bool = False,
+    local: bool = False,
+    game: str | None = None,
+    source: str | None = None,
+    search: str | None = None,
+    sources: bool = False,
+) -> list[CatalogEntry] | list[SourceStatus]:
     """List local datasets and downloadable runs; a run that is both is listed once, as the local dataset.
 
     Args:
         remote: downloadable runs only.
         local: datasets below ``$RLX_HOME`` only.
         game: runs of this game only, case-insensitive.
-        source: URL or directory of the runs, or ``hf://datasets/ORG`` for the datasets that rlx has pushed there;
-            rlx's built-in list of RL Unplugged by default.
+        source: URL or directory of the runs, or ``hf://datasets/ORG`` for the datasets that rlx has pushed there; or
+            ``minari``, ``lerobot`` or ``hf`` for the projects' own lists; rlx's built-in list of RL Unplugged,
+            ``rlu``, by default.
+        search: only names with this text, case-insensitive.
+        sources: list the bases that runs are downloaded from instead, each with its answer for run 1 of game,
+            Pong by default; ``$RLX_SOURCES`` or ``~/.config/rlx/sources.toml`` configures them.
 
     Raises:
-        OptionError: remote and local are both given.
+        OptionError: remote and local are both given, or either with sources, or the list of sources is wrong.
         SourceNotFoundError: the directory does not exist.
         ForbiddenError: the server refuses all requests.
         DownloadError: the server does not answer.
@@ -57,7 +90,11 @@ def list_runs(
         >>> [run.id for run in rlx.list_runs(remote=True, game="Pong")]  # doctest: +SKIP
         ['Pong/1', 'Pong/2', 'Pong/3', 'Pong/4', 'Pong/5']
     """
-    return each_once(*here_and_there(remote=remote, local=local, game=game, source=source))
+    if sources:
+        if remote or local or source is not None or search is not None:
+            raise OptionError("`sources` goes with no option but `game`")
+        return probe(configured_bases(), f"{game or _PROBED_GAME}/1")
+    return each_once(*here_and_there(remote=remote, local=local, game=game, source=source, search=search))
 
 
 class _DownloadArguments(WriteArguments, total=False):
@@ -98,9 +135,12 @@ def download(
     """Download a run into a dataset; call it again to resume.
 
     Args:
-        run: game and number, such as ``Pong/5``; ``rlx.list_runs(remote=True)`` lists them.
+        run: game and number, such as ``Pong/5``; or a dataset of another project on the Hugging Face hub:
+            ``minari:D4RL/door/human-v2``, ``lerobot:pusht``, ``hf:ORG/NAME[/PATH]``, each perhaps with ``@REVISION``.
+            ``rlx.list_runs(remote=True, source="minari")`` lists them.
         output: the dataset's directory; below ``$RLX_HOME`` by default.
-        source: base URL or directory of the runs; RL Unplugged's bucket by default.
+        source: base URL or directory of the runs; by default the configured sources in order, see
+            ``rlx.list_runs(sources=True)``: RL Unplugged's buckets unless there are others.
         layout: file layout of the source, ``rlu`` or ``dopamine``; auto-detected by default.
         shards: numbers of the shards to download; all by default.
         store: ``zarr`` or ``memmap``.
@@ -108,7 +148,7 @@ def download(
         jobs: worker processes; one per core by default.
         engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
         ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
-        keep_source: keep downloaded files after conversion.
+        keep_source: keep downloaded files after conversion; those of the hub always stay in its own cache.
         overwrite: start afresh; an existing dataset stays until the new one is complete.
         dry_run: list the files and which of them would be downloaded; download nothing.
         progress: reports ``bytes``, ``shards`` and ``steps``.
@@ -143,6 +183,11 @@ def download(
         "codec": chosen_codec(codec),
         "shards": shard_numbers(shards),
     }
+    other = hosted(run)
+    if other is not None:
+        for name, given in (("source", source), ("layout", layout)):
+            if given is not None:
+                raise OptionError(f"`{name}` goes with GAME/NUMBER, found {run}")
     options = write_options(
         store=store,
         codec=codec,
@@ -154,11 +199,38 @@ def download(
         ray_address=ray_address,
         command=command_line("download", [run], chosen),
     )
+    if other is not None:
+        place = None if output is None else Path(output)
+        if dry_run:
+            return DownloadPlan(plan_hosted(other, place))
+        return download_hosted(other, place, options, progress=progress or Silent())
     destination = home() / run if output is None else Path(output)
     if dry_run:
         return DownloadPlan(plan_download(run, destination, options, source=base, layout=layout))
     progress = progress or Silent()
     return download_run(run, destination, options, source=base, layout=layout, progress=progress)
+
+
+class _PushArguments(TypedDict, total=False):
+    jobs: int | None
+    overwrite: bool
+    private: bool
+    license: str | None
+    cite: StrPath | None
+    version: str | None
+    progress: Progress | None
+
+
+@overload
+def push(
+    dataset: StrPath, url: str, *, dry_run: Literal[False] = False, **arguments: Unpack[_PushArguments]
+) -> TransferReport: ...
+
+
+@overload
+def push(
+    dataset: StrPath, url: str, *, dry_run: Literal[True], **arguments: Unpack[_PushArguments]
+) -> TransferPlan: ...
 
 
 def push(
@@ -170,8 +242,10 @@ def push(
     private: bool = False,
     license: str | None = None,
     cite: StrPath | None = None,
+    version: str | None = None,
+    dry_run: bool = False,
     progress: Progress | None = None,
-) -> TransferReport:
+) -> TransferReport | TransferPlan:
     """Copy a dataset to a bucket or the Hugging Face hub; call it again to resume.
 
     Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. A push to
@@ -186,13 +260,16 @@ def push(
         private: make a new repository of the hub private.
         license: licence of the data for the card on the hub, such as ``cc-by-4.0``; none is stated by default.
         cite: BibTeX file for the card on the hub, beside the papers that rlx knows of.
+        version: name of this state of the dataset, such as ``v2``: noted in the manifest, here and there, and on the
+            hub a tag, which reads it as ``hf://datasets/ORG/NAME@v2``.
+        dry_run: return the files that would be sent; write nothing.
         progress: reports ``bytes``.
 
     Raises:
         DatasetNotFoundError: dataset does not exist.
         IncompleteDatasetError: another process is writing the dataset.
         CorruptDatasetError: a file of the dataset is damaged.
-        DatasetExistsError: url holds another dataset.
+        DatasetExistsError: url holds another dataset, or another state of it with that version.
         DatasetLockedError: another dataset is being pushed to url.
         ForbiddenError: the server refuses access.
         PartialError: some files could not be sent; call it again to resume.
@@ -208,6 +285,10 @@ def push(
     for name, given in (("private", private), ("license", license), ("cite", cite)):
         if given and not url.startswith(HUB):
             raise OptionError(f"`{name}` requires {HUB}ORG/NAME, found {url}")
+    if version is not None and not _VERSION.fullmatch(version):
+        raise OptionError(f"`version` {version!r}: expected letters, digits, '.', '_' and '-', such as v2")
+    if dry_run:
+        return plan_push(dataset, url, overwrite=overwrite)
     return push_dataset(
         dataset,
         url,
@@ -216,14 +297,15 @@ def push(
         private=private or None,
         license=license,
         citation=None if cite is None else _bibtex(Path(cite)),
+        version=version,
         progress=progress or Silent(),
     )
 
 
 def _bibtex(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MAX_BIBTEX)
+        with opened_file(path) as file:
+            text = file.read(_MAX_BIBTEX).decode()
     except OSError as exc:
         raise file_error(exc, path) from exc
     except UnicodeDecodeError:
@@ -233,14 +315,33 @@ def _bibtex(path: Path) -> str:
     return text
 
 
+class _PullArguments(TypedDict, total=False):
+    jobs: int | None
+    overwrite: bool
+    progress: Progress | None
+
+
+@overload
+def pull(
+    url: str, output: StrPath | None = None, *, dry_run: Literal[False] = False, **arguments: Unpack[_PullArguments]
+) -> TransferReport: ...
+
+
+@overload
+def pull(
+    url: str, output: StrPath | None = None, *, dry_run: Literal[True], **arguments: Unpack[_PullArguments]
+) -> TransferPlan: ...
+
+
 def pull(
     url: str,
     output: StrPath | None = None,
     *,
     jobs: int | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
-) -> TransferReport:
+) -> TransferReport | TransferPlan:
     """Copy a dataset from a bucket or the Hugging Face hub; call it again to resume.
 
     Args:
@@ -249,6 +350,7 @@ def pull(
         output: the dataset's directory; its id below ``$RLX_HOME`` by default.
         jobs: concurrent transfers; 8 by default.
         overwrite: start afresh; an existing dataset stays until the new one is complete.
+        dry_run: return the files that would be fetched; write nothing.
         progress: reports ``bytes`` and ``shards``.
 
     Returns:
@@ -272,17 +374,19 @@ def pull(
     """
     check_number("jobs", jobs, 1)
     path = None if output is None else Path(output)
+    if dry_run:
+        return plan_pull(url, path, overwrite=overwrite)
     return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())
 
 
 def here_and_there(
-    *, remote: bool, local: bool, game: str | None, source: str | None
+    *, remote: bool, local: bool, game: str | None, source: str | None, search: str | None
 ) -> tuple[list[CatalogEntry], list[CatalogEntry]]:
     """Return the local datasets, and the downloadable runs; see ``list_runs``."""
     if remote and local:
         raise OptionError("`remote` and `local` are mutually exclusive")
-    here = [] if remote else [entry for entry in local_runs() if entry.is_of(game)]
-    return here, [] if local else remote_runs(source, game)
+    here = [] if remote else [entry for entry in local_runs() if entry.is_of(game, search)]
+    return here, [] if local else remote_runs(source, game, search)
 
 
 def each_once(here: Sequence[CatalogEntry], there: Sequence[CatalogEntry]) -> list[CatalogEntry]:

@@ -12,14 +12,14 @@ from rlx.api.arguments import StrPath, check_number
 from rlx.errors import OptionError
 from rlx.progress import Progress, Silent
 from rlx.store.dataset import Dataset
-from rlx.viewer.files import DEFAULT_FPS, ViewFile, write_view
-from rlx.viewer.page import HOST, ViewServer
+from rlx.viewer.files import DEFAULT_FPS, ViewFile, write_comparison, write_view
+from rlx.viewer.server import HOST, ViewServer
 
 _FILM_SUFFIXES = (".gif", ".mp4")
 
 
 class Viewer:
-    """A page that shows a dataset, served to this machine by a thread until ``close`` or the end of the process.
+    """A page of one dataset or two, served to this machine by a thread until ``close`` or the end of the process.
 
     Attributes:
         url: address of the page.
@@ -66,15 +66,28 @@ class _ViewArguments(TypedDict, total=False):
 
 
 @overload
-def view(dataset: StrPath | Dataset, *, output: None = None, **arguments: Unpack[_ViewArguments]) -> Viewer: ...
+def view(
+    dataset: StrPath | Dataset,
+    other: StrPath | Dataset | None = None,
+    *,
+    output: None = None,
+    **arguments: Unpack[_ViewArguments],
+) -> Viewer: ...
 
 
 @overload
-def view(dataset: StrPath | Dataset, *, output: StrPath, **arguments: Unpack[_ViewArguments]) -> ViewFile: ...
+def view(
+    dataset: StrPath | Dataset,
+    other: StrPath | Dataset | None = None,
+    *,
+    output: StrPath,
+    **arguments: Unpack[_ViewArguments],
+) -> ViewFile: ...
 
 
 def view(
     dataset: StrPath | Dataset,
+    other: StrPath | Dataset | None = None,
     *,
     episode: int | None = None,
     output: StrPath | None = None,
@@ -83,10 +96,12 @@ def view(
     no_browser: bool = False,
     progress: Progress | None = None,
 ) -> Viewer | ViewFile:
-    """Show a dataset in a browser, or write images, a video or a page.
+    """Show a dataset in a browser, or compare two; or write images, a video or a page.
 
     Args:
-        dataset: the dataset's directory, its id below ``$RLX_HOME``, or its URL.
+        dataset: the dataset's directory, its id below ``$RLX_HOME``, or its URL. The page of one that another process
+            is still writing shows new episodes as their shards are complete.
+        other: a dataset to compare it with.
         episode: episode to show; the best, median and worst by default.
         output: file to write: ``.png`` (a contact sheet), ``.gif``, ``.mp4`` or ``.html`` (a page that works offline).
         fps: frames per second of a video; 30 by default.
@@ -104,7 +119,7 @@ def view(
         SamplingError: the episode does not exist, or the dataset is empty.
         UnknownFormatError: output has another suffix.
         DatasetExistsError: output is a directory.
-        OptionError: the port is taken, or fps is given without a video.
+        OptionError: the port is taken, fps is given without a video, or other with a file that is no page.
         MissingExtraError: Pillow, or for MP4 PyAV, is not installed.
 
     Example:
@@ -119,11 +134,16 @@ def view(
     check_number("port", port, 0, 65535)
     if fps is not None and (output is None or Path(output).suffix.lower() not in _FILM_SUFFIXES):
         raise OptionError("`fps` requires a video: expected `output` FILE.gif or FILE.mp4")
-    opened = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    if other is not None and (episode is not None or (output is not None and Path(output).suffix.lower() != ".html")):
+        raise OptionError("two datasets are compared in a page: expected no `episode`, and as `output` FILE.html")
+    opened = _opened(dataset, partial=output is None)
+    beside = None if other is None else _opened(other, partial=output is None)
+    if output is not None and beside is not None:
+        return write_comparison((opened, beside), Path(output))
     if output is not None:
         return write_view(opened, Path(output), episode=episode, fps=fps or DEFAULT_FPS, progress=progress or Silent())
     try:
-        server = ViewServer(opened, port, episode)
+        server = ViewServer(opened, *([] if beside is None else [beside]), port=port, first=episode)
     except OSError as exc:
         raise OptionError(
             f"cannot listen on port {port} of {HOST}: {exc.strerror}", hint="port 0 is any free port"
@@ -132,6 +152,10 @@ def view(
     if not no_browser and _has_screen():
         webbrowser.open(viewer.url)
     return viewer
+
+
+def _opened(dataset: StrPath | Dataset, *, partial: bool) -> Dataset:
+    return dataset if isinstance(dataset, Dataset) else Dataset(dataset, partial=partial)
 
 
 def _has_screen() -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlx import errors
-from rlx_cli.exit_codes import InterruptedWorkError, UsageError, exit_code
+from rlx_cli.report import InterruptedWorkError, UsageError, exit_code
 from tests.conftest import Cli
 
 PROGRAM = [sys.executable, "-c", "from rlx_cli.app import main; main()"]

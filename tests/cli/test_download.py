@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rlx
-from rlx.formats.rl_unplugged.layout import GAMES_MISSING
+from rlx.formats.rl_unplugged import GAMES_MISSING
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import Fault, GcsServer
 

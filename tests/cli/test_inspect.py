@@ -134,6 +134,15 @@ def pieces(tmp_path: Path) -> Dataset:
     return write_dataset(tmp_path / "pieces", [[replace(block, from_reset=from_reset, cut=cut)], []])
 
 
+def test_the_mean_return_of_each_shard_is_drawn(cli: Cli, tmp_path: Path) -> None:
+    # make_block's reward is 1 a step; the shard without episodes has no mean.
+    dataset = write_dataset(tmp_path / "data", [[make_block([length])] for length in (1, 2, 9)] + [[]])
+    said = json.loads(cli("inspect", dataset.path, "--json").out)
+    assert [shard["mean_return"] for shard in said["shards"]] == [1, 2, 9, None]
+    (row,) = [line for line in cli("inspect", dataset.path).out.splitlines() if line.startswith("returns")]
+    assert row == "returns  ▁▂█ 1 to 9, mean of each shard"
+
+
 def test_returns_and_lengths_are_those_of_whole_episodes(cli: Cli, pieces: Dataset) -> None:
     said = json.loads(cli("inspect", pieces.path, "--stats", "--trajectories", "--json").out)
     assert said["episodes"] == {"whole": 2, "pieces": 2, "mean_return": 2.5, "mean_length": 2.5}

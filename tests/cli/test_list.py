@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.formats.rl_unplugged.layout import GAMES, URL
+from rlx.formats.rl_unplugged import GAMES, URL
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import GcsServer
 

@@ -57,7 +57,7 @@ def test_exit_codes(cli: Cli, pong: Path, bucket: str, tmp_path: Path, monkeypat
     assert json.loads(result.out)["error"]["type"] == "DatasetNotFoundError"
     assert "expected a rlx.json in it" in result.err
     assert cli("push", pong, "https://host/set").code == 1
-    assert cli("push", pong, "ftp://host/set").code == 1
+    assert cli("push", pong, "ftp://host/set").code == 2
     monkeypatch.setitem(sys.modules, "obstore", None)
     result = cli("push", pong, bucket)
     assert result.code == 1
@@ -148,7 +148,7 @@ def test_a_mistyped_url_is_refused(typed: str, cli: Cli, tmp_path: Path, monkeyp
     for command in (("push", dataset, typed), ("pull", typed)):
         result = cli(*command)
         assert (result.code, result.err.splitlines()[0]) == (
-            1,
+            2,
             f"error: {typed} is a mistyped URL: expected {_MISTYPED[typed]}",
         )
     assert [entry.name for entry in tmp_path.iterdir()] == ["data"]

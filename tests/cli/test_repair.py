@@ -2,6 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
+import rlx
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.privileges import unprivileged
 
@@ -36,6 +37,15 @@ def test_what_is_broken_is_dropped_and_the_same_command_gets_it_again(cli: Cli, 
     assert cli(*download).code == 0
     shutil.rmtree(dataset / ".damaged")
     assert whole == {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_what_was_collected_is_collected_again_by_the_command_of_the_hint(cli: Cli, tmp_path: Path) -> None:
+    dataset = tmp_path / "set"
+    assert cli("collect", "CartPole-v1", "--steps", 60, "--seed", 1, "-o", dataset).code == 0
+    (dataset / "shards/00000/zarr.json").unlink()
+    hint = cli("repair", dataset).err.removeprefix("hint: rlx ").split()
+    assert cli(*hint).code == 0
+    assert len(rlx.open(dataset)) == 60
 
 
 def test_for_people(cli: Cli, pong: Path) -> None:

@@ -11,7 +11,7 @@ from rlx_cli.app import app
 
 FUNCTION = {"list": "list_runs"}
 COMMANDS = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-OF_THE_TERMINAL = {"json", "quiet", "debug", "help"}
+OF_THE_TERMINAL = {"json", "quiet", "debug", "help", "term"}
 OF_THE_LIBRARY = {"progress"}
 # These commands print their help where the function must have an argument.
 OPTIONAL = {"preprocess": {"source": ""}}

@@ -196,3 +196,17 @@ def test_no_passwords_and_no_signatures(debug: tuple[str, ...], dataset: Path, c
             assert [secret for secret in SECRETS if secret in result.out + result.err] == [], (command, result)
     leaked = [path for path in tmp_path.rglob("rlx.json") if any(one in path.read_text() for one in SECRETS)]
     assert leaked == []
+
+
+def test_an_error_for_which_no_memory_is_left(dataset: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """What prints it cannot be imported, nor can what an extra installs: it is not missing."""
+
+    def fail(self: object, name: str, *_: object) -> None:  # noqa: ARG001
+        if name == "pylance" or name.partition(".")[0] in ("lance", "rich"):
+            raise ImportError("x.so: failed to map segment from shared object")
+
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("lance", "rich")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [type("Full", (), {"find_spec": fail})(), *sys.meta_path])
+    done = cli("convert", dataset, dataset.parent / "out", "--to", "lance", "--quiet")
+    assert (done.code, "error: not enough memory: x.so: failed to map" in done.err) == (1, True)

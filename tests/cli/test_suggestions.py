@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx_cli import completion
+from rlx_cli import options
 from tests.conftest import Cli
 from tests.pipeline.datasets import ROOT
 
@@ -19,15 +19,25 @@ from tests.pipeline.datasets import ROOT
         (("sample", "pong/5"), 5, "did you mean Pong/5?"),
         (("list", "--game", "Brekout"), 0, "did you mean Breakout?"),
         (("download", "Brekout/1"), 5, "did you mean Breakout?"),
+        (("collect", "CartPole-v1", "--policy", "randm", "--episodes", "1"), 2, "did you mean random?"),
         (("collect", "CartPool-v1"), 1, "did you mean CartPole-v1"),
         (("convert", "Pong/5", "x", "--to", "parket"), 2, "did you mean parquet?"),
         (("convert", "Pong/5", "x", "--from", "minary"), 2, "did you mean minari?"),
+        (("convert", "Pong/5", "x", "--codec", "zsdt"), 2, "did you mean zstd"),
+        (("view", "Pong/5", "-o", "x.pgn"), 2, "did you mean png?"),
+        (("sample", "Pong/5", "-o", "x.parqet"), 2, "did you mean parquet?"),
         (("convert", "Pong/5", "x", "--sede", "1"), 2, "no such option"),
         (("preprocess", "Pong/5", "x", "--transform", "resise"), 2, "did you mean resize?"),
         (("preprocess", "Pong/5", "x", "--transform", "filter:retrun > 1"), 2, "did you mean return?"),
         (("preprocess", "Pong/5", "x", "--per", "trajektory"), 2, "did you mean trajectory?"),
         (("collect", "--engine", "rai"), 2, "did you mean ray?"),
         (("sample", "Pong/5", "-o", "x", "--format", "npzz"), 2, "did you mean npz?"),
+        (("convert", "Pong/5", "x", "--from", "torchrl:time_dmi=0"), 2, "did you mean time_dim?"),
+        (("pull", "hff://datasets/me/pong"), 2, "did you mean hf?"),
+        (("convert", "hff://datasets/me/pong", "x"), 2, "did you mean hf?"),
+        (("pull", "Pnog/5", "-o", "x"), 5, "did you mean Pong/5?"),
+        (("inspect", "minari:D4RL/door/human-v2"), 5, "rlx download minari:D4RL/door/human-v2"),
+        (("download", "minari:/minari/door"), 5, "rlx list --remote --source minari"),
     ],
 )
 def test_suggestions(cli: Cli, home: Path, pong: Path, arguments: tuple[str, ...], code: int, suggestion: str) -> None:
@@ -41,11 +51,11 @@ def test_suggestions(cli: Cli, home: Path, pong: Path, arguments: tuple[str, ...
 def test_completion_offers_names(home: Path, pong: Path) -> None:
     (home / "Pong").mkdir(parents=True)
     pong.rename(home / "Pong/5")
-    assert completion.datasets("po") == ["Pong/5"]
-    assert completion.games("sp") == ["SpaceInvaders"]
-    assert completion.runs("Pong/") == [f"Pong/{run}" for run in range(1, 6)]
-    assert completion.transforms("clip") == ["clip_reward"]
-    assert completion.datasets("nothing") == []
+    assert options.complete_datasets("po") == ["Pong/5"]
+    assert options.complete_games("sp") == ["SpaceInvaders"]
+    assert options.complete_runs("Pong/") == [f"Pong/{run}" for run in range(1, 6)]
+    assert options.complete_transforms("clip") == ["clip_reward"]
+    assert options.complete_datasets("nothing") == []
 
 
 def test_the_shell_is_told(home: Path, pong: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
-from rlx.viewer.page import ViewServer
+from rlx.viewer.server import ViewServer
 from tests.conftest import Cli
 from tests.viewer.datasets import numbers
 
@@ -54,6 +54,7 @@ def test_what_is_wrong_is_named(cli: Cli, pong: Path, tmp_path: Path) -> None:
         ((pong, "-o", tmp_path / "a.png", "--episode", 6), 1, "episode 6: expected 0 to 5"),
         ((pong, "-o", tmp_path / "a.png", "--fps", 15), 2, "--fps requires a video"),
         ((pong, "--episode", 6), 1, "episode 6: expected 0 to 5"),
+        ((pong, pong, "-o", tmp_path / "a.png"), 2, "two datasets are compared in a page"),
     ]:
         result = cli("view", *arguments)
         assert (result.code, problem in result.err) == (code, True), result.err

@@ -41,7 +41,7 @@ IMPORTED = (
     *("obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.checks.examination", "rlx.viewer.files"),
     *("rlx.formats.finding", "rlx.formats.writing", "rlx.pipeline.collect", "rlx.pipeline.convert"),
     *(f"{one.folder}.reader" for one in readable().values()),
-    *(f"{one.folder}.writer" for one in formats().values() if one.writes),
+    *(f"{one.folder}.{one.writer}" for one in formats().values() if one.writes),
     *("rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.assembly", "rlx.pipeline.preprocess"),
     *("rlx.pipeline.pull", "rlx.pipeline.push", "rlx.pipeline.sampling", "rlx.pipeline.split", "rlx_cli.app"),
 )
@@ -144,8 +144,10 @@ def _serve() -> list[str] | None:
 def _settle(directory: Path) -> None:
     os.setsid()
     os.chdir(directory)
+    for name in (OUT, ERR):  # files of its own: what outlives a killed process still writes to those it had
+        Path(name).unlink(missing_ok=True)
     for number, name in enumerate((os.devnull, OUT, ERR)):
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL if number else os.O_RDONLY)
         os.dup2(descriptor, number)
         os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)

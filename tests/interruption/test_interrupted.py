@@ -80,6 +80,8 @@ def is_finished(verb: Verb, place: Path, wanted: dict[str, str]) -> bool:
 def started(world: World, verb: Verb, place: Path, seconds: float) -> Fork:
     """A process in the middle of its work."""
     fork = world.forks.start(verb.arguments, place)
+    while not (place / ERR).exists():  # it has not begun
+        time.sleep(0.001)
     time.sleep(seconds)
     return fork
 

@@ -1,8 +1,10 @@
-"""What to use instead of names of TorchRL that rlx does not have, or has under another name.
+"""Names of rlx's packages: imported when first asked for, with advice for names of TorchRL that rlx does not have."""
 
-Importing one of them from the package where a user of TorchRL would look for it raises an ImportError with this advice;
-docs/migrating.md repeats it, and a test holds the two together.
-"""
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
 
 _CHECKPOINTS = "use `ReplayBuffer.dumps`: every storage is written in one compressed format"
 _SPECIFIC_TO_TORCHRL = "use `ReplayBuffer.dumps`, which needs no hooks: steps are compressed as they are"
@@ -12,7 +14,6 @@ _LANGUAGE_MODELS = "no alternative: rlx has no parts for language models"
 _CONVERT = "use `rlx convert` and `ReplayBuffer(storage=DatasetStorage(rlx.open(path)))`"
 _ARRAYS = "no reader of its files: write their arrays as `npz` or `parquet`, and use `rlx convert`"
 _TRAJECTORIES = "use `rlx.open(path).trajectories`, or `split_trajectories(steps)` of a batch"
-_RAY = "use `DistributedCollector(replay_buffer=buffer)`: the buffer stays in the learner's process"
 
 _BUFFER = {
     "CompressedListStorageCheckpointer": _CHECKPOINTS,
@@ -29,8 +30,7 @@ _BUFFER = {
     "NestedStorageCheckpointer": _CHECKPOINTS,
     "OfflineToOnlineReplayBuffer": "use `ReplayBufferEnsemble(offline, online, p=[0.5, 0.5])`",
     "PromptGroupSampler": _LANGUAGE_MODELS,
-    "RayReplayBuffer": _RAY,
-    "RemoteTensorDictReplayBuffer": _RAY,
+    "RemoteTensorDictReplayBuffer": "use `RayReplayBuffer(replay_buffer_cls=TensorDictReplayBuffer)`",
     "SampleUnit": _UNITS,
     "Sequence": _UNITS,
     "StalenessAwareSampler": "use `PrioritizedSampler`, with priorities computed from `policy_version`",
@@ -112,3 +112,14 @@ def no_such_name(package: str, name: str) -> Exception:
     if name in INSTEAD[package]:
         return ImportError(f"{package} has no {name}: {INSTEAD[package][name]}", name=package)
     return AttributeError(f"module {package!r} has no attribute {name!r}")
+
+
+def lazy_names(package: str) -> dict[str, str]:
+    """Return the module of each name that a package imports for type checkers only: ``from MODULE import X as X``.
+
+    The package imports them when they are first asked for, as torch takes seconds. They are read from its source, so
+    that they are listed once.
+    """
+    module: Any = sys.modules[package]
+    source = module.__loader__.get_data(module.__file__).decode()
+    return {name: home for home, name in re.findall(r"^    from (\S+) import \(?\s*(\w+) as \2\b", source, re.M)}

@@ -1,24 +1,26 @@
-"""``rlx collect``: collect steps of an environment into a dataset."""
+"""The commands that make a dataset: collect and convert."""
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from rlx.api.arguments import RewardDtype
+from rlx.api.arguments import ConvertFormat, ExportFormat, RewardDtype
 from rlx_cli.options import (
     CodecOption,
-    DebugOption,
     EngineOption,
-    JsonOption,
+    FromOption,
+    JobsOption,
     OverwriteOption,
-    QuietOption,
     RayAddressOption,
+    ShardsOption,
     StoreOption,
+    complete_datasets,
 )
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
-from rlx_cli.report import resumable, show_reports
+from rlx_cli.report import resumable, show_export, show_reports
 
 
 def collect(
@@ -100,9 +102,6 @@ def collect(
         bool, typer.Option("--resume", help="Resume until --steps or --episodes is reached, with fresh seeds.")
     ] = False,
     overwrite: OverwriteOption = False,
-    _json: JsonOption = False,
-    _quiet: QuietOption = False,
-    _debug: DebugOption = False,
 ) -> None:
     """Collect steps of an environment into a dataset.
 
@@ -118,7 +117,7 @@ def collect(
     Dataset. Episodes that --steps cuts are flagged truncated.
     """
     import rlx
-    from rlx.api.collecting import destination
+    from rlx.api.creating import destination
 
     shown: Output = ctx.obj
     path = destination(env, output)
@@ -160,3 +159,76 @@ def _code(env: str, policy: str) -> list[str]:
     """What a user's own code is read from: modules, files of Python, and exported modules, which are programs too."""
     named = [name for name in (env, policy) if ":" in name or name.endswith((".pt", ".pt2"))]
     return list(dict.fromkeys(name.rpartition(":")[0].rpartition(".pt:")[2] or name for name in named))
+
+
+_FORMATS = ", ".join(get_args(ExportFormat))
+
+
+def convert(
+    ctx: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SRC", help="Dataset, or files of another project.", autocompletion=complete_datasets),
+    ],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="New dataset or file.")],
+    from_: FromOption = None,
+    to: Annotated[
+        ConvertFormat,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help=f"Store of a new dataset, zarr or memmap, or another project's format: {_FORMATS}.",
+        ),
+    ] = "zarr",
+    codec: CodecOption = None,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            metavar="N",
+            help="Rows per file in Dopamine's layout.",
+            show_default="1,000,000, or fewer if SRC is smaller",
+        ),
+    ] = None,
+    shards: ShardsOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
+    ray_address: RayAddressOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Convert files or a dataset into a dataset, or another format.
+
+    \b
+    Examples:
+      rlx convert replay/Pong/1 pong
+      rlx convert ~/.minari/datasets/D4RL/door/human-v2 door
+      rlx convert Pong/5 pong-archive --codec zstd:level=19,chunk=32
+      rlx convert door door.hdf5 --to d4rl
+
+    Run again to resume a conversion to a dataset, or to keep a finished export. An export to another project's format
+    first warns of data that the format cannot hold.
+    """
+    import rlx
+    from rlx.pipeline.report import Report
+
+    output: Output = ctx.obj
+    kept = nullcontext() if to in get_args(ExportFormat) else resumable(destination, overwrite=overwrite)
+    with kept, showing(output, f"convert {source}") as progress:
+        report = rlx.convert(
+            source,
+            destination,
+            from_=from_,
+            to=to,
+            codec=codec,
+            capacity=capacity,
+            shards=shards,
+            jobs=jobs,
+            engine=engine,
+            ray_address=ray_address,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    if isinstance(report, Report):
+        show_reports(output, [report], as_list=False)
+    else:
+        show_export(output, report)
