@@ -88,11 +88,12 @@ def _is_loopback(host: str) -> bool:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``$RLX_HOME``, and a terminal about which nothing is known."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "XDG_DATA_HOME"):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "XDG_DATA_HOME", "RLX_SOURCES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     path = tmp_path / "home"
     monkeypatch.setenv("RLX_HOME", str(path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return path
 
 

@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import parse_example
-from rlx.formats.common.tfrecord import records
 from scripts.rlu_writer import tf_example, tf_record
 from tests.dopamine_files import save_npy
 from tests.hdf5_files import Change, changed

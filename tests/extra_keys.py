@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
+from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import parse_example
-from rlx.formats.common.tfrecord import records
 from rlx.formats.mds.layout import Encoding
-from rlx.formats.mds.shard import Shard
+from rlx.formats.mds.reader import Shard
 from rlx.formats.mds.writer import OpenShard
 from scripts.rlu_writer import tf_example, tf_record
 from tests.array_record_files import changed_records

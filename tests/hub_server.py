@@ -47,6 +47,7 @@ class Repo:
     commits: list[tuple[str, dict[str, Blob]]] = field(default_factory=list)
     branches: dict[str, str] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
+    tags: set[str] = field(default_factory=set)
 
     def commit(self, files: dict[str, Blob], message: str, branch: str = "main") -> str:
         """Add a commit and return its id."""
@@ -288,7 +289,8 @@ class _Handler(BaseHTTPRequestHandler):
         rows = [
             self._described(name, *found)
             for name, made in sorted(self.hub.repos.items())
-            if name.split("/")[0] == self.query.get("author")
+            if self.query.get("author") in (None, name.split("/")[0])
+            and self.query.get("search", "") in name
             and (found := made.at("main"))
             and (not made.private or self._is_authorized())
         ]
@@ -318,6 +320,26 @@ class _Handler(BaseHTTPRequestHandler):
         if blob.lfs:
             row["lfs"] = {"oid": blob.oid, "size": len(blob.content), "pointerSize": 134}
         return row
+
+    def refs(self, repo: str) -> None:
+        made = self._repo(repo)
+        if made is not None:
+            named = [
+                {"name": name, "ref": f"refs/x/{name}", "targetCommit": oid} for name, oid in made.branches.items()
+            ]
+            tags = [ref for ref in named if ref["name"] in made.tags]
+            self._json({"branches": [ref for ref in named if ref not in tags], "tags": tags, "converts": []})
+
+    def tag(self, repo: str, revision: str) -> None:
+        found = self._tree(repo, revision) if self._may_write() else None
+        if found is not None:
+            name = json.loads(self.body)["tag"]
+            if name in self.hub.repos[repo].branches:
+                self._send(409, b"exists")
+                return
+            self.hub.repos[repo].branches[name] = found[0]
+            self.hub.repos[repo].tags.add(name)
+            self._send(201)
 
     def paths_info(self, repo: str, revision: str) -> None:
         found = self._tree(repo, revision)
@@ -447,6 +469,8 @@ _ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("GET", rf"/api/datasets/{_REPO}", _Handler.info),
     ("GET", rf"/api/datasets/{_REPO}/revision/(?P<revision>[^/]+)", _Handler.info),
     ("GET", rf"/api/datasets/{_REPO}/tree/(?P<revision>[^/]+)(?P<below>/.*)?", _Handler.tree),
+    ("GET", rf"/api/datasets/{_REPO}/refs", _Handler.refs),
+    ("POST", rf"/api/datasets/{_REPO}/tag/(?P<revision>[^/]+)", _Handler.tag),
     ("POST", rf"/api/datasets/{_REPO}/paths-info/(?P<revision>[^/]+)", _Handler.paths_info),
     ("POST", rf"/api/datasets/{_REPO}/preupload/(?P<revision>[^/]+)", _Handler.preupload),
     ("POST", rf"/api/datasets/{_REPO}/commit/(?P<revision>[^/]+)", _Handler.commit),

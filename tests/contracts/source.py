@@ -11,6 +11,7 @@ Two fixtures come from a subclass: ``root``, a directory the test may damage, an
 """
 
 import pickle
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -226,3 +227,22 @@ def with_wrong_bytes(content: bytes, path: Path, places: Iterable[int]) -> Itera
     for place in places:
         path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
         yield path
+
+
+def fuzz(open: Callable[[Path], Source], path: Path, files: Sequence[Path], cases: range) -> Counter[str]:
+    """Read a source with some bytes of one of its files changed, or with the beginning of the file only.
+
+    Returns how many cases gave steps, and how many an error, which has to name the path.
+    """
+    found = Counter[str]()
+    for case in cases:
+        dice = random.Random(case)
+        file = dice.choice(files)
+        whole = file.read_bytes()
+        content, used = bytearray(whole), len(whole.rstrip(b"\0"))
+        for _ in range(dice.choice((1, 3, 30)) if used else 0):
+            content[dice.randrange(used)] = dice.randrange(256)
+        file.write_bytes(content[: dice.randrange(len(content) + 1)] if case % 5 == 0 else content)
+        found["steps" if isinstance(steps_or_error(open, path), int) else "error"] += 1
+        file.write_bytes(whole)
+    return found

@@ -12,7 +12,7 @@ import rlx
 from rlx import formats
 from rlx.formats import registry as registry_of_formats
 from rlx.transform import registry
-from rlx_cli.app import app
+from rlx_cli.app import app, with_output_options
 from tests.conftest import Cli
 from tests.docs.pages import ROOT, blocks
 
@@ -58,7 +58,7 @@ def test_the_format(
 
 
 def test_the_command(names: dict[str, Any], pong: Path, cli: Cli) -> None:
-    app.command("count")(names["count"])
+    app.command("count")(with_output_options(names["count"]))
     try:
         assert cli("count", pong).out == f"{len(rlx.open(pong)):,} steps\n"
         assert json.loads(cli("count", pong, "--json").out) == {"steps": len(rlx.open(pong))}

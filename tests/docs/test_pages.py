@@ -8,13 +8,16 @@ from tests.conftest import Cli
 from tests.docs.pages import PAGES, ROOT, blocks, run
 
 # Pages that run as they are; the others have a test of their own, or no block that could be run.
-_PLAIN = ("docs/collecting.md", "docs/cookbook.md", "docs/python.md", "docs/tour.md")
+_PLAIN = tuple(
+    f"docs/{name}.md" for name in ("collecting", "cookbook", "python", "recipes/evaluation", "tour", "viewing")
+)
 _BY_OTHERS = {
     "CONTRIBUTING.md": "test_contributing.py",
     "README.md": "test_readme.py",
     "docs/format.md": "test_format.py",
     "docs/formats.md": "test_formats.py",
     "docs/migrating.md": "test_migrating.py",
+    "docs/ray.md": "../buffer/test_ray_buffer.py",
     "docs/remote.md": "test_remote.py",
     "docs/hub.md": "test_hub.py",
     "docs/transforms.md": "test_transforms.py",

@@ -20,4 +20,4 @@ def test_the_page_runs(
     monkeypatch.chdir(tmp_path)
     names = run(ROOT / "docs/remote.md", cli)
     assert names["steps"].batch_size == (64,)
-    assert names["batch"]["observation"].shape == (128, 84, 84)
+    assert names["batch"]["observation"].shape == (32, 84, 84)

@@ -1,0 +1,43 @@
+"""The recipe, the Dockerfile and the extras say what pyproject.toml does."""
+
+import re
+import tomllib
+
+import yaml
+from packaging.requirements import Requirement
+
+from tests.docs.pages import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RECIPE = (ROOT / "packaging/conda/recipe.yaml").read_text()
+_AT_CONDA_FORGE = {"torch": "pytorch", "isal": "python-isal"}
+
+
+def test_the_recipe_requires_what_the_package_does() -> None:
+    wanted = {
+        f"{_AT_CONDA_FORGE.get(one.name, one.name)} {one.specifier}"
+        for one in map(Requirement, PROJECT["dependencies"])
+    }
+    recipe = yaml.safe_load(RECIPE)
+    assert set(recipe["requirements"]["run"]) == wanted | {"python"}
+    bounds = {str(Requirement(each)) for extra in PROJECT["optional-dependencies"].values() for each in extra}
+    assert {one.replace(" ", "") for one in recipe["requirements"]["run_constraints"]} <= bounds
+    assert recipe["context"]["version"] == PROJECT["version"]
+    entry = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == entry
+
+
+def test_the_extra_of_everything_has_all_but_envpool() -> None:
+    extras = PROJECT["optional-dependencies"]
+    left_out = {"all", "bench", "dev", "envpool", "d3rlpy", "stable-baselines3", "tianshou"}  # which want others
+    assert set(extras["all"]) == {each for name, extra in extras.items() if name not in left_out for each in extra}
+
+
+def test_the_image_runs_rlx_as_somebody_else_than_root() -> None:
+    lines = (ROOT / "packaging/Dockerfile").read_text().splitlines()
+    last = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM")) :]
+    assert "USER 1000" in last
+    assert 'ENTRYPOINT ["rlx"]' in last
+    copied = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert all((ROOT / name).exists() for name in copied)
+    assert {"pyproject.toml", "hatch_build.py", PROJECT["readme"], *PROJECT["license-files"]} <= set(copied)
