@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.skipif(not _CLEAR.exists(), reason="only Linux says how
 
 _EPISODE, _NUMBERS = 2000, 128  # a megabyte of observations
 _EPISODES = {"small": 10, "large": 40}
-_LANCE = {"small": 40, "large": 160}  # its library fills buffers of its own first
+# Arrow and Lance fill buffers of their own first.
+_MANY_EPISODES = {"small": 40, "large": 160}
+_ATTEMPTS = 3
+_BUFFERED = {"hf_parquet", "lance", "lerobot", "parquet"}
 _BY_EPISODE = {"rlds"}  # an episode is an example, and read at once; elsewhere all steps are one episode
 _ACTIONS: Mapping[str, tuple[str, tuple[int, ...]]] = {"robomimic": ("float32", (2,))}
 
@@ -46,7 +50,7 @@ def test_memory_does_not_depend_on_the_size(format: str, tmp_path: Path, monkeyp
     for module in (lerobot, parquet_dataset):
         monkeypatch.setattr(module, "_GROUP_BYTES", 2**20)
     schema = Schema.of(observation=("float32", (_NUMBERS,)), action=_ACTIONS.get(format, ("int64", ())))
-    episodes = _LANCE if format == "lance" else _EPISODES
+    episodes = _MANY_EPISODES if format in _BUFFERED else _EPISODES
     most = (episodes["large"] - episodes["small"]) * 1_000_000 // 2  # half of what the large dataset has more
     for name, count in episodes.items():
         lengths = (_EPISODE,) * count if format in _BY_EPISODE else (_EPISODE * count,)
@@ -54,7 +58,11 @@ def test_memory_does_not_depend_on_the_size(format: str, tmp_path: Path, monkeyp
         write_dataset(tmp_path / name, [[block]], schema=schema, codec="none")
 
     def exported(name: str) -> None:
-        export(tmp_path / name, tmp_path / f"{name}-v0", format, progress=Silent())
+        target = tmp_path / f"{name}-v0"
+        if target.is_dir():
+            shutil.rmtree(target)
+        target.unlink(missing_ok=True)
+        export(tmp_path / name, target, format, progress=Silent())
 
     def imported(name: str) -> None:
         source, _ = open_source(tmp_path / f"{name}-v0", None)
@@ -63,5 +71,9 @@ def test_memory_does_not_depend_on_the_size(format: str, tmp_path: Path, monkeyp
                 pass
 
     for work in (exported, imported):
-        small, large = peak(work, "small"), peak(work, "large")
-        assert large - small < most, f"{work.__name__}: {small:,} and {large:,} bytes"
+        grown: list[int] = []
+        # Threads of Arrow and Lance may take more once, under load; what grows with the dataset grows each time.
+        while not grown or (grown[-1] >= most and len(grown) < _ATTEMPTS):
+            small, large = peak(work, "small"), peak(work, "large")
+            grown.append(large - small)
+        assert grown[-1] < most, f"{work.__name__}: {grown} bytes more for the large dataset"
