@@ -298,21 +298,20 @@ class ReplayBuffer(Preprocessing):
             SamplingError: the storage cannot fulfil the request; SliceTooLongError, no trajectory has enough steps.
             ValueError: neither this call nor the buffer has a batch size.
         """
-        batch, info, _ = self.drawn(batch_size)
-        return (batch, info) if return_info else batch
+        draw, batch = self._sample(self._size(batch_size))
+        return (batch, self._returned_info(draw)) if return_info else batch
 
     def drawn(self, batch_size: int | None = None) -> tuple[TensorDictBase, dict[Any, Any], bool]:
         """Return a batch, the dict of ``return_info``, and whether the batch ends an epoch."""
         draw, batch = self._sample(self._size(batch_size))
-        info = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in self._info(draw).items()}
-        return batch, info, draw.ends_epoch
+        return batch, self._returned_info(draw), draw.ends_epoch
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Yield batches of the buffer's own size without end; of a sampler without replacement, those of one epoch."""
-        self._size(None)
-        ends = False
+        size, ends = self._size(None), False
         while not ends:
-            batch, _, ends = self.drawn()
+            draw, batch = self._sample(size)
+            ends = draw.ends_epoch
             yield batch
 
     def _size(self, batch_size: int | None) -> int:
@@ -370,6 +369,9 @@ class ReplayBuffer(Preprocessing):
 
     def _back(self, batch: Any) -> Any:
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
+
+    def _returned_info(self, draw: Draw) -> dict[Any, Any]:
+        return {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in self._info(draw).items()}
 
     def _info(self, draw: Draw) -> dict[Any, Any]:
         return {**draw.info, "index": draw.rows}

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,8 +96,8 @@ def plan_push(dataset: str | os.PathLike[str], url: str, *, overwrite: bool = Fa
 
     listed = listed_files(local.manifest)
     files = [PlannedTransfer(name, record.bytes, state(name)) for name, record in listed.items()]
-    if plan.is_small_missing:
-        together, names = small_copies(local.manifest)
+    if plan.copies is not None:
+        together, names = plan.copies
         files.append(PlannedTransfer(together, sum(listed[name].bytes for name in names), "missing"))
     return TransferPlan(location.url, files, plan.unwanted)
 
@@ -167,7 +167,7 @@ def _push(
         location.delete(plan.unwanted)
     sending = _Sending(local.path, location, plan, progress)
     sending.run(jobs)
-    copies = _read_copies(local) if plan.is_small_missing else {}
+    copies = {} if plan.copies is None else _read_copies(local.path, *plan.copies)
     if location.is_atomic:
         location.delete(plan.unwanted)
         copies |= _card(local, location, *said, is_changed=is_changed)
@@ -230,11 +230,10 @@ def _card(
     return card.Card(local, location.url, location.page, location.public_url(card.TABLE), license, citation).files()
 
 
-def _read_copies(local: Dataset) -> dict[str, bytes]:
+def _read_copies(dataset: Path, together: str, names: Sequence[str]) -> dict[str, bytes]:
     """Return the file with copies of the small files, which readers get by one request."""
-    together, names = small_copies(local.manifest)
     try:
-        return {together: b"".join((local.path / name).read_bytes() for name in names)}
+        return {together: b"".join((dataset / name).read_bytes() for name in names)}
     except OSError:  # one that was sent before is gone here
         return {}
 
@@ -254,13 +253,14 @@ class _Plan:
         wanted: record of every file to send, by its name at the location.
         doubtful: which of these may be there: of that length, and listed by no manifest.
         unwanted: files below the shards there that the manifest will not list.
-        is_small_missing: whether the copies of small files are not there, which a directory does without.
+        copies: name of the file with copies of small files, and their order; None if it is there, or in a directory,
+            which does without.
     """
 
     wanted: Mapping[str, FileRecord]
     doubtful: frozenset[str]
     unwanted: list[str]
-    is_small_missing: bool
+    copies: tuple[str, Sequence[str]] | None
 
     @classmethod
     def of(cls, local: Dataset, location: WritableLocation, known: Manifest | None, *, overwrite: bool) -> "_Plan":
@@ -268,16 +268,17 @@ class _Plan:
         there = {stored.name: stored.bytes for stored in location.list(SHARDS)}
         small, names = small_copies(local.manifest)
         unwanted = sorted(set(there) - set(files) - {small})
-        is_small_missing = bool(names) and location.directory is None and (overwrite or small not in there)
+        is_missing = bool(names) and location.directory is None and (overwrite or small not in there)
+        copies = (small, names) if is_missing else None
         if overwrite:
-            return cls(files, frozenset(), unwanted, is_small_missing)
+            return cls(files, frozenset(), unwanted, copies)
         same_length = {name for name, record in files.items() if there.get(name) == record.bytes}
         wanted = {
             name: record for name, record in files.items() if name not in same_length or listed.get(name) != record
         }
         # The hub compares checksums of its own when files are put.
         doubtful = frozenset() if location.is_atomic else frozenset(same_length & set(wanted))
-        return cls(wanted, doubtful, unwanted, is_small_missing)
+        return cls(wanted, doubtful, unwanted, copies)
 
 
 class _Sending:
