@@ -138,7 +138,7 @@ def _runs_at(source: str | None, game: str | None, here: Collection[str]) -> lis
 
 def _pushed(organisation: str, here: Collection[str]) -> list[CatalogEntry]:
     # Listing a directory should not load the HTTP libraries.
-    from rlx.files.hub import repositories  # noqa: PLC0415
+    from rlx.files.hub_api import repositories  # noqa: PLC0415
 
     entries = []
     for dataset in repositories(author=organisation, tag=TAG):

@@ -128,7 +128,8 @@ def _newest(name: str) -> str:
 
 def _minari_names(search: str | None) -> list[str]:
     """Return the datasets that the index of each of Minari's namespaces lists."""
-    from rlx.files.hub import Hub, repositories  # noqa: PLC0415
+    from rlx.files.hub import Hub  # noqa: PLC0415
+    from rlx.files.hub_api import repositories  # noqa: PLC0415
 
     def names(repo: str) -> list[str]:
         location = Hub(f"{HUB}{repo}")
@@ -148,13 +149,13 @@ def _minari_names(search: str | None) -> list[str]:
 
 
 def _lerobot_names(search: str | None) -> list[str]:
-    from rlx.files.hub import repositories  # noqa: PLC0415
+    from rlx.files.hub_api import repositories  # noqa: PLC0415
 
     return sorted(repo.partition("/")[2] for repo in repositories(author="lerobot", search=search))
 
 
 def _hub_names(search: str | None) -> list[str]:
-    from rlx.files.hub import repositories  # noqa: PLC0415
+    from rlx.files.hub_api import repositories  # noqa: PLC0415
 
     return sorted(repositories(search=search, tag=None if search else _TASK, limit=_MOST))
 

@@ -11,7 +11,11 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
 from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError
-from rlx.files.hub import Hub, HubAddress, asked, repositories
+from rlx.files import hub as hub_module
+from rlx.files import hub_api
+from rlx.files.hub import Hub
+from rlx.files.hub_api import asked, repositories
+from rlx.files.hub_files import HubAddress
 from rlx.files.location import Location
 from rlx.files.retry import Cancel, RetryPolicy
 from rlx.files.urls import TAG, organisation_of
@@ -177,13 +181,14 @@ class Waits(Cancel):
 def test_the_hub_decides_no_wait_of_its_own(hub: HubServer, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """huggingface_hub sleeps for as long as it is asked to, and retries what is retried here."""
     waits = Waits()
-    monkeypatch.setattr("rlx.files.hub.Cancel", lambda: waits)
+    for module in (hub_module, hub_api):
+        monkeypatch.setattr(module, "Cancel", lambda: waits)
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", pytest.fail)
     hub.add("me/pong", {"x/a": b"a"})
     hub.faults = lambda request: fault if request.path.startswith("/api/") else None
     policy = RetryPolicy(attempts=3)
     location = Hub("hf://datasets/me/pong", retry=policy)
-    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", policy)
+    monkeypatch.setattr("rlx.files.hub_api.DEFAULT_RETRY", policy)
     for ask in (lambda: repositories(author="me"), lambda: list(location.list("x")), location._head):
         before, waits.seconds = len(hub.requests), []
         with pytest.raises(DownloadError):
@@ -210,8 +215,8 @@ def test_requests_of_others_are_theirs(hub: HubServer) -> None:
 
 
 def test_a_hub_that_stalls_is_given_up(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.files.hub._SILENCE_S", 0.05)
-    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", QUICK)
+    monkeypatch.setattr("rlx.files.hub_api._SILENCE_S", 0.05)
+    monkeypatch.setattr("rlx.files.hub_api.DEFAULT_RETRY", QUICK)
     hub.add("me/pong", {"a": b"a"})
 
     def stall(request: Request) -> None:

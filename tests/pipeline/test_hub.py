@@ -131,7 +131,7 @@ def test_an_interrupted_push_sends_what_is_missing(
     hub: HubServer, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlx.files.hub.Hub.max_batch", 8)
-    monkeypatch.setattr("rlx.files.hub.DEFAULT_RETRY", RetryPolicy(2, 0.01, 0.01))
+    monkeypatch.setattr("rlx.files.hub_api.DEFAULT_RETRY", RetryPolicy(2, 0.01, 0.01))
     sent = []
 
     def full(request: Request) -> Fault | None:
