@@ -43,7 +43,9 @@ def run(name: str) -> dict[str, Any]:
     """The result of one benchmark, in a process of its own."""
     command = [sys.executable, "-W", "ignore", "-m", f"scripts.bench.{name}", "--json"]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    result: dict[str, Any] = json.loads(found)
+    # Ray and its workers write lines of their own to stdout, before the result and after it.
+    line = next(line for line in found.splitlines() if line.startswith("{"))
+    result: dict[str, Any] = json.loads(line)
     return result
 
 
