@@ -5,10 +5,10 @@ import sys
 import threading
 import webbrowser
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypedDict, Unpack, overload
+from typing import TypedDict, Unpack, overload
 
 from rlx.api.arguments import StrPath, check_number
+from rlx.closing import Closing
 from rlx.errors import OptionError
 from rlx.progress import Progress, Silent
 from rlx.store.dataset import Dataset
@@ -18,7 +18,7 @@ from rlx.viewer.server import HOST, ViewServer
 _FILM_SUFFIXES = (".gif", ".mp4")
 
 
-class Viewer:
+class Viewer(Closing):
     """A page of one dataset or two, served to this machine by a thread until ``close`` or the end of the process.
 
     Attributes:
@@ -33,14 +33,6 @@ class Viewer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def wait(self) -> None:
         """Return when the viewer is closed; Ctrl-C interrupts the wait."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType, SimpleNamespace, TracebackType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Self, Unpack
 
 import cloudpickle
@@ -21,6 +21,7 @@ from rlx.buffer.protocol import Rows
 from rlx.buffer.rate_limiter import MinSize, RateLimiter
 from rlx.buffer.ray_server import Server, packed, unpacked
 from rlx.buffer.replay_buffer import BufferOptions, ReplayBuffer
+from rlx.closing import Closing
 from rlx.engine.actor import settle
 from rlx.engine.ray_engine import ray_cluster
 from rlx.errors import EngineError
@@ -32,7 +33,7 @@ _LOOK_S = 0.05
 _PARTS = frozenset({"storage", "sampler", "writer"})
 
 
-class RayReplayBuffer:
+class RayReplayBuffer(Closing):
     """Replay buffers in a process of a Ray cluster: any process of the cluster writes and samples them.
 
     It has the methods of ``ReplayBuffer`` that need no access to its parts, so collectors extend it and learners sample
@@ -346,18 +347,13 @@ class RayReplayBuffer:
 
     dump = save = dumps
     load = loads
-    close = shutdown
+
+    def close(self) -> None:
+        """Call ``shutdown``."""
+        self.shutdown()
 
     def _end(self) -> None:
         try:
             self._ask("close")
         finally:
             self._ray.kill(self._server)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()

@@ -16,10 +16,9 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -27,6 +26,7 @@ import torch
 
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.saved_parts import SEGMENT, PlainState, SavedRows, decoded
+from rlx.closing import Closing
 from rlx.errors import CorruptDatasetError, DatasetExistsError, FormatVersionError, SchemaMismatchError
 from rlx.files import lock
 from rlx.files.atomic import sync, write_file
@@ -39,7 +39,7 @@ _MANIFEST = "checkpoint.json"
 _STATE = re.compile(r"[0-9a-f]{32}\.pt")
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """Directory from which a training run continues as if it had not been killed.
 
     A checkpoint has the state of all parts, and of the global random generators of Python, numpy and torch. The steps
@@ -267,15 +267,6 @@ class Checkpoint:
             for rows in self._buffers.values():
                 rows.close()
             self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with nullcontext() if error is None else suppress(Exception):  # the user is to see the first error
-            self.close()
 
 
 _Part = tuple[Callable[[], Any], Callable[[Any], Any]]

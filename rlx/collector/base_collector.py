@@ -3,16 +3,15 @@
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 
 from rlx.buffer.batch import split_trajectories
+from rlx.closing import Closing
 from rlx.collector.background import FreeRunning
 from rlx.collector.environment.state_capture import capture
 from rlx.collector.environment.state_restore import restore
@@ -31,7 +30,7 @@ from rlx.fork import ThisProcessOnly, on_fork
 logger = logging.getLogger(__name__)
 
 
-class BaseCollector(FreeRunning):
+class BaseCollector(FreeRunning, Closing):
     """Iterator over batches of steps as TED TensorDicts; base of ``Collector`` and ``MultiCollector``.
 
     Args:
@@ -271,14 +270,9 @@ class BaseCollector(FreeRunning):
         if self._background is not None:
             self._background.check()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with nullcontext() if error is None else suppress(Exception):  # the user is to see the first error
-            self.shutdown()
+    def close(self) -> None:
+        """Call ``shutdown``."""
+        self.shutdown()
 
     def _leave(self) -> None:
         super()._leave()
