@@ -4,7 +4,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +31,7 @@ class Loader(IterableDataset[TensorDictBase]):
     and workers gets the same global batches, of which each rank receives its part. Give it to a ``DataLoader`` with
     ``batch_size=None, collate_fn=rlx.buffer.unchanged``, or use it alone, with threads that read ahead.
 
-    Do not write to a ``ReplayBuffer`` during an epoch.
+    An epoch has the steps that a ``ReplayBuffer`` holds when it begins; do not write to the buffer during an epoch.
 
     Args:
         data: a dataset, its path, id or URL, a ``ReplayBuffer`` (its transforms are applied, its sampler is not used),
@@ -108,12 +109,11 @@ class Loader(IterableDataset[TensorDictBase]):
         self._parts = [
             Part(source, around, slice_len, seed, replacement=replacement, shuffle=bool(shuffle)) for source in sources
         ]
-        counts = tuple(part.count for part in self._parts)
         self._elements = batch_size // length
         steps = min(part.window for part in self._parts) if window is None else window
         window_elements = max(steps // batch_size, 1) * self._elements
         self._order = EpochOrder(
-            counts,
+            tuple(part.count for part in self._parts),
             seed,
             shuffle,
             replacement,
@@ -121,6 +121,7 @@ class Loader(IterableDataset[TensorDictBase]):
             max(block // length, 1),
             window_elements,
         )
+        self._drop_last, self._asked = drop_last, batches
         self._batches = self._order.batches(self._elements, batches, self.world_size, drop_last=drop_last)
         self._prefetch, self._threads = prefetch, threads
         self._device = None if device is None else torch.device(device)
@@ -132,7 +133,17 @@ class Loader(IterableDataset[TensorDictBase]):
 
     def __len__(self) -> int:
         """Return batches per epoch."""
+        self._renew()
         return self._batches
+
+    def _renew(self) -> None:
+        """Take note of what was written to buffers since the last epoch."""
+        for part in self._parts:
+            part.renew()
+        counts = tuple(part.count for part in self._parts)
+        if counts != self._order.counts:
+            self._order = replace(self._order, counts=counts)
+            self._batches = self._order.batches(self._elements, self._asked, self.world_size, drop_last=self._drop_last)
 
     @property
     def epoch(self) -> int:
@@ -144,7 +155,7 @@ class Loader(IterableDataset[TensorDictBase]):
         """Batches of the epoch that were handed out."""
         return int(self._position[1])
 
-    @cached_property
+    @property
     def left_out(self) -> int:
         """Trajectories that are shorter than a slice."""
         return sum(part.left_out for part in self._parts)
@@ -184,6 +195,7 @@ class Loader(IterableDataset[TensorDictBase]):
         Raises:
             SamplingError: the state is of other data or of options that give other batches, such as another seed.
         """
+        self._renew()
         for key, mine in self.state_dict().items():
             if key in ("epoch", "batch"):
                 continue
@@ -197,6 +209,7 @@ class Loader(IterableDataset[TensorDictBase]):
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Yield this rank's part of every batch of the epoch that remains."""
+        self._renew()
         worker = get_worker_info()
         if worker is not None:
             # The DataLoader takes a batch of each worker in turn.

@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 
 from rlx.buffer.epoch_order import EpochOrder, SliceElements
 from rlx.buffer.prefetch import Task
-from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
@@ -53,14 +53,27 @@ class Part:
             self.storage = DatasetStorage(source)
         else:
             self.storage = as_storage(cast("Any", source))
-        self.slices = (
+        self._slices_of: Callable[[TrajectoryIndex], SliceElements] | None = (
             None
             if slice_len is None
-            else SliceElements(self.storage.index(), slice_len, seed, replacement=replacement, shuffle=shuffle)
+            else partial(SliceElements, steps=slice_len, seed=seed, replacement=replacement, shuffle=shuffle)
         )
+        self._generation = -1
+        self.renew()
+        self._ahead: ReadAhead | None = None
+
+    def renew(self) -> None:
+        """Count the elements, which writes to a buffer change."""
+        if self._buffer is not None:
+            self.storage = self._buffer.storage
+        index = None if self._slices_of is None else self.storage.index()
+        generation = len(self.storage) if index is None else index.generation
+        if generation == self._generation:
+            return
+        self.slices = None if self._slices_of is None or index is None else self._slices_of(index)
         self.count = len(self.storage) if self.slices is None else self.slices.count
         self.left_out = 0 if self.slices is None else self.slices.left_out
-        self._ahead: ReadAhead | None = None
+        self._generation = generation
 
     @property
     def window(self) -> int:

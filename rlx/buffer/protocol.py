@@ -28,7 +28,7 @@ class TrajectoryIndex(Neighbours, Protocol):
 
     @property
     def generation(self) -> int:
-        """Changes with every write, so that caches can be checked."""
+        """Changes with every write, and differs between indices, so that caches can be checked."""
 
     def __len__(self) -> int:
         """Return rows stored."""

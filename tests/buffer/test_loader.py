@@ -236,6 +236,35 @@ def test_steps_of_a_buffer_in_memory() -> None:
     assert sorted(found) == list(range(4, 14))
 
 
+def written(first: int, *lengths: int) -> TensorDict:
+    """Trajectories; an action is 100 times the number of its own, plus that of the step."""
+    parts = []
+    for trajectory, length in enumerate(lengths, first):
+        action = torch.arange(length) + 100 * trajectory
+        done = (torch.arange(length) == length - 1)[:, None]
+        parts.append(TensorDict({"action": action, "next": {"action": action + 1, "done": done}}, [length]))
+    return torch.cat(parts)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("slice_len", [None, 3])
+def test_an_epoch_has_what_the_buffer_holds_when_it_begins(slice_len: int | None) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20))
+    buffer.extend(written(1, 6, 6))
+    loader = Loader(buffer, 3, slice_len=slice_len, shuffle=False)
+    assert len(loader) == len(list(loader)) == 4
+    for is_emptied, lengths in ((True, (3, 9)), (False, (1, 4, 6)), (True, (7, 7))):
+        if is_emptied:
+            buffer.empty()
+        buffer.extend(written(5, *lengths))
+        fresh = Loader(buffer, 3, slice_len=slice_len, shuffle=False)
+        assert len(loader) == len(fresh)
+        assert actions(loader) == actions(fresh)
+    buffer.empty()
+    for _ in range(2):
+        with pytest.raises(SamplingError, match="there are no steps"):
+            next(iter(loader))
+
+
 def test_datasets_that_differ(dataset: Dataset, tmp_path: Path) -> None:
     odd = make_dataset(tmp_path / "odd", (8,), dtype="float64")
     with pytest.raises(SchemaMismatchError, match="observation differs between datasets"):

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
-from rlx.buffer.sampler.slices import SliceSampler
+from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer, TensorDictReplayBuffer
@@ -130,6 +130,27 @@ def test_an_empty_buffer_has_nothing_to_sample() -> None:
     assert len(made) == made.write_count == 0
     with pytest.raises(SamplingError):
         made.sample(1)
+
+
+@pytest.mark.parametrize("renew", ["empty", "set_storage"])
+@pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
+@pytest.mark.parametrize("options", [{"slice_len": 4}, {"num_slices": 2, "whole_trajectories": True}])
+def test_slices_are_of_the_steps_that_are_there(kind: Any, options: dict[str, Any], renew: str) -> None:
+    """Also where as many writes came after the storage was emptied as before."""
+    made = buffer(40, sampler=kind(seed=0, **options))
+    for lengths in ([10, 10, 10], [4, 6, 20]):
+        if renew == "empty":
+            made.empty()
+        else:
+            made.set_storage(LazyTensorStorage(40))
+        step = torch.cat([torch.arange(length) for length in lengths])
+        trajectory = torch.arange(3).repeat_interleave(torch.tensor(lengths))
+        done = (trajectory.diff(append=torch.tensor([9])) != 0)[:, None]
+        made.extend(TensorDict({"a": 100 * trajectory + step, "next": {"done": done}}, [30]))
+        for _ in range(6):
+            drawn = made.sample(8)["a"].numpy()
+            for piece in np.split(drawn, np.flatnonzero(np.diff(drawn) != 1) + 1):
+                assert len(piece) == lengths[piece[0] // 100] if "num_slices" in options else len(piece) % 4 == 0
 
 
 def test_what_a_sampler_says_comes_with_the_batch() -> None:

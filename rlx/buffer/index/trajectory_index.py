@@ -1,6 +1,7 @@
 """The index of a ring storage: which row follows which in time, whatever was written in between."""
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,12 @@ from rlx.buffer.protocol import Rows
 
 # Ids (or None), done, and what speaks for one step following another (or None), of the steps at rows.
 Columns = Callable[[Rows], tuple[Rows | None, Flags, Links | StoredLinks | None]]
+_GENERATIONS = count(step=1 << 40)
+
+
+def first_generation() -> int:
+    """Return a generation that no other index of this process has: an emptied storage has a new index."""
+    return next(_GENERATIONS)
 
 
 class RingTrajectoryIndex:
@@ -37,7 +44,7 @@ class RingTrajectoryIndex:
     """
 
     def __init__(self, size: int, lanes: int = 1, *, head: Rows | None = None, columns: Columns | None = None) -> None:
-        self.generation = 0
+        self.generation = first_generation()
         self._columns = columns
         self._stale: Rows | None = None
         self._segments = empty_segments(size, np.zeros(lanes, np.int64) if head is None else head)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDict, TensorDictBase
 
 from rlx.buffer.index.continuity import Path
+from rlx.buffer.index.trajectory_index import first_generation
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
 from rlx.buffer.storage.step_schema import TrajectoryKeys, as_path, nested
 from rlx.errors import SchemaMismatchError
@@ -222,7 +223,7 @@ class DatasetTrajectoryIndex:
     """Which steps of a dataset follow each other; a row is a step."""
 
     def __init__(self, trajectories: Trajectories) -> None:
-        self.generation = 0
+        self.generation = first_generation()
         self._start, self._length = trajectories.start, trajectories.length
         self._from_reset = trajectories.from_reset
         self._steps = int(self._length.sum())
