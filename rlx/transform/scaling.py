@@ -197,6 +197,8 @@ class RewardClip(_OfRewards):
     def __post_init__(self) -> None:
         if not self.low <= self.high:
             raise TransformError(f"rewards between {self.low} and {self.high}: expected the smaller number first")
+        for name in ("low", "high"):  # of uint8, torch would take an int of -1 for 255
+            object.__setattr__(self, name, float(getattr(self, name)))
 
     def schema(self, schema: Schema) -> Schema:
         """Return the same schema.

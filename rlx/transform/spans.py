@@ -44,8 +44,11 @@ class FrameSkip(PerBlock):
             raise TransformError(f"k is {self.k}, expected 1 or more")
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same schema."""
-        return schema
+        """Return the same schema; sums of whole rewards are int64, whatever the rewards are."""
+        reward = schema["reward"]
+        if reward.dtype.startswith("float"):
+            return schema
+        return Schema({**schema.fields, "reward": replace(reward, dtype="int64", space=None)})
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
         """Yield the steps, k of them as one."""
@@ -61,7 +64,7 @@ class FrameSkip(PerBlock):
         last = np.minimum(first + self.k, (begins + block.lengths)[segment]) - 1
         rows = {Role.OBSERVATION: _with_finals(block, first, lengths), Role.STEP: first, Role.NEXT: last}
         data = {name: block.data[name].take(rows[schema[name].role], axis=0) for name in schema}
-        data["reward"] = _sums(block.data["reward"], first)
+        data["reward"] = _sums(block.data["reward"], first).astype(self.schema(schema)["reward"].dtype)
         return replace(block, data=data, lengths=lengths)
 
 
@@ -76,9 +79,8 @@ def _with_finals(block: Block, steps: NDArray[np.int64], lengths: NDArray[np.int
 
 
 def _sums(reward: NDArray[np.generic], first: NDArray[np.int64]) -> NDArray[np.generic]:
-    if not len(first):
-        return reward[:0]
-    return np.add.reduceat(reward.astype(np.float64), first).astype(reward.dtype)
+    wide = reward.astype(np.float64 if reward.dtype.kind == "f" else np.int64)
+    return np.add.reduceat(wide, first) if len(first) else wide[:0]
 
 
 @dataclass(frozen=True)
