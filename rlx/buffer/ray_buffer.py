@@ -21,6 +21,7 @@ from rlx.buffer.protocol import Rows
 from rlx.buffer.rate_limiter import MinSize, RateLimiter
 from rlx.buffer.ray_server import Server, packed, unpacked
 from rlx.buffer.replay_buffer import BufferOptions, ReplayBuffer
+from rlx.buffer.tensordict_replay_buffer import named_rows
 from rlx.closing import Closing
 from rlx.engine.actor import settle
 from rlx.engine.ray_engine import ray_cluster
@@ -268,8 +269,7 @@ class RayReplayBuffer(Closing):
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Take the priorities of a batch, as ``TensorDictReplayBuffer`` does."""
-        rows, priority = batch["index"], batch[self._tables[self.table_name]["priority_key"]]
-        self.update_priority(rows.reshape(len(rows), -1)[:, 0] if rows.ndim > 1 else rows, priority)
+        self.update_priority(named_rows(batch["index"]), batch[self._tables[self.table_name]["priority_key"]])
 
     def save_dataset(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the stored steps as a dataset, as ``ReplayBuffer.save_dataset`` does, on the server's machine.

@@ -135,13 +135,14 @@ class _Table:
         if self.buffer.storage.is_read_only:
             self.buffer.update_priority(rows, priority)
             return
-        rows = rows.reshape(-1)
-        fresh = torch.from_numpy(self._written[rows.numpy()] <= (self.clock if since is None else since))
+        flat = rows.reshape(-1)
+        fresh = torch.from_numpy(self._written[flat.numpy()] <= (self.clock if since is None else since))
         self.stale += int((~fresh).sum())
-        if not fresh.all() and priority.numel() > 1:
-            priority = priority.reshape(len(rows), -1)[fresh]
+        if not fresh.all():
+            rows = flat[fresh]
+            priority = priority.reshape(len(flat), -1)[fresh] if priority.numel() > 1 else priority
         if fresh.any():
-            self.buffer.update_priority(rows[fresh], priority)
+            self.buffer.update_priority(rows, priority)
 
 
 class Server:

@@ -269,9 +269,10 @@ class ReplayBuffer(Preprocessing):
             self._set_priority(rows, priority)
 
     def _set_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
-        at = np.atleast_1d(np.asarray(rows, np.int64)).reshape(-1)
+        given = np.asarray(rows, np.int64)
+        at = given.reshape(-1)
         values = torch.as_tensor(priority).detach().cpu().numpy()
-        if values.size > 1 and at.size and values.size % at.size == 0:
+        if at.size and values.size > 1 and (values.size == at.size or values.shape[: given.ndim] == given.shape):
             values = values.reshape(at.size, -1)  # rows [*lanes, n] come with priorities [*lanes, n, ...]
         if isinstance(self._sampler, PrioritizedSampler):  # of a dataset, it knows no rows before the first sample
             self._sampler.catch_up(self._storage)

@@ -46,10 +46,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
-        rows, priority = batch["index"], batch[self.priority_key]
-        if rows.ndim > 1:  # of rows that are trajectories
-            rows = rows.reshape(len(rows), -1)[:, 0]
-        self.update_priority(rows, priority)
+        self.update_priority(named_rows(batch["index"]), batch[self.priority_key])
 
     def _check_form(self, form: Form) -> None:
         super()._check_form(form)
@@ -65,6 +62,18 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
         return self._info(draw)
+
+
+def named_rows(index: torch.Tensor) -> torch.Tensor:
+    """Return the rows that the ``index`` [n, ...] of a batch names: [n] where a row is a whole trajectory.
+
+    Example:
+        >>> named_rows(torch.tensor([[4, 4], [7, 7]])), named_rows(torch.tensor([[4, 5], [7, 8]]))
+        (tensor([4, 7]), tensor([[4, 5],
+                [7, 8]]))
+    """
+    first = index[(slice(None), *[slice(1)] * (index.ndim - 1))]
+    return first.reshape(-1) if index.ndim and bool((index == first).all()) else index
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

@@ -11,6 +11,7 @@ from rlx.buffer import (
     ListStorage,
     PrioritizedReplayBuffer,
     PrioritizedSampler,
+    PrioritizedSliceSampler,
     ReplayBuffer,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
@@ -78,3 +79,19 @@ def test_another_number_of_priorities_than_of_rows_is_refused() -> None:
     rows = buffer.extend(STEPS[:3])
     with pytest.raises(ValueError, match="3 priorities, found"):
         buffer.update_priority(rows, torch.ones(4))
+    with pytest.raises(ValueError, match="3 priorities, found"):
+        buffer.update_priority(rows, torch.ones(6))
+
+
+def test_priorities_of_slices_are_those_of_their_steps() -> None:
+    sampler = PrioritizedSliceSampler(64, 1.0, 0.0, slice_len=5, seed=0)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(64), sampler=sampler, batch_size=10)
+    done = (torch.arange(50) % 10 == 9)[:, None]
+    buffer.extend(STEPS.copy().set("next", TensorDict({"done": done}, [50])))
+    slices = buffer.sample().reshape(2, 5)
+    for extra in ((), (1,), (3,)):
+        expected = torch.rand(2, 5, 1)
+        slices["td_error"] = expected.expand(2, 5, *(extra or (1,))).reshape(2, 5, *extra)
+        buffer.update_tensordict_priority(slices)
+        found = sampler._mins.get(slices["index"].flatten().numpy())
+        assert found.tolist() == pytest.approx(expected.flatten().tolist(), abs=1e-6)
