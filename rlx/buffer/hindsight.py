@@ -1,6 +1,6 @@
 """Hindsight experience replay (Andrychowicz et al., 2017): steps relabelled with goals achieved later."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Self, Unpack
@@ -193,8 +193,8 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "goals": self._goal_draws.state_dict()}
 
-    def _restore(self, state: Mapping[str, Any], steps: Iterator[TensorDictBase]) -> None:
-        super()._restore(state, steps)
+    def _restored(self, state: Mapping[str, Any], parts: Callable[[], list[Draw]]) -> None:
+        super()._restored(state, parts)
         if "goals" in state:  # not in the checkpoint of a buffer without hindsight
             self._goal_draws.load_state_dict(state["goals"])
 

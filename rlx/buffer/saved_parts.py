@@ -45,14 +45,18 @@ class SavedRows:
     def __init__(self, buffer: ReplayBuffer, directory: Path) -> None:
         self._buffer = buffer
         self._directory = directory
-        storage = buffer.storage
+        self._segments: dict[int, str] = {}
+        self._sizes: dict[int, int] = {}  # rows that a segment was written with
+        self._next = 0
+        self._follow()
+
+    def _follow(self) -> None:
+        """Follow what changes in the storage that the buffer has now."""
+        self._storage = storage = self._buffer.storage
         self._tracked = storage if isinstance(storage, RingStorage) else None
         self._changes = None if self._tracked is None else self._tracked.track_changes()
         # The number of the segment that has the newest step of each row; -1 of a row that was never written.
         self._owner = np.full(0 if storage.is_read_only else storage.max_size, -1, np.int64)
-        self._segments: dict[int, str] = {}
-        self._sizes: dict[int, int] = {}  # rows that a segment was written with
-        self._next = 0
         self._is_first = True
 
     def close(self) -> None:
@@ -72,6 +76,9 @@ class SavedRows:
         """
         buffer = self._buffer
         with buffer.reading() as state:
+            if buffer.storage is not self._storage:
+                self.close()
+                self._follow()
             del state["rows"]
             rows = self._changed_rows()
             written, held, size = _Segment(self._directory), list[TensorDictBase](), 0
@@ -149,6 +156,9 @@ class SavedRows:
     def load(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
         """Make the buffer what it was when ``begin`` returned this state, and these segments were written."""
         storage = self._buffer.storage
+        if storage is not self._storage:
+            self.close()
+            self._follow()
         if not storage.is_read_only and state["capacity"] != storage.max_size:
             raise SchemaMismatchError(
                 f"checkpoint of a storage with max_size {state['capacity']:,}, found {storage.max_size:,}"

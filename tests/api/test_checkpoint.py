@@ -159,6 +159,9 @@ def test_a_buffer_continues_with_the_same_batches(kind: str, tmp_path: Path) -> 
             if first == 120:
                 buffer.empty()
                 buffer.extend(_steps(300, 5, size))
+            if first == 160:
+                buffer.set_storage(_BUFFERS[kind]().storage)
+                buffer.extend(_steps(400, 30, size))
             checkpoint.save(first)
             checkpoint.wait()
             restored = _restored(tmp_path / "run", other)

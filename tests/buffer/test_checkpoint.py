@@ -149,7 +149,8 @@ def test_another_capacity_that_is_not(tmp_path: Path) -> None:
 
 def test_the_default_buffer_can_be_saved(tmp_path: Path) -> None:
     made = ReplayBuffer()
-    made.extend(next(producers.single(1, 9)))
+    steps = next(producers.single(1, 9))
+    made.extend(steps.set("a name/of any kind", torch.arange(9)))
     made.dumps(tmp_path)
     loaded = ReplayBuffer()
     loaded.loads(tmp_path)
@@ -266,6 +267,13 @@ def test_damage_is_noticed(data: st.DataObject, tmp_path_factory: pytest.TempPat
         return
     # A frame has a few bits that mean nothing.
     assert (loaded[:] == made[:]).all()
+
+
+def test_a_state_of_fewer_steps_than_it_says() -> None:
+    state = filled(RandomSampler()).state_dict()
+    state["steps"] = [(key, leaf[:-1]) for key, leaf in state["steps"]]
+    with pytest.raises(SchemaMismatchError, match="95 steps, expected 96"):
+        buffer(RandomSampler()).load_state_dict(state)
 
 
 def test_a_state_that_is_no_state(tmp_path: Path) -> None:

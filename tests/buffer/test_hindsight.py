@@ -184,14 +184,19 @@ def test_the_same_seed_gives_the_same_goals_and_continues(prefetch: int, tmp_pat
             made.extend(walk(episode, 6))
         return made
 
-    first, second, third = make(1), make(1), make(2)
+    first, second, third, fourth = make(1), make(1), make(2), make(3)
     for _ in range(4):
         assert (first.sample() == second.sample()).all()
     first.dumps(tmp_path / "saved")
     third.loads(tmp_path / "saved")
+    for saved, loaded in ((1, first), (0, fourth)):
+        with rlx.Checkpoint(tmp_path / "run", buffer=loaded) as checkpoint:
+            checkpoint.save(1) if saved else checkpoint.restore()
     for _ in range(4):
-        assert (first.sample() == third.sample()).all()
-    for each in (first, second, third):
+        batch = first.sample()
+        assert (batch == third.sample()).all()
+        assert (batch == fourth.sample()).all()
+    for each in (first, second, third, fourth):
         each.shutdown()
 
 

@@ -164,6 +164,7 @@ class PrioritizedSampler(SeededSampler):
         if reduction not in REDUCE:
             raise ValueError(f"expected reduction of {', '.join(REDUCE)}, found {reduction!r}")
         self.alpha, self.beta, self.eps = alpha, beta, eps
+        self._first_alpha = alpha  # before a scheduler changed it
         self.reduction = reduction
         self.max_priority_within_buffer = max_priority_within_buffer
         self._sums = PriorityTree(max_capacity, "sum")
@@ -227,6 +228,7 @@ class PrioritizedSampler(SeededSampler):
         rows = everything[self._mins.get(everything) < np.inf]
         return super().state_dict() | {
             "alpha": self.alpha,
+            "first_alpha": self._first_alpha,
             "beta": self.beta,
             "eps": self.eps,
             "rows": torch.from_numpy(rows),
@@ -240,7 +242,7 @@ class PrioritizedSampler(SeededSampler):
         Raises:
             SamplingError: the state is of a larger capacity, or of another alpha or eps.
         """
-        found, expected = (state["alpha"], state["eps"]), (self.alpha, self.eps)
+        found, expected = (state.get("first_alpha", state["alpha"]), state["eps"]), (self._first_alpha, self.eps)
         if found != expected:
             raise SamplingError(f"expected priorities of alpha and eps {expected}, found those of {found}")
         rows, weights = state["rows"].numpy(), state["weights"].numpy()
@@ -251,7 +253,7 @@ class PrioritizedSampler(SeededSampler):
             )
         super().load_state_dict(state)
         self.emptied()
-        self.beta = state["beta"]
+        self.alpha, self.beta = state["alpha"], state["beta"]
         self._set(rows, weights)
         self._known = len(rows)
         self._largest = np.float64(state["largest"])

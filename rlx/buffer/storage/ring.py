@@ -358,7 +358,9 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._lay_out(tuple(state["lane_shape"]))
         self.empty()
         self._texts = Texts.restored(state.get("texts", Texts().state_dict()))
+        missing = len(ring)
         for rows, block in steps:
+            missing -= len(rows)
             leaves = leaves_of(block)
             if not self._schema:
                 self._schema = schema_of(leaves, 1)
@@ -366,6 +368,8 @@ class RingStorage(SavedSteps, Storage, ABC):
             check(leaves, self._schema, 1)
             self._write(rows, leaves)
             self._changed(rows)
+        if missing:
+            raise SchemaMismatchError(f"checkpoint: {len(ring) - missing:,} steps, expected {len(ring):,}")
         self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
         if "seams" in state:
             self._seams.load_state_dict(state["seams"])

@@ -225,6 +225,10 @@ def test_states_that_do_not_fit() -> None:
         PrioritizedSampler(10, 1, 1).load_state_dict(saved(sampler.state_dict()))
     with pytest.raises(SamplingError, match=r"alpha and eps \(0.5, 1e-08\), found those of \(1, 1e-08\)"):
         PrioritizedSampler(20, 0.5, 1).load_state_dict(saved(sampler.state_dict()))
+    sampler.alpha = 0.5  # as by a scheduler
+    other = PrioritizedSampler(20, 1, 1)
+    other.load_state_dict(saved(sampler.state_dict()))
+    assert other.alpha == 0.5
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
