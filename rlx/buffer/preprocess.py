@@ -19,6 +19,7 @@ from rich.progress import track
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Storage
+from rlx.buffer.sampler.steps import rows_in_order
 from rlx.buffer.storage.tensors import MappedStorage
 from rlx.engine.local import process_context
 from rlx.errors import DatasetExistsError, SchemaMismatchError
@@ -55,7 +56,7 @@ class Mapping:
     def read(self, start: int, stop: int) -> TensorDictBase:
         """Return the steps from ``start`` to ``stop``."""
         assert self.storage is not None
-        return self.storage.get(np.arange(start, stop))
+        return self.storage.get(rows_in_order(self.storage, np.arange(start, stop), len(self.storage)))
 
     def made(self, start: int, stop: int, steps: TensorDictBase | None = None) -> TensorDictBase:
         """Return the result of ``fn`` for the steps from ``start`` to ``stop``, which are read unless given."""

@@ -56,6 +56,13 @@ def test_steps_in_memory(storage: Any, how: dict[str, Any], tmp_path: Path) -> N
         made[18]
 
 
+def test_lanes_that_are_not_full(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20, ndim=2))
+    buffer.extend(TensorDict({"observation": torch.arange(12).reshape(2, 6)}, [2, 6]))
+    made = buffer.preprocess(doubled, dest=tmp_path / "made", chunksize=4)
+    assert made[:]["observation"].tolist() == list(range(0, 24, 2))
+
+
 def test_a_transform_has_no_part_in_it(tmp_path: Path) -> None:
     buffer = filled(LazyTensorStorage(30))
     buffer.append_transform(RewardClip(0, 0))

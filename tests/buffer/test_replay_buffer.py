@@ -13,7 +13,8 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
-from rlx.buffer.storage.tensors import LazyTensorStorage
+from rlx.buffer.storage.lists import ListStorage
+from rlx.buffer.storage.tensors import LazyMemmapStorage, LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer, TensorDictReplayBuffer
 from rlx.buffer.transform import NStep
 from rlx.buffer.writer import RoundRobinWriter
@@ -130,6 +131,15 @@ def test_an_empty_buffer_has_nothing_to_sample() -> None:
     assert len(made) == made.write_count == 0
     with pytest.raises(SamplingError):
         made.sample(1)
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
+def test_a_frozen_buffer_has_a_copy_unless_its_steps_are_in_files(storage: Any) -> None:
+    made = ReplayBuffer(storage=storage(3))
+    made.extend(numbers(0, 3))
+    frozen = made.frozen()
+    made.extend(numbers(3, 5))
+    assert frozen is made if storage is LazyMemmapStorage else frozen[:]["a"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("renew", ["empty", "set_storage"])

@@ -240,10 +240,10 @@ class SamplerWithoutReplacement(EpochSampler):
             shuffle=self.shuffle,
             is_over=epoch.length > stored,
         )
-        return _rows(storage, ordinals, length), {}
+        return rows_in_order(storage, ordinals, length), {}
 
 
-def _rows(storage: Storage, ordinals: Rows, length: int) -> Rows:
+def rows_in_order(storage: Storage, ordinals: Rows, length: int) -> Rows:
     """Return [n] rows, of the first of which it held when it held ``length`` on;
     where the rings stand makes no difference."""
     lane, place = np.divmod(ordinals, length // storage.lanes)

@@ -97,6 +97,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         torch.Size([8])
     """
 
+    is_in_files = True
+
     def __init__(
         self,
         max_size: int,
