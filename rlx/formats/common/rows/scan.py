@@ -362,7 +362,7 @@ def different(one: NDArray[Any], other: NDArray[Any]) -> Flags:
     differs = np.asarray(one != other, bool)
     if one.dtype.kind == "f" and other.dtype.kind == "f":
         differs &= ~(np.isnan(one) & np.isnan(other))
-    found: Flags = np.any(differs.reshape(len(differs), -1), axis=1)
+    found: Flags = differs.any(axis=tuple(range(1, differs.ndim)))
     return found
 
 
@@ -380,7 +380,7 @@ def _digests(columns: list[NDArray[Any]]) -> NDArray[Any]:
 def _alike(column: NDArray[Any]) -> list[bytes]:
     """Return bytes of every row, the same for the same values."""
     if column.dtype.hasobject:
-        return [repr(row).encode() for row in column.reshape(len(column), -1).tolist()]
+        return [repr(row).encode() for row in column.tolist()]
     if column.dtype.kind == "f":
         column = np.where(np.isnan(column), np.nan, column + 0.0).astype(column.dtype)
     return [row.tobytes() for row in column]

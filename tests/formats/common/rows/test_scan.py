@@ -116,6 +116,15 @@ def test_rows_of_lanes(shape: list[int], data: st.DataObject) -> None:
     assert (runs.rows, found) == (len(expected), expected[start:stop])
 
 
+def test_texts_in_batches_in_which_no_episode_begins() -> None:
+    scan = EpisodeScan(AFTER, ["observation"])
+    for start in (0, 2, 4):
+        texts = np.array([f"step {start + row}" for row in range(3)], object)
+        flags = {path: np.zeros(2, bool) for path in (TERMINATED, TRUNCATED)}
+        scan.add({"observation": texts[:2], "next/observation": texts[1:], TRAJECTORY: np.zeros(2, int), **flags})
+    assert scan.found(stitch=True).table.rows.tolist() == [6]
+
+
 def test_values_that_are_equal() -> None:
     texts = np.array(["a", "b"], object)
     assert different(texts, np.array(["a", "c"], object)).tolist() == [False, True]
