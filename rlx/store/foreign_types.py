@@ -136,7 +136,10 @@ def pyarrow() -> tuple[ModuleType, ModuleType]:
 
 
 def from_rows(rows: NDArray[Any]) -> Any:
-    """Return rows [n, ...] as an Arrow array of n entries; objects are texts."""
+    """Return rows [n, ...] as an Arrow array of n entries; objects are texts, in lists of no fixed size.
+
+    Lance writes no lists of fixed size of texts.
+    """
     arrow, _ = pyarrow()
     # Texts from a list: Arrow takes an array without any for one of nulls.
     array = (
@@ -145,7 +148,10 @@ def from_rows(rows: NDArray[Any]) -> Any:
         else arrow.array(rows.reshape(-1))
     )
     for size in reversed(rows.shape[1:]):
-        array = arrow.FixedSizeListArray.from_arrays(array, size)
+        if rows.dtype == object:
+            array = arrow.ListArray.from_arrays(np.arange(len(array) // size + 1, dtype=np.int32) * size, array)
+        else:
+            array = arrow.FixedSizeListArray.from_arrays(array, size)
     return array
 
 
@@ -154,7 +160,7 @@ def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
     arrow, _ = pyarrow()
     kind = arrow.string() if dtype == TEXT else arrow.from_numpy_dtype(np.dtype(dtype))
     for size in reversed(shape):
-        kind = arrow.list_(kind, size)
+        kind = arrow.list_(kind) if dtype == TEXT else arrow.list_(kind, size)
     return kind
 
 

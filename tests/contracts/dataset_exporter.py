@@ -25,7 +25,7 @@ from rlx.formats.registry import formats
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import ExportReport, SelectedShards, export
 from rlx.progress import Silent
-from rlx.schema import Field, Role, Schema
+from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.dataset import Dataset
 from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
@@ -91,6 +91,18 @@ RICH: Mapping[str, Schema] = {
             "value": Field("float16", (1,), Role.NEXT),
             "h": Field("float32", (2,), Role.OBSERVATION),
         },
+    ),
+}
+# What formats hold or refuse, or name as lost.
+ODD: Mapping[str, Schema] = {
+    "observations without values": schema({"observation": Field("float32", (0,), Role.OBSERVATION)}, _BOX),
+    "infos without values": schema(_VECTOR, _BOX, {"info/said": Field("int64", (2, 0), Role.NEXT)}),
+    "texts in rows": schema(_VECTOR, _BOX, {"info/said": Field(TEXT, (2,), Role.NEXT)}),
+    "observations of texts in rows": schema({"observation": Field(TEXT, (2, 1), Role.OBSERVATION)}, _BOX),
+    "actions of text": schema(_VECTOR, {"action": Field(TEXT, (), Role.STEP)}),
+    "names with points": schema({"observation/arm.x": Field("float32", (3,), Role.OBSERVATION)}, _BOX),
+    "pictures beside observations": schema(
+        _VECTOR, _BOX, {"info/frame": Field("uint8", (3, 16, 16), Role.OBSERVATION)}
     ),
 }
 _WORDS = ("", "go left", "pick \u00fcp the ball", "wait")
@@ -257,6 +269,27 @@ class DatasetExporterContract:
             assert not path.parent.exists()
         else:
             assert other in open_source(path, None)[0].schema
+
+    @pytest.mark.parametrize("odd", ODD)
+    def test_what_is_odd_comes_back_or_is_refused_or_lost_by_name(self, odd: str, tmp_path: Path, path: Path) -> None:
+        chosen = ODD[odd]
+        dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
+        names = set(chosen) - {"reward", "terminated", "truncated"}
+        try:
+            report = self.export(dataset.path, path)
+        except ExportError as exc:
+            assert any(name in str(exc) for name in names), str(exc)  # noqa: PT017
+            assert not path.parent.exists()
+            return
+        said, source = " ".join(report.losses), open_source(path, None)[0]
+        found = [trajectory for shard in source.shards() for trajectory in read(source, shard)]
+        before = self.source_trajectories(dataset)
+        for name in names:
+            if name not in source.schema or source.schema[name].role != chosen[name].role:
+                assert name in said
+            elif name not in said and "final observation" not in said:
+                for trajectory, was in zip(found, before, strict=True):
+                    np.testing.assert_array_equal(trajectory[name], was[name], err_msg=name)
 
     def test_the_same_dataset_gives_the_same_bytes(self, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", self.held()[0])

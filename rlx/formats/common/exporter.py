@@ -153,6 +153,36 @@ def check_names(title: str, schema: Schema) -> None:
             )
 
 
+def check_values(title: str, schema: Schema) -> None:
+    """Raise ExportError where a field has no value, as one of shape [0] has none: some formats cannot hold these."""
+    if empty := [name for name, field in schema.fields.items() if 0 in field.shape]:
+        found = ", ".join(f"{name} {list(schema[name].shape)}" for name in empty)
+        raise ExportError(
+            f"{title} holds fields of at least one value, found {found}",
+            hint=f"rlx preprocess SRC DST --transform exclude:{'+'.join(empty)}",
+        )
+
+
+def renamed(names: Iterable[str]) -> list[str]:
+    """Return the loss of a format that has one place for observations or actions, which has a name of its own."""
+    kept = ("observation", "action")
+    return [f"the name {name}: it becomes {name.split('/')[0]}" for name in names if name not in kept]
+
+
+def float32(rows: NDArray[Any], title: str, name: str) -> NDArray[np.float32]:
+    """Return numbers as float32.
+
+    Raises:
+        ExportError: one is beyond its range.
+    """
+    with np.errstate(over="ignore"):
+        rounded = rows.astype(np.float32)
+    if not np.isfinite(rounded).all():
+        worst = rows[~np.isfinite(rounded)][0]
+        raise ExportError(f"{title} holds {name} as float32, found {worst}", hint="`to` minari holds float64")
+    return rounded
+
+
 def left_out(names: Sequence[str]) -> list[str]:
     """Return the loss of fields that a format has no place for."""
     return [f"the field{'s' if len(names) > 1 else ''} {', '.join(names)}"] if names else []

@@ -13,9 +13,11 @@ from rlx.formats.common.exporter import (
     Piece,
     check_names,
     common_losses,
+    float32,
     left_out,
     observation_fields,
     only_action,
+    renamed,
     rounded_rewards,
     without_finals,
 )
@@ -59,6 +61,7 @@ class D3rlpyExporter:
             losses.append(f"that {seams:,} of {len(table):,} trajectories end without being truncated")
         losses += rounded_rewards(schema)
         names = observation_fields(schema)
+        losses += renamed([*(names if len(names) == 1 else []), action])
         for name in names:
             losses += _arranged(schema[name]).loss(name, schema[name])
         if len(names) > 1:
@@ -96,7 +99,7 @@ class _Episode:
             add(column, name, schema[name].dtype, _arranged(schema[name]))
         action = _action(schema)
         add(f"actions_{number}", action, schema[action].dtype, _arranged(schema[action]))
-        add(f"rewards_{number}", "reward", np.float32, _arranged(schema["reward"]))
+        add(f"rewards_{number}", "reward", np.float32, Arranged((1,), _rewards))
         for extra in extra_columns(schema, ()):
             if not extra.is_after:
                 field = schema[extra.name]
@@ -115,6 +118,10 @@ def _arranged(field: Field) -> Arranged:
 
 def _columns(rows: NDArray[Any]) -> NDArray[Any]:
     return rows[:, None]
+
+
+def _rewards(rows: NDArray[Any]) -> NDArray[Any]:
+    return _columns(float32(rows, D3rlpyExporter.title, "rewards"))
 
 
 def _action(schema: Schema) -> str:

@@ -13,6 +13,7 @@ from rlx.formats.common.exporter import (
     left_out,
     observation_fields,
     pieces,
+    renamed,
 )
 from rlx.formats.common.hdf5.episodes import ExtraColumn, extra_columns, without_room
 from rlx.formats.common.hdf5.file import holds
@@ -36,9 +37,11 @@ class D4RLExporter:
 
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return final observations, if none was recorded, and fields whose names mean something else in D4RL."""
+        schema = experience.schema
         _check(experience)
         losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
-        return losses + left_out(without_room(experience.schema, _extras(experience.schema)))
+        losses += renamed((*observation_fields(schema), *action_fields(schema)))
+        return losses + left_out(without_room(schema, _extras(schema)))
 
     def owns(self, path: Path) -> bool:
         """Return whether a file has the datasets that every file of D4RL has."""
@@ -88,6 +91,8 @@ def _check(experience: Experience) -> None:
             raise ExportError(
                 f"D4RL holds one {kind} per step, found {', '.join(names)}", hint="`to` minari holds any number"
             )
+        if experience.schema[names[0]].is_text:
+            raise ExportError(f"D4RL holds {kind}s of numbers, found text in {names[0]}", hint="`to` npz holds text")
 
 
 DATASETS = D4RLExporter()

@@ -23,10 +23,12 @@ from rlx.formats.common.exporter import (
     check_names,
     common_losses,
     extra_fields,
+    float32,
     left_out,
     observation_fields,
     only_action,
     pieces,
+    renamed,
     rounded_rewards,
     without_finals,
 )
@@ -79,6 +81,7 @@ class DopamineExporter:
                 f"truncations: {cut:,} of {len(table):,} trajectories did not terminate, and end as if they had"
             )
         extras = _extras(schema)
+        losses += renamed((*observation_fields(schema), *action_fields(schema)))
         losses += rounded_rewards(schema) + without_finals(schema, list(extras))
         return losses + left_out([name for name in extra_fields(schema) if name not in extras])
 
@@ -112,7 +115,7 @@ class DopamineExporter:
                     {
                         OBSERVATION: piece.rows(observation),
                         ACTION: _small(piece.rows(action), action),
-                        REWARD: piece.rows("reward"),
+                        REWARD: float32(piece.rows("reward"), self.title, "rewards"),
                         TERMINAL: _ends(piece),
                         **{array: piece.rows(name) for name, array in _extras(schema).items()},
                     }

@@ -7,7 +7,8 @@ from os import strerror
 from pathlib import Path
 from typing import Any
 
-from rlx.formats.common.exporter import Experience
+from rlx.errors import ExportError
+from rlx.formats.common.exporter import Experience, check_values
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.common.rows.ted_fields import step_batches
 from rlx.formats.lance import DATA, VERSIONS, lance
@@ -26,8 +27,14 @@ class LanceExporter:
 
     title = "Lance"
 
-    def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
+    def losses(self, experience: Experience) -> Sequence[str]:
         """Return an empty list: nothing is lost."""
+        check_values(self.title, experience.schema)
+        if dotted := [name for name in experience.schema if "." in name]:
+            raise ExportError(
+                f"Lance holds names without a point, found {', '.join(dotted)}",
+                hint=f"rlx preprocess SRC DST --transform rename:{dotted[0]}={dotted[0].replace('.', '_')}",
+            )
         return []
 
     def owns(self, path: Path) -> bool:

@@ -25,6 +25,7 @@ from rlx.formats.lerobot.layout import (
     TERMINATED,
     TRUNCATED,
 )
+from rlx.formats.lerobot.layout import feature_of as written
 from rlx.formats.lerobot.listing import is_old, json_lines
 from rlx.schema import TEXT, Field, Role
 from rlx.store.foreign_types import to_rows
@@ -216,13 +217,20 @@ def is_noted(noted: Noted, name: str) -> bool:
 
 
 def _noted_field(noted: Noted, name: str, feature: Feature) -> Field | None:
-    """Return the field as it was, if the column can be it: a number and a vector of one look alike."""
+    """Return the field as it was, if the column can be it: a number and a vector of one look alike.
+
+    A picture whose channels were moved keeps its role.
+    """
     try:
         field = Field.from_json(noted["schema"][name])
     except (TypeError, KeyError, ValueError, AttributeError, SchemaMismatchError):
         return None
-    is_alike = field.dtype == feature.dtype and (field.shape or (1,)) == feature.shape
-    return field if is_alike else None
+    if field.dtype != feature.dtype:
+        return None
+    if (field.shape or (1,)) == feature.shape:
+        return field
+    is_moved = feature.is_image and written(field).shape == feature.shape
+    return Field(field.dtype, feature.shape, field.role) if is_moved else None
 
 
 def read_tasks(root: Path, info: Mapping[str, Any]) -> Feature | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, small_pieces
+from rlx.formats.common.exporter import Experience, Piece, check_values, common_losses, left_out, small_pieces
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.lerobot.layout import (
     DATA_PATH,
@@ -56,6 +56,7 @@ class LeRobotExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return numbers of episodes, times, pictures as they were, and fields whose names are taken."""
         schema, noted = experience.schema, experience.notes.get("lerobot")
+        check_values(self.title, schema)
         names = features_of(schema, noted)
         losses = common_losses(experience, unrecorded=False, episodes=True)
         if not is_timed(schema) and _fps(noted) is None:

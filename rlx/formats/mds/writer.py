@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, small_pieces
+from rlx.formats.common.fields import missing_field
 from rlx.formats.common.pictures import Arranged, as_pictures, encode
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
 from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
@@ -35,8 +37,12 @@ class MdsExporter:
         """Return which final observations were recorded, fields that have no place, and pictures that change."""
         schema = experience.schema
         columns = _columns(schema)
+        held = {name: schema[name] for name, path in ted_paths(schema).items() if path in columns}
+        if (missing := missing_field(held)) is not None:
+            names = [name for name in schema if name not in held]
+            raise ExportError(f"MDS holds numbers and single texts, found no other {missing} than {', '.join(names)}")
         losses = common_losses(experience, starts=False)
-        losses += left_out([name for name, path in ted_paths(schema).items() if path not in columns])
+        losses += left_out([name for name in schema if name not in held])
         pictures = {name: _picture(schema[name]) for name in schema.names(Role.OBSERVATION)}
         return losses + [loss for name, one in pictures.items() if one for loss in one.loss(name, schema[name])]
 

@@ -21,6 +21,7 @@ from rlx.formats.common.exporter import (
     Piece,
     action_fields,
     check_names,
+    check_values,
     common_losses,
     extra_fields,
     left_out,
@@ -105,6 +106,7 @@ class MinariExporter:
         """Return unrecorded final observations, numbers of episodes, original pictures, and fields without a place."""
         schema = experience.schema
         check_names(self.title, schema)
+        check_values(self.title, schema)
         leaves = _leaves(schema)
         for name in (*observation_fields(schema), *action_fields(schema)):
             if schema[name].is_text and schema[name].shape:

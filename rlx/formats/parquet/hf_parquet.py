@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlx.formats.common.exporter import Experience
+from rlx.formats.common.exporter import Experience, check_values
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.pictures import Arranged, as_pictures
 from rlx.formats.common.provenance import KEY, provenance
@@ -29,6 +29,7 @@ class HfParquetExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return pictures whose shape changes."""
         schema = experience.schema
+        check_values(self.title, schema)
         return [loss for name, one in _pictures(schema).items() for loss in one.loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from rlx.formats.common.exporter import Columns, Experience
+from rlx.formats.common.exporter import Columns, Experience, check_values
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.rows.ted_fields import LOCATIONS, step_batches, ted_paths
@@ -31,8 +31,9 @@ class ParquetDatasetExporter:
 
     title = "Parquet"
 
-    def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
+    def losses(self, experience: Experience) -> Sequence[str]:
         """Return an empty list: nothing is lost."""
+        check_values(self.title, experience.schema)
         return []
 
     def owns(self, path: Path) -> bool:

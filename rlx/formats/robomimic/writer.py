@@ -17,6 +17,7 @@ from rlx.formats.common.exporter import (
     left_out,
     observation_fields,
     only_action,
+    renamed,
 )
 from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
@@ -46,10 +47,10 @@ class RobomimicExporter:
         """
         schema = experience.schema
         check_names(self.title, schema)
-        _action(schema)
         keys = _keys(schema)
         losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
         losses += left_out(without_room(schema, extra_columns(schema, _TAKEN)))
+        losses += renamed([_action(schema)])
         losses += [f"the name {name}: it becomes {key}" for name, key in keys.items() if name.count("/") > 1]
         return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.block import Block
+from rlx.errors import ExportError
 from rlx.formats.common import exporter as pieces_module
-from rlx.formats.common.exporter import Piece, pieces, small_pieces
+from rlx.formats.common.exporter import Piece, float32, pieces, small_pieces
 from tests.factories import SMALL, cut, make_block
 
 
@@ -71,3 +72,9 @@ def test_a_trajectory_that_ends_in_a_segment_without_a_step() -> None:
         (2, True, True),
     ]
     assert whole(found)[0][1] == [0, 1, 2, 3]
+
+
+def test_numbers_beyond_float32_are_refused() -> None:
+    assert float32(np.array([1, 2]), "d3rlpy", "rewards").tolist() == [1.0, 2.0]
+    with pytest.raises(ExportError, match=r"d3rlpy holds rewards as float32, found 1e\+300"):
+        float32(np.array([1.0, 1e300]), "d3rlpy", "rewards")

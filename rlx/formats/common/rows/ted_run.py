@@ -190,7 +190,7 @@ class _Columns:
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         rows = self._read(name, self._fields.paths[name], start, stop)
-        return rows.reshape(-1, *self._fields.schema[name].shape)
+        return rows.reshape(stop - start, *self._fields.schema[name].shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
         return self._read(name, self._fields.after[name], row, row + 1)
