@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -170,6 +170,20 @@ def did_you_mean(name: str, names: Iterable[str]) -> str | None:
     """
     near = nearest(name, names)
     return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def note_in_words(note: object) -> str:
+    """Return a note of a manifest as text.
+
+    Example:
+        >>> note_in_words({"id": "CartPole-v1", "max_episode_steps": 500, "wrapped": False})
+        'id: CartPole-v1, max episode steps: 500, wrapped: false'
+    """
+    if isinstance(note, Mapping):
+        return ", ".join(f"{str(key).replace('_', ' ')}: {note_in_words(value)}" for key, value in note.items())
+    if isinstance(note, list):
+        return ", ".join(map(note_in_words, note))
+    return str(note).lower() if isinstance(note, bool) or note is None else str(note)
 
 
 def command(*words: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import with_destination
-from rlx.wording import number, pasteable, plural, shape, size, sparkline, without_secrets
+from rlx.wording import note_in_words, number, pasteable, plural, shape, size, sparkline, without_secrets
 from rlx_cli.options import AnyDatasetArgument
 from rlx_cli.output import Output, facts, table
 from rlx_cli.rows import Listing, Rows
@@ -96,7 +96,11 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
         table(["field", "role", "dtype", "shape", "space"], rows),
     ]
     if document["notes"]:
-        parts += ["", "notes", facts((name.replace("_", " "), str(note)) for name, note in document["notes"].items())]
+        parts += [
+            "",
+            "notes",
+            facts((name.replace("_", " "), note_in_words(note)) for name, note in document["notes"].items()),
+        ]
     if document["lineage"]:
         made = [
             (f"rlx {step.get('rlx', '?')}", pasteable(str(step.get("command", "")))) for step in document["lineage"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlx.wording import plural, size
+from rlx.wording import plural, size, without_secrets
 from rlx_cli.options import AnyDatasetArgument, complete_datasets
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
@@ -76,7 +76,7 @@ def view(
     shown: Output = ctx.obj
     opened = Dataset(dataset, partial=output is None)
     beside = None if other is None else Dataset(other, partial=output is None)
-    name = opened.manifest.id if beside is None else f"{opened.manifest.id} and {beside.manifest.id}"
+    name = opened.manifest.id if beside is None else f"{without_secrets(dataset)} and {without_secrets(other or '')}"
     if term:
         if output is not None or other is not None:
             raise UsageError("--term shows one dataset, and excludes --output")

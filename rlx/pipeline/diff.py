@@ -77,10 +77,16 @@ def compare(a: Dataset, b: Dataset, *, progress: Progress) -> Comparison:
 
 def _manifests(a: Dataset, b: Dataset) -> Iterator[Difference]:
     one, other = a.manifest, b.manifest
-    for name in ("id", "store", "codec", "notes", "steps", "missing"):
+    for name in ("id", "store", "codec", "steps", "missing"):
         left, right = getattr(one, name), getattr(other, name)
         if left != right:
             yield Difference("manifest", name, _short(left), _short(right))
+    for name in dict.fromkeys([*one.notes, *other.notes]):
+        left, right = one.notes.get(name), other.notes.get(name)
+        if left != right:
+            yield Difference(
+                "manifest", f"notes/{name}", *(None if note is None else _short(note) for note in (left, right))
+            )
     shards = [[shard.name for shard in each.shards] for each in (one, other)]
     if shards[0] != shards[1]:
         yield Difference("manifest", "shards", _short(shards[0]), _short(shards[1]))

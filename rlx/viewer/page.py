@@ -26,7 +26,7 @@ from rlx.viewer.drawing import SERIES, Drawing, svg
 from rlx.viewer.episode import Episode, embedded, notable, shortened
 from rlx.viewer.overview import Overview
 from rlx.viewer.pictures import picture_fields
-from rlx.wording import number, plural, shape, size
+from rlx.wording import note_in_words, number, plural, shape, size
 
 MAX_FRAME_BYTES = 8 * 2**20  # of all episodes in a page, before base64 makes them a third longer
 _MAX_SHARDS = 500
@@ -99,7 +99,12 @@ def comparison(datasets: Sequence[Dataset], *, served: bool = False, edition: in
     Args:
         served, edition: see ``page``.
     """
-    names = [f"{letter}: {dataset.manifest.id}" for letter, dataset in zip("AB", datasets, strict=True)]
+    ids = [dataset.manifest.id for dataset in datasets]
+    if ids[0] == ids[1]:
+        ids = [
+            f"{id} ({dataset.where.rstrip('/').rpartition('/')[2]})" for id, dataset in zip(ids, datasets, strict=True)
+        ]
+    names = [f"{letter}: {id}" for letter, id in zip("AB", ids, strict=True)]
     first, second = (Overview.of(dataset) for dataset in datasets)
     figures = [_figures(dataset) for dataset in datasets]
     rows = [(key, *(one.get(key, "-") for one in figures)) for key in {**figures[0], **figures[1]}]
@@ -107,7 +112,7 @@ def comparison(datasets: Sequence[Dataset], *, served: bool = False, edition: in
         zip_longest(first.drawings(width, _HEIGHT, second), second.drawings(width, _HEIGHT, first))
         for width in (_NARROW, _WIDE)
     ]
-    cards = [_card("Figures", _table(["figure", *(f">{name}" for name in names)], rows), "full")]
+    cards = [_card("Statistics", _table(["statistic", *(f">{name}" for name in names)], rows), "full")]
     for narrow, wide in zip(*drawn, strict=True):
         cards += [_chart(*both, letter) for letter, both in zip("AB", zip(narrow, wide, strict=True), strict=True)]
     links = " ".join(f'<a href="{n}/">{_e(name)}</a>' for n, name in enumerate(names)) if served else ""
@@ -120,8 +125,9 @@ def comparison(datasets: Sequence[Dataset], *, served: bool = False, edition: in
 def _figures(dataset: Dataset) -> dict[str, str]:
     found = {"steps": f"{len(dataset):,}", "episodes and pieces": f"{len(dataset.trajectories):,}"}
     found["size"] = size(dataset.manifest.bytes)
-    for name, one in dataset.stats.items():
+    for key, one in dataset.stats.items():
         if one.get("mean") is not None:
+            name = key.replace("_", " ")
             found[f"{name}: mean"] = f"{number(one['mean'])} ± {number(one['std'])}"
             found[f"{name}: range"] = f"{number(one['min'])} to {number(one['max'])}"
     return found
@@ -247,7 +253,7 @@ def _notes(notes: Mapping[str, Any], *, served: bool) -> str:
     if not notes:
         return ""
     rows = "".join(
-        f"<dt>{_e(name.replace('_', ' '))}</dt><dd>{_e(_without_paths(_words(note), served=served))}</dd>"
+        f"<dt>{_e(name.replace('_', ' '))}</dt><dd>{_e(_without_paths(note_in_words(note), served=served))}</dd>"
         for name, note in notes.items()
     )
     return _card("Notes", f"<dl>{rows}</dl>")
@@ -261,14 +267,6 @@ def _without_paths(text: str, *, served: bool = False) -> str:
         "rlx collect --policy agent.py:act 's3://a/b' 'x'"
     """
     return text if served else _PATH.sub(r"\1", _QUOTED_PATH.sub(r"\1\2\1", text))
-
-
-def _words(note: object) -> str:
-    if isinstance(note, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')}: {_words(value)}" for key, value in note.items())
-    if isinstance(note, list):
-        return ", ".join(map(_words, note))
-    return str(note).lower() if isinstance(note, bool) or note is None else str(note)
 
 
 def _lineage(lineage: Sequence[Mapping[str, Any]], *, served: bool) -> str:
