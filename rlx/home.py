@@ -75,7 +75,7 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
             return below
         if not path.exists():
             raise DatasetNotFoundError(
-                f"no dataset at {dataset}, nor at {below}: nothing is there",
+                f"no dataset at {dataset}, nor at {below}",
                 hint=did_you_mean(dataset, dataset_ids()) or "rlx list --local",
             )
     elif isinstance(dataset, str) and _HOSTED.match(dataset) and not path.exists():

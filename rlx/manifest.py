@@ -262,11 +262,14 @@ class Manifest:
 
     def difference(self, other: "Manifest") -> str | None:
         """Return why no shard of another dataset could join this one, in words; None if one could."""
-        for key in ("id", "store", "codec", "schema"):
+        for key in ("id", "store", "codec"):
             there, wanted = getattr(self, key), getattr(other, key)
             if there != wanted:
+                if key == "codec":
+                    there, wanted = _codec_in_words(there), _codec_in_words(wanted)
                 return f"its {key} is {_short(there)}, expected {_short(wanted)}"
-        return None
+        different = self.schema.difference(other.schema)
+        return f"its {different}" if different else None
 
     def encode(self) -> builtins.bytes:
         """Return the content of ``rlx.json``: the same manifest always gives the same bytes."""
@@ -403,6 +406,11 @@ _TYPES = {"id": str, "store": str, "codec": dict, "notes": dict, "lineage": list
 _KEYS = ("format_version", "id", "store", "codec", "schema", "notes", "lineage", "planned", "shards")
 
 
+def _codec_in_words(codec: Mapping[str, Any]) -> str:
+    options = ",".join(f"{key}={value}" for key, value in codec.items() if key != "name")
+    return f"{codec.get('name')}:{options}"
+
+
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
@@ -416,6 +424,6 @@ def _absent(dataset: Path) -> RlxError:
     if (dataset / "shards").is_dir() or (dataset / f"{FILE_NAME}{PARTIAL}").exists():
         return IncompleteDatasetError(
             f"{dataset} has no {FILE_NAME} yet: it is still being written, or its writing was interrupted",
-            hint="run the command that was writing it again; it resumes",
+            hint="run the interrupted command again to resume",
         )
-    return DatasetNotFoundError(f"no dataset at {dataset}: expected a {FILE_NAME} in it", hint="rlx list --local")
+    return DatasetNotFoundError(f"no dataset at {dataset}: expected {FILE_NAME} in it", hint="rlx list --local")

@@ -224,6 +224,23 @@ class Schema:
         rows = {Role.OBSERVATION: steps + trajectories, Role.STEP: steps, Role.NEXT: steps}
         return sum(field.row_bytes * rows[field.role] for field in self.fields.values())
 
+    def difference(self, expected: "Schema") -> str | None:
+        """Return the first field that differs from another schema's, in words; None if the schemas are equal.
+
+        Example:
+            >>> pong, cartpole = (Schema.of(each, ("int64", ())) for each in [("uint8", (84, 84)), ("float32", (4,))])
+            >>> cartpole.difference(pong)
+            'field observation is float32[4], expected uint8[84, 84]'
+        """
+        for name in dict.fromkeys([*expected, *self]):
+            pair = [schema.fields.get(name) for schema in (self, expected)]
+            if pair[0] != pair[1]:
+                words = [f"{field.dtype}{list(field.shape)}" if field else "missing" for field in pair]
+                if words[0] == words[1]:  # roles or spaces differ
+                    words = [str(field.to_json()) for field in pair if field]
+                return f"field {name} is {words[0]}, expected {words[1]}"
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """Return the schema as it stands in the manifest."""
         return {name: field.to_json() for name, field in self.fields.items()}

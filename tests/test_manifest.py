@@ -168,7 +168,7 @@ def test_a_shard_listed_twice(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(DatasetNotFoundError, match=r"expected a rlx\.json"):
+    with pytest.raises(DatasetNotFoundError, match=r"expected rlx\.json"):
         Manifest.load(tmp_path / "nowhere")
     (tmp_path / "file").touch()
     with pytest.raises(DatasetNotFoundError):

@@ -32,8 +32,8 @@ _PYDANTIC: Mapping[str, str] = MappingProxyType(
         "Value error, ": "",
         "Input should be (less than or equal to|at most) ": "expected at most ",
         "Input should be (greater than or equal to|at least) ": "expected at least ",
-        "Input should be a valid integer.*": "expected a whole number",
-        "Input should be a valid number.*": "expected a number",
+        "Input should be a valid integer[^,]*(, unable to parse string as an integer)?": "expected a whole number",
+        "Input should be a valid number[^,]*(, unable to parse string as a number)?": "expected a number",
         "Input should be ": "expected ",
     }
 )
@@ -146,8 +146,7 @@ def _run(output: Output) -> int:
             # Typer returns the code of an Exit, which Ctrl-C becomes as well, or None.
             code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
     except OptionError as error:
-        command = next((word for word in sys.argv[1:] if word in _COMMANDS), "")
-        usage = UsageError(str(error), hint=error.hint or f"rlx {command} --help")
+        usage = UsageError(str(error), hint=error.hint or _help())
         usage.__cause__ = error
         return _fail(output, usage)
     except RlxError as error:
@@ -218,11 +217,17 @@ def _no_memory(error: Exception) -> RlxError:
 
 
 def _usage_error(error: Exception) -> UsageError:
-    context = getattr(error, "ctx", None)
     message: str = error.format_message()  # type: ignore[attr-defined]
-    command = context.command_path if context else "rlx"
+    invalid: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if "Input should be" in message and invalid:
+        message += f", found {invalid[0]['input']}"
     for pattern, words in _PYDANTIC.items():
         message = re.sub(pattern, words, message)
     choice = _CHOICE.search(message)
     suggestion = did_you_mean(choice[1], re.findall("'([^']*)'", choice[2])) if choice else None
-    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=suggestion or f"{command} --help")
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=suggestion or _help())
+
+
+def _help() -> str:
+    """Return the command line that explains the options of the command that was given."""
+    return " ".join(["rlx", *[word for word in sys.argv[1:] if word in _COMMANDS][:1], "--help"])

@@ -49,7 +49,7 @@ def verify(
         output.say("note", f"{left} of interrupted commands, not damage; the next run of the command removes them")
     if found.ok:
         missing = f"; {plural(len(found.missing_shards), 'shard')} not written yet" if found.missing_shards else ""
-        output.show(found.to_json(), f"{shown} is whole: {seen}{missing}")
+        output.show(found.to_json(), f"{shown} is intact: {seen}{missing}")
         return
     rows = [(problem.shard or "-", problem.file or "-", problem.problem) for problem in found.problems]
     output.show(found.to_json(), table(["shard", "file", "problem"], rows))
@@ -87,8 +87,8 @@ def repair(
     with showing(output, f"repair {dataset}") as progress:
         done = rlx.repair(dataset, delete=delete, progress=progress)
     lost = "" if done.lost_steps is None else f" ({plural(done.lost_steps, 'step')})"
-    kept = f"{plural(len(done.kept), 'whole shard')} kept"
-    lines = [f"{dataset}: {kept}, {len(done.dropped):,} dropped{lost}"]
+    kept = f"kept {plural(len(done.kept), 'intact shard')}"
+    lines = [f"{dataset}: {kept}, dropped {len(done.dropped):,}{lost}"]
     lines += [f"dropped {name}" for name in done.dropped] + [f"removed {name}" for name in done.removed]
     lines += [f"dropped files are in {done.aside}"] if done.aside else []
     output.show(done.to_json(), *lines)
@@ -169,11 +169,11 @@ def _table(findings: "Sequence[Finding]") -> "Table":
         (str(one.severity), one.check, f"{one.count:,}", one.what, ", ".join(map(str, one.places[:2])) or "-")
         for one in findings
     ]
-    return table(["severity", "check", ">count", "what", "first places"], rows)
+    return table(["severity", "check", ">count", "problem", "first found at"], rows)
 
 
 def _advice(findings: "Sequence[Finding]") -> list[str]:
-    return ["", *(f"{one.check}: {one.why}. To mend it: {as_options(one.remedy)}." for one in findings)]
+    return ["", *(f"{one.check}: {one.why}. Fix: {as_options(one.remedy)}." for one in findings)]
 
 
 def diff(

@@ -56,7 +56,7 @@ def parse_shards(text: str) -> tuple[int, ...]:
         matched = _RANGE.fullmatch(part.strip())
         low, high = (int(matched[1]), int(matched[2] or matched[1])) if matched else (1, 0)
         if low > high:
-            raise typer.BadParameter(f"{part!r} in {text!r}: expected numbers and ranges such as 0-4,49")
+            raise typer.BadParameter(f"{part!r}: expected numbers and ranges such as 0-4,49")
         numbers.update(range(low, high + 1))
     return tuple(sorted(numbers))
 

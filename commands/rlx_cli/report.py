@@ -111,11 +111,12 @@ def show_transfer(output: Output, transferred: "TransferReport", verb: str) -> N
     Args:
         verb: past participle for the summary: ``sent``.
     """
-    moved = f"{plural(transferred.transferred_files, 'file')}, {size(transferred.transferred_bytes)}"
+    direction = "to" if verb == "sent" else "from"
+    moved = f"{plural(transferred.transferred_files, 'file')} ({size(transferred.transferred_bytes)}) {direction}"
     output.show(
         transferred.to_json(),
         *_summary(transferred),
-        f"{verb} {moved}; {transferred.url}",
+        f"{verb} {moved} {transferred.url}",
     )
     if (error := transferred.error) is not None:
         output.complain(error)

@@ -133,7 +133,7 @@ def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
 
 def _others_table(entries: "Sequence[CatalogEntry]") -> "Table":
     rows = [(entry.id, "yes" if entry.local else "-", entry.source) for entry in entries]
-    return table(["dataset", "here", "files"], rows)
+    return table(["dataset", "local", "files"], rows)
 
 
 def _counted(count: int | None) -> str:
@@ -146,7 +146,7 @@ def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
     for (game, shards), group in groupby(entries, key=lambda entry: (entry.game, entry.shards)):
         runs = list(group)
         rows.append((game, _numbers(runs), _counted(shards), _numbers([run for run in runs if run.local]) or "-"))
-    return table(["game", "runs", ">shards", "here"], rows)
+    return table(["game", "runs", ">shards", "local"], rows)
 
 
 def _numbers(entries: "Sequence[CatalogEntry]") -> str:
@@ -347,7 +347,7 @@ def pull(
     if dry_run:
         _show_transfer_plan(output, rlx.pull(url, out, overwrite=overwrite, dry_run=True), "fetch")
         return
-    kept = "a dataset that was there is unchanged" if overwrite else "received files are kept"
+    kept = "the previous dataset is unchanged" if overwrite else "received files are kept"
     with interruptible(kept), showing(output, f"pull {url}") as progress:
         report = rlx.pull(url, out, jobs=jobs, overwrite=overwrite, progress=progress)
     show_transfer(output, report, "fetched")

@@ -123,6 +123,7 @@ def collect(
     from rlx.pipeline.collect import collect as collect_steps  # noqa: PLC0415
 
     check_exclusive(("steps", steps), ("episodes", episodes))
+    check_exclusive(("resume", resume or None), ("overwrite", overwrite or None))
     check_choice("reward_dtype", reward_dtype, RewardDtype)
     check_number("epsilon", epsilon, 0, 1)
     path = destination(env, output)

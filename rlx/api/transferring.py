@@ -92,7 +92,7 @@ def list_runs(
     """
     if sources:
         if remote or local or source is not None or search is not None:
-            raise OptionError("`sources` goes with no option but `game`")
+            raise OptionError("`sources` can only be combined with `game`")
         return probe(configured_bases(), f"{game or _PROBED_GAME}/1")
     return each_once(*here_and_there(remote=remote, local=local, game=game, source=source, search=search))
 

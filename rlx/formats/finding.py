@@ -103,6 +103,8 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
 
 def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
     """Return the error for a path that resembles no format; raises another if it cannot be read."""
+    if not path.exists():
+        return SourceNotFoundError(f"{path} does not exist")
     if layout is not None:
         return SourceNotFoundError(f"no run found in {path}; {formats()[layout].layout}")
     hint = f"`from_` {'|'.join(readable())} gives a diagnosis"

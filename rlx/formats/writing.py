@@ -70,7 +70,7 @@ def _check_free(destination: Path, exporter: DatasetExporter, *, overwrite: bool
     if not is_there(destination) and not destination.is_symlink():
         return
     if not overwrite:
-        raise DatasetExistsError(f"{destination} is there already", hint="`overwrite` replaces it")
+        raise DatasetExistsError(f"{destination} already exists", hint="`overwrite` replaces it")
     if not exporter.owns(destination):
         raise DatasetExistsError(
             f"{destination} is not of {exporter.title}; expected a new name, or one of that format to replace"

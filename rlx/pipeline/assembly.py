@@ -195,14 +195,11 @@ def _check_distinct(datasets: Sequence[Dataset]) -> None:
 def _check_schemas(datasets: Sequence[Dataset]) -> None:
     first = datasets[0]
     for other in datasets[1:]:
-        there, wanted = other.schema.to_json(), first.schema.to_json()
-        for name in [*wanted, *there]:
-            if there.get(name) != wanted.get(name):
-                found, expected = there.get(name, "not there"), wanted.get(name, "none")
-                raise SchemaMismatchError(
-                    f"{other.path}: field {name} is {found}, expected {expected} as in {first.path}",
-                    hint=f"rlx preprocess {other.path} DST --transform ... makes it the same",
-                )
+        if different := other.schema.difference(first.schema):
+            raise SchemaMismatchError(
+                f"{other.path}: {different} as in {first.path}",
+                hint=f"rlx preprocess {other.path} DST --transform ... makes it the same",
+            )
 
 
 def _check_forms(datasets: Sequence[Dataset]) -> None:

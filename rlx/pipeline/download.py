@@ -178,7 +178,7 @@ def _check_order(listed: Manifest, source: Source, url: str) -> None:
     if there != wanted:
         names = ("atari_episodes_ordered", "atari_episodes")
         raise DatasetExistsError(
-            f"the dataset was begun from {names[there]}, and {url} has {names[wanted]}: episodes could be twice in it",
+            f"the dataset has shards of {names[there]}, and {url} has {names[wanted]}: mixed, episodes could repeat",
             hint="`overwrite` starts afresh; or choose another directory",
         )
 

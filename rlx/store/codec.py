@@ -38,10 +38,10 @@ class Codec:
                 hint=did_you_mean(str(self.name), _DEFAULTS),  # a damaged manifest may have anything
             )
         if not 0 <= self.level <= MAX_LEVELS[self.name]:
-            raise CodecError(f"codec {self.name}: level {self.level}, expected 0 to {MAX_LEVELS[self.name]}")
+            raise CodecError(f"codec {self.name}: level is {self.level}, expected 0 to {MAX_LEVELS[self.name]}")
         if not 1 <= self.chunk <= MAX_CHUNK or (self.name == "zstd-dict" and self.chunk != 1):
             expected = "1" if self.name == "zstd-dict" else f"1 to {MAX_CHUNK}"
-            raise CodecError(f"codec {self.name}: chunk {self.chunk}, expected {expected}")
+            raise CodecError(f"codec {self.name}: chunk is {self.chunk}, expected {expected}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -52,7 +52,7 @@ class Codec:
         for setting in filter(None, settings.split(",")):
             key, _, value = setting.partition("=")
             if key not in values or not value.isdecimal():
-                raise CodecError(f"codec {text!r}: {setting!r}, expected level=N or chunk=N")
+                raise CodecError(f"codec {text!r}: option {setting!r} is invalid, expected level=N or chunk=N")
             values[key] = int(value)
         return cls(name, **values)
 

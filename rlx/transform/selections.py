@@ -108,7 +108,7 @@ class Expression:
         except SyntaxError as exc:
             # Where the end is missing, Python points at the start of the line or past it.
             place = exc.offset - 1 if exc.offset else len(source)
-            raise self._error(place, "this is out of place" if source[place:] else "the end is missing") from exc
+            raise self._error(place, "syntax error" if source[place:] else "unexpected end") from exc
         except (RecursionError, MemoryError) as exc:
             raise self._error(0, f"nested too deeply, expected {_MAX_DEPTH} levels at most") from exc
 

@@ -19,7 +19,7 @@ PROGRAM = [sys.executable, "-c", "from rlx_cli.app import main; main()"]
 def test_an_error_is_told_with_its_remedy(cli: Cli, home: Path) -> None:
     result = cli("inspect", "Pong/5")
     assert (result.code, result.out) == (5, "")
-    message = f"no dataset at Pong/5, nor at {home}/Pong/5: nothing is there"
+    message = f"no dataset at Pong/5, nor at {home}/Pong/5"
     assert result.err == f"error: {message}\nhint: rlx list --local\n"
 
 
@@ -29,7 +29,7 @@ def test_json_tells_of_an_error_on_stdout_too(cli: Cli, home: Path) -> None:
     assert json.loads(result.out) == {
         "error": {
             "type": "DatasetNotFoundError",
-            "message": f"no dataset at Pong/5, nor at {home}/Pong/5: nothing is there",
+            "message": f"no dataset at Pong/5, nor at {home}/Pong/5",
             "hint": "rlx list --local",
         }
     }

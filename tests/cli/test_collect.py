@@ -48,6 +48,7 @@ def test_episodes_with_a_policy_in_a_file(cli: Cli, tmp_path: Path) -> None:
             "error: environment 'CartPool-v1' is unknown to gymnasium\nhint: did you mean CartPole-v1",
         ),
         (["CartPole-v1", "--steps", 1, "--episodes", 1], 2, "error: --steps and --episodes are mutually exclusive\n"),
+        (["CartPole-v1", "--resume", "--overwrite"], 2, "error: --resume and --overwrite are mutually exclusive\n"),
         (["module:make"], 2, "error: module:make has no id to derive a directory from: --output is required\n"),
         (["CartPole-v1", "--steps", 0], 2, "error: invalid value for '--steps'"),
         (

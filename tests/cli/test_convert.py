@@ -124,7 +124,7 @@ def test_where_nothing_is_whole_the_cause_is_the_error(cli: Cli, tmp_path: Path)
     ("arguments", "code", "message"),
     [
         (("--codec", "brotli"), 2, "error: codec 'brotli' is unknown: expected one of zstd-dict, zstd, lz4, none"),
-        (("--codec", "zstd:level=99"), 2, "error: codec zstd: level 99, expected 0 to 22"),
+        (("--codec", "zstd:level=99"), 2, "error: codec zstd: level is 99, expected 0 to 22"),
         (("--to", "memmap", "--codec", "zstd"), 2, "error: "),
         (("--to", "hdf6"), 2, "error: invalid value for '--to': "),
         (("--from", "minari9"), 2, "error: --from 'minari9' is unknown: expected rlx, rlu, "),
@@ -210,7 +210,7 @@ def test_an_export_stays_unless_it_is_to_be_replaced(cli: Cli, pong: Path, tmp_p
     assert json.loads(cli(*arguments, "--json").out)["skipped_shards"] == 3
     other = cli(*arguments, "--shards", "0", "--quiet")
     assert other.code == 1
-    assert other.err == f"error: {tmp_path}/pong.hdf5 is there already\nhint: --overwrite replaces it\n"
+    assert other.err == f"error: {tmp_path}/pong.hdf5 already exists\nhint: --overwrite replaces it\n"
     assert cli(*arguments, "--shards", "0", "--overwrite").code == 0
     assert cli(*arguments).code == 1
 

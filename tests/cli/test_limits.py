@@ -72,11 +72,11 @@ def test_exit_codes_of_what_is_misspelt(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--envs", "100000000", "'--envs': expected at most 65536"),
-        ("--envs", "0", "'--envs': expected at least 1"),
-        ("--envs", "many", "'--envs': expected a whole number"),
-        ("--epsilon", "much", "'--epsilon': expected a number"),
-        ("--epsilon", "2", "'--epsilon': expected at most 1"),
+        ("--envs", "100000000", "'--envs': expected at most 65536, found 100000000"),
+        ("--envs", "0", "'--envs': expected at least 1, found 0"),
+        ("--envs", "many", "'--envs': expected a whole number, found many"),
+        ("--epsilon", "much", "'--epsilon': expected a number, found much"),
+        ("--epsilon", "2", "'--epsilon': expected at most 1, found 2"),
     ],
 )
 def test_numbers_are_refused_in_the_words_of_rlx(option: str, value: str, message: str, cli: Cli) -> None:

@@ -21,7 +21,7 @@ def test_runs_to_download_one_line_a_game(cli: Cli) -> None:
     assert (result.code, result.err) == (0, "")
     source, header, *lines = result.out.splitlines()
     assert source == f"at {URL} (built-in list)"
-    assert header.split() == ["game", "runs", "shards", "here"]
+    assert header.split() == ["game", "runs", "shards", "local"]
     assert len(lines) == len(GAMES)
     assert lines[0].split() == ["Alien", "1-5", "50", "-"]
     assert next(line for line in lines if line.startswith("Gravitar ")).split()[2] == "49"
@@ -56,7 +56,7 @@ def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> 
         ["Pong/5", "2,491", "3", "2", "-20.5", "870.5", "4", str(home / "Pong/5")],
         [],
         ["at", URL, "(built-in", "list)"],
-        ["game", "runs", "shards", "here"],
+        ["game", "runs", "shards", "local"],
         ["Pong", "1-5", "50", "5"],
     ]
     runs = json.loads(cli("list", "--game", "Pong", "--json").out)

@@ -20,7 +20,7 @@ def test_there_and_back(cli: Cli, pong: Path, bucket: str, tmp_path: Path) -> No
     assert ", 3 shards, " in said
     assert where == str(pong)
     assert moved.startswith("sent ")
-    assert moved.endswith(f"; {bucket}/pong")
+    assert moved.endswith(f" to {bucket}/pong")
     again = cli("push", pong, f"{bucket}/pong", "--json", "--jobs", 2)
     assert again.code == 0
     document = json.loads(again.out)
@@ -55,7 +55,7 @@ def test_exit_codes(cli: Cli, pong: Path, bucket: str, tmp_path: Path, monkeypat
     result = cli("pull", f"{bucket}/nothing", "--json")
     assert result.code == 5
     assert json.loads(result.out)["error"]["type"] == "DatasetNotFoundError"
-    assert "expected a rlx.json in it" in result.err
+    assert "expected rlx.json in it" in result.err
     assert cli("push", pong, "https://host/set").code == 1
     assert cli("push", pong, "ftp://host/set").code == 2
     monkeypatch.setitem(sys.modules, "obstore", None)

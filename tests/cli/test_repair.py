@@ -9,7 +9,7 @@ from tests.privileges import unprivileged
 
 def test_nothing_to_do(cli: Cli, pong: Path) -> None:
     result = cli("repair", pong)
-    assert (result.code, result.out, result.err) == (0, f"{pong}: 3 whole shards kept, 0 dropped (0 steps)\n", "")
+    assert (result.code, result.out, result.err) == (0, f"{pong}: kept 3 intact shards, dropped 0 (0 steps)\n", "")
 
 
 def test_what_is_broken_is_dropped_and_the_same_command_gets_it_again(cli: Cli, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_was_collected_is_collected_again_by_the_command_of_the_hint(cli: C
 def test_for_people(cli: Cli, pong: Path) -> None:
     (pong / "shards/00001/zarr.json").unlink()
     result = cli("repair", pong)
-    done = f"{pong}: 2 whole shards kept, 1 dropped (600 steps)\ndropped 00001\ndropped files are in {pong}/.damaged\n"
+    done = f"{pong}: kept 2 intact shards, dropped 1 (600 steps)\ndropped 00001\ndropped files are in {pong}/.damaged\n"
     assert (result.code, result.out) == (0, done)
     assert result.err == f"hint: rlx convert sample {pong}\n"
 
@@ -60,7 +60,7 @@ def test_a_damaged_manifest_is_put_aside(cli: Cli, pong: Path) -> None:
     (pong / "rlx.json").write_text("{}")
     result = cli("repair", pong)
     assert result.code == 0
-    assert result.out.startswith(f"{pong}: 0 whole shards kept, 3 dropped\n")
+    assert result.out.startswith(f"{pong}: kept 0 intact shards, dropped 3\n")
     assert result.err.startswith("hint: run the command that wrote the dataset again")
     assert cli("convert", SAMPLE_RUN, pong, "--jobs", 1).code == 0
     assert cli("verify", pong).code == 0

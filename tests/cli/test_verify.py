@@ -14,7 +14,7 @@ READ_ONLY_HINT = "hint: someone with write access can replace it with rlx push -
 def test_a_whole_dataset(cli: Cli, pong: Path) -> None:
     result = cli("verify", pong)
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"{pong} is whole: 3 shards, ")
+    assert result.out.startswith(f"{pong} is intact: 3 shards, ")
     said = json.loads(cli("verify", pong, "--json").out)
     files = [path for path in (pong / "shards").rglob("*") if path.is_file()]
     assert said == {
@@ -32,7 +32,7 @@ def test_at_a_url(cli: Cli, pong: Path, bucket: str) -> None:
     assert cli("push", pong, f"{bucket}/pong").code == 0
     result = cli("verify", f"{bucket}/pong")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"{bucket}/pong is whole: 3 shards, ")
+    assert result.out.startswith(f"{bucket}/pong is intact: 3 shards, ")
     open_location(f"{bucket}/pong").delete(["shards/00001/reward/c/0"])
     result = cli("verify", f"{bucket}/pong")
     assert result.code == 3

@@ -333,7 +333,7 @@ def test_another_policy_goes_on_only_if_it_writes_the_same(tmp_path: Path) -> No
     collected(path, lane_of_walks, steps=50, policy="tests.collector.memory:arrays")
     collected(path, lane_of_walks, steps=90, policy="tests.collector.memory:arrays", resume=True)
     assert len(rlx.open(path)) == 90
-    with pytest.raises(DatasetExistsError, match="holds another dataset: its schema"):
+    with pytest.raises(DatasetExistsError, match="holds another dataset: its field"):
         collected(path, lane_of_walks, steps=130, resume=True)
     assert len(rlx.open(path)) == 90
 

@@ -104,7 +104,7 @@ def test_several_runs_are_named(files: Path, tmp_path: Path) -> None:
 
 
 def test_there_is_no_source(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFoundError, match="no run found in"):
+    with pytest.raises(SourceNotFoundError, match="does not exist"):
         converted(tmp_path / "nothing", tmp_path / "set")
     assert not (tmp_path / "set").exists()
 
@@ -207,7 +207,7 @@ class TestResume:
         for path in small.iterdir():
             path.unlink()
         write_dopamine(tmp_path / "files", shape=(42, 42))
-        with pytest.raises(DatasetExistsError, match="its schema is"):
+        with pytest.raises(DatasetExistsError, match="its field observation is"):
             converted(small, report.dataset)
 
     def test_a_source_that_grew_keeps_its_numbers(self, files: Path, tmp_path: Path) -> None:

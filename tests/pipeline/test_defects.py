@@ -113,7 +113,7 @@ def test_r5_nothing_is_called_a_dataset_before_there_is_one(tmp_path: Path) -> N
     for name in RLU_NAMES:
         (files / name).write_bytes(b"no gzip")
     assert from_directory(files, tmp_path / "set").failed_shards == ["00000", "00001", "00002", "00003"]
-    with pytest.raises(DatasetNotFoundError, match=r"expected a rlx\.json in it"):
+    with pytest.raises(DatasetNotFoundError, match=r"expected rlx\.json in it"):
         rlx.open(tmp_path / "set")
 
 

@@ -279,7 +279,7 @@ def test_a_server_that_fails_for_some_files(
 
 
 def test_forbidden_missing_and_unknown(dataset: Path, server: GcsServer, tmp_path: Path) -> None:
-    with pytest.raises(DatasetNotFoundError, match=r"no dataset at .*/nothing: expected a rlx\.json in it"):
+    with pytest.raises(DatasetNotFoundError, match=r"no dataset at .*/nothing: expected rlx\.json in it"):
         pulled(f"{server.url}/nothing", tmp_path / "here")
     server.fault("*/rlx.json", Fault(status=403))
     with pytest.raises(ForbiddenError, match="access denied"):

@@ -116,7 +116,7 @@ def test_another_dataset_is_not_written_over(dataset: Path, tmp_path: Path, url:
     sent(dataset, url)
     before = content(open_location(url))
     other = write_dataset(tmp_path / "other", [[make_block((4,))], [make_block((9,))]]).path
-    with pytest.raises(DatasetExistsError, match="holds another dataset: its schema is") as refused:
+    with pytest.raises(DatasetExistsError, match="holds another dataset: its field observation is") as refused:
         sent(other, url)
     assert refused.value.hint is not None
     assert "`overwrite`" in refused.value.hint

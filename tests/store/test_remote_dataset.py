@@ -272,7 +272,7 @@ def test_what_needs_a_directory_says_so(large: Dataset, server: GcsServer) -> No
 
 def test_datasets_that_cannot_be_had(server: GcsServer, large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     del large
-    with pytest.raises(DatasetNotFoundError, match=r"no dataset at .*/nothing: expected a rlx\.json in it"):
+    with pytest.raises(DatasetNotFoundError, match=r"no dataset at .*/nothing: expected rlx\.json in it"):
         rlx.open(f"{server.url}/nothing")
     server.fault("large/rlx.json", Fault(status=403))
     with pytest.raises(ForbiddenError):

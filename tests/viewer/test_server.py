@@ -215,7 +215,7 @@ def test_the_table_is_what_filter_leaves(server: ViewServer, opened: Dataset, wh
     [
         ("retrun > 1", "name 'retrun' is unknown"),
         ("scale_reward:scale=2", "expected a condition, filter:... or subsample:..."),
-        ("filter:", "the end is missing"),
+        ("filter:", "unexpected end"),
         ("x:y", "expected a condition"),
         ("subsample:every=-1", "expected at least 1"),
     ],

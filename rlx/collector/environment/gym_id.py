@@ -116,7 +116,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._envpool = _imported()
         if self._task not in self._envpool.list_all_envs():
             near = nearest(self._task, self._envpool.list_all_envs())
-            hint = f"did you mean {', '.join(POOL + name for name in near)}?" if near else "envpool.list_all_envs()"
+            hint = f"did you mean {' or '.join(POOL + name for name in near)}?" if near else "envpool.list_all_envs()"
             raise CollectError(f"environment {self._task!r} is unknown to envpool", hint=hint)
         self.num_envs = num_envs
         self.settings = ENVPOOL_ATARI if self._is_atari() else {}
@@ -220,7 +220,7 @@ def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
         return gymnasium.wrappers.AtariPreprocessing(env, noop_max=0)
     except _UNKNOWN as exc:
         near = _near(env_id)
-        hint = f"did you mean {', '.join(near)}?" if near else "gymnasium.pprint_registry() lists the known ids"
+        hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.pprint_registry() lists the known ids"
         raise CollectError(f"environment {env_id!r} is unknown to gymnasium", hint=hint) from exc
     except (DependencyNotInstalled, ModuleNotFoundError) as exc:
         raise MissingExtraError(
