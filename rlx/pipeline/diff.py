@@ -82,11 +82,9 @@ def _manifests(a: Dataset, b: Dataset) -> Iterator[Difference]:
         if left != right:
             yield Difference("manifest", name, _short(left), _short(right))
     for name in dict.fromkeys([*one.notes, *other.notes]):
-        left, right = one.notes.get(name), other.notes.get(name)
-        if left != right:
-            yield Difference(
-                "manifest", f"notes/{name}", *(None if note is None else _short(note) for note in (left, right))
-            )
+        if one.notes.get(name) != other.notes.get(name):
+            noted = [_short(each.notes[name]) if name in each.notes else None for each in (one, other)]
+            yield Difference("manifest", f"notes/{name}", noted[0], noted[1])
     shards = [[shard.name for shard in each.shards] for each in (one, other)]
     if shards[0] != shards[1]:
         yield Difference("manifest", "shards", _short(shards[0]), _short(shards[1]))
