@@ -136,8 +136,9 @@ class RecordVectorExperience(VectorWrapper):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin episodes; the seed is a number, or one per environment."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        # Before the reset, which takes the mask out of the options.
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        observation, info = self.env.reset(seed=seed, options=options)
         for env in np.flatnonzero(mask).tolist():
             self._recorder.begin(env, _row(self.env.single_observation_space, observation, env))
         self._ended[np.asarray(mask, bool)] = False

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +53,29 @@ def test_every_step_of_a_loop(tmp_path: Path) -> None:
 def test_vector_environments(mode: str, tmp_path: Path) -> None:
     from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: PLC0415
 
-    def make() -> Any:
-        return gymnasium.make("CartPole-v1", max_episode_steps=7)
-
-    env = SyncVectorEnv([make] * 3, autoreset_mode=AutoresetMode[mode])
+    limits = (4, 5, 7)
+    makes = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=limit) for limit in limits]
+    env = SyncVectorEnv(makes, autoreset_mode=AutoresetMode[mode])
     with_recorder = RecordVectorExperience(env, tmp_path / "mine", reward_dtype="float32")
     with_recorder.reset(seed=1)
     made = 0
     ended = np.zeros(3, bool)
-    for _ in range(20):
+    for step in range(20):
         *_, terminated, truncated, _ = with_recorder.step(np.array([0, 1, 0]))
         made += int((~ended).sum()) if mode == "NEXT_STEP" else 3
         ended = terminated | truncated
         if mode == "DISABLED" and ended.any():
             with_recorder.reset(options={"reset_mask": ended})
+        if mode == "NEXT_STEP" and step == 4:  # an episode of the second has ended, and the third one's is running
+            with_recorder.reset(options={"reset_mask": np.array([True, False, False])})
+            ended[0] = False
     with_recorder.close()
     dataset = rlx.open(tmp_path / "mine")
     assert len(dataset) == made
-    assert dataset.trajectories.length.max() <= 7
+    trajectories = dataset.trajectories
+    assert trajectories.cut.sum() <= 3, "those that run at the end"
+    assert set(trajectories.length[~trajectories.cut]) == set(limits)
+    assert dataset[trajectories.start]["observation"].abs().max() <= 0.05, "as after a reset"
     assert rlx.doctor(tmp_path / "mine").ok
 
 
