@@ -125,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
             train(network, target, optimizer, buffer, conservative=1.0)
             if update % options.updates == 0:
                 target.load_state_dict(network.state_dict())
+        best.compare(network, evaluated(network, options.episodes, seed=options.seed + 1))
 
     while frames < options.frames:
         policy.epsilon = FINAL_EPSILON if options.offline else epsilon(frames, options.frames, options.random_frames)
