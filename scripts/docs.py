@@ -59,8 +59,8 @@ traceback of all errors.
 | 5 | not found |
 | 6 | some shards failed, the others are complete; run the same command again, or the command in the hint |
 | 130 | interrupted by Ctrl-C; finished work is kept, and the message says how to resume |
+| 129, 131, 143 | the same, by SIGHUP, SIGQUIT or SIGTERM |
 | 141 | the reader closed stdout, as `head` does; prints no message |
-| 129, 131, 143 | the same after SIGHUP, SIGQUIT or SIGTERM |
 
 | error | exit code | meaning |
 |---|---|---|
